@@ -1,8 +1,8 @@
 """Answer of a result list: whether the library contains a described video at all, and where its results stop.
 
 The probability of an answer is a logistic regression on facts about the whole list (Platt, "Probabilistic outputs for
-support vector machines", Advances in Large Margin Classifiers, 1999): its best score, the distance of that score to the
-others, and how well the library knows the words of the text. It is fitted to captions with their video in the library
+support vector machines", Advances in Large Margin Classifiers, 1999): its best score, and how well the library knows
+the subject and the words of the text. It is fitted to captions with their video in the library
 and to texts without one (``trainer.evaluation.confidence_fitting``).
 
 Two thresholds turn it into plain statements. A text has no match if its probability is below one half and below that
@@ -22,12 +22,11 @@ import numpy.typing as npt
 
 from models.routing.text_evidence import TextEvidence
 
-__all__ = ["ANSWER_DEPTH", "ANSWER_FEATURES", "AnswerModel", "answer_features"]
+__all__ = ["ANSWER_FEATURES", "AnswerModel", "answer_features"]
 
 Floats = npt.NDArray[np.floating]
 
-ANSWER_DEPTH = 10  # results at the head of a list that the features use
-ANSWER_FEATURES = 6
+ANSWER_FEATURES = 4
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,13 @@ class AnswerModel:
 
 
 def answer_features(scores: Floats, evidence: TextEvidence) -> Floats:
-    """Features of a list, ``[6]``, each of which is larger where an answer is likelier.
+    """Features of a list, ``[4]``, each of which is larger where an answer is likelier.
 
-    These are the first score, its distance to the mean of the head of the list, and the attributes of the evidence
-    except the familiarity: the evidence of words and captions, the coverage, and the log weight.
+    These are the first score, the evidence of words and captions, and the coverage.
 
     Args:
-        scores: Scores ``[n]``, descending from the first result of the list; at least the first ``ANSWER_DEPTH`` scores
-            if the list has as many.
+        scores: Scores ``[n]``, descending from the first result of the list.
         evidence: Evidence of the text for the searched tasks.
     """
-    head = np.asarray(scores[:ANSWER_DEPTH], np.float64)
-    first, lead = (float(head[0]), float(head[0] - head.mean())) if len(head) else (0.0, 0.0)
-    return np.array([first, lead, evidence.words, evidence.captions, evidence.coverage, evidence.log_weight])
+    first = float(scores[0]) if len(scores) else 0.0
+    return np.array([first, evidence.words, evidence.captions, evidence.coverage])

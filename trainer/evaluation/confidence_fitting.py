@@ -31,6 +31,7 @@ _ABSENT_SHARE = 0.1  # weight of the searches without the caption's video, and o
 _MIN_CAPTIONS = 20  # with fewer captions no model is fitted
 _FOLDS = 5  # of cross-validation
 _KEPT = 0.95  # share of the captions with a video whose answer reaches the threshold
+_RIDGE = 0.25  # small libraries separate texts perfectly, and their weights must stay finite
 _COVERED = 0.9  # share of the captions whose video is within reach
 
 
@@ -98,12 +99,14 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
     if present.all():
         return None
     counts = _balanced_counts([search.searched for search in used])
-    weights, bias = fit_logistic(features, present, counts, ANSWER_FEATURES)
+    weights, bias = fit_logistic(features, present, counts, ANSWER_FEATURES, _RIDGE)
     folds = np.array([search.caption for search in used]) % _FOLDS
     predicted = np.zeros(len(used))
     for fold in range(_FOLDS):
         inside = folds == fold
-        other, offset = fit_logistic(features[~inside], present[~inside], counts[~inside], ANSWER_FEATURES)
+        other, offset = fit_logistic(
+            features[~inside], present[~inside], counts[~inside], ANSWER_FEATURES, _RIDGE
+        )
         predicted[inside] = logistic(features[inside] @ other + offset)
     distances = np.sort([search.distance for search in used if search.present])
     # Split conformal prediction: this order statistic covers a further caption with at least the wanted probability.
@@ -131,7 +134,7 @@ def _fit(searches: Sequence[LabeledResults]) -> tuple[Floats, float]:
     relevant = np.concatenate([search.relevant for search in searches])
     shares = [1 - 2 * _ABSENT_SHARE if search.present else _ABSENT_SHARE for search in searches]
     counts = np.repeat(shares, [len(search.features) for search in searches])
-    return fit_logistic(features, relevant, counts, RESULT_FEATURES)
+    return fit_logistic(features, relevant, counts, RESULT_FEATURES, _RIDGE)
 
 
 def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:

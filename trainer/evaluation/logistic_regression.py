@@ -12,11 +12,18 @@ __all__ = ["fit_logistic"]
 Floats = npt.NDArray[np.floating]
 
 _RIDGE = 1e-3
+_MIN_DEVIATION = (
+    0.05  # of a feature for its standardization; a nearly constant feature would get a huge weight
+)
 _MAX_ITERATIONS = 100  # Newton's method converges long before
 
 
 def fit_logistic(
-    features: Floats, labels: npt.NDArray[np.bool_], counts: Floats, nonnegative: int
+    features: Floats,
+    labels: npt.NDArray[np.bool_],
+    counts: Floats,
+    nonnegative: int,
+    ridge: float = _RIDGE,
 ) -> tuple[Floats, float]:
     """Fit a logistic regression whose first ``nonnegative`` weights are not negative.
 
@@ -28,15 +35,17 @@ def fit_logistic(
         labels: Labels ``[N]``.
         counts: Weight of each row ``[N]``.
         nonnegative: Number of leading weights that must not be negative.
+        ridge: Penalty on the squared weights of standardized features, for counts with the mean 1.
 
     Returns:
         Weights ``[F]`` and bias.
     """
     mean, deviation = features.mean(axis=0), features.std(axis=0)
     used = deviation > 1e-9
+    deviation = np.maximum(deviation, _MIN_DEVIATION)
     while True:
         scaled = (features[:, used] - mean[used]) / deviation[used]
-        fitted = _newton(np.concatenate([scaled, np.ones((len(features), 1))], axis=1), labels, counts)
+        fitted = _newton(np.concatenate([scaled, np.ones((len(features), 1))], axis=1), labels, counts, ridge)
         weights = np.zeros(features.shape[1])
         weights[used] = fitted[:-1] / deviation[used]
         negative = np.flatnonzero(weights[:nonnegative] < 0)
@@ -45,9 +54,9 @@ def fit_logistic(
         used[negative[weights[negative].argmin()]] = False
 
 
-def _newton(features: Floats, labels: npt.NDArray[np.bool_], counts: Floats) -> Floats:
+def _newton(features: Floats, labels: npt.NDArray[np.bool_], counts: Floats, strength: float) -> Floats:
     """Minimizer of the weighted cross-entropy with a ridge penalty on all but the last column."""
-    ridge = _RIDGE * counts.sum() / len(features) * np.append(np.ones(features.shape[1] - 1), 0.0)
+    ridge = strength * counts.sum() / len(features) * np.append(np.ones(features.shape[1] - 1), 0.0)
     ridge = np.maximum(ridge, 1e-9)
     weights = np.zeros(features.shape[1])
 

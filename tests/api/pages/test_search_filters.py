@@ -226,7 +226,7 @@ def test_answer_ends_with_a_heading_and_a_text_without_match_with_a_message(
     client: TestClient,
     calibrated: Callable[..., None],
 ) -> None:
-    answer = AnswerModel((0.0,) * 6, 1.0, threshold=0.5, reach=1e-9, error=0.0)
+    answer = AnswerModel((0.0,) * 4, 1.0, threshold=0.5, reach=1e-9, error=0.0)
     calibrated(3.0, answer)
     page("?q=a+ball+moves")
     assert len(_shown(browser)) == 24

@@ -62,7 +62,7 @@ def test_response_tells_whether_and_which_results_match(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    answer = AnswerModel((0.0,) * 6, 0.0, threshold=0.5, reach=1e-9, error=0.0)
+    answer = AnswerModel((0.0,) * 4, 0.0, threshold=0.5, reach=1e-9, error=0.0)
     model = ConfidenceModel("pinned", DEFAULT_PRIOR, (1.0,) * 6, 0.0, 240, 0.04, answer)
     before = service.snapshots.current()
     for bar, matches in ((0.5, True), (0.6, False)):

@@ -22,7 +22,7 @@ from trainer.evaluation.calibration_searches import LabeledResults, SearchedLibr
 from trainer.task_data import TaskData
 
 # The confidence of a result and of an answer is the logistic function of its score.
-ANSWER = AnswerModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0, threshold=0.5, reach=0.5, error=0.1)
+ANSWER = AnswerModel((1.0, 0.0, 0.0, 0.0), 0.0, threshold=0.5, reach=0.5, error=0.1)
 MODEL = ConfidenceModel("pinned", 0.04, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0, 30, 0.1, ANSWER)
 
 
@@ -38,7 +38,7 @@ def _search(scores: list[float], right: int | None, searched: SearchedLibrary = 
     features[:, 0] = scores
     distance = float("nan") if right is None else scores[0] - scores[right]
     return LabeledResults(
-        features, np.arange(len(scores)) == right, 0, searched, np.array([scores[0], 0, 0, 0, 0, 0]), distance
+        features, np.arange(len(scores)) == right, 0, searched, np.array([scores[0], 0, 0, 0]), distance
     )
 
 

@@ -22,7 +22,7 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, sett
 torch.set_num_threads(1)
 
 FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
-ANSWER = AnswerModel((2.0, 3.0, 0.5, 0.25, 1.5, 1.0), -4.0, threshold=0.3, reach=0.05, error=0.02)
+ANSWER = AnswerModel((2.0, 0.5, 0.25, 1.5), -4.0, threshold=0.3, reach=0.05, error=0.02)
 WORDS = "an owl lands on a branch"
 
 
@@ -99,11 +99,9 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     fit = nats.max() - np.log(np.exp(nats).sum())
     features = [
         scores[0],
-        scores[0] - scores[:10].mean(),
         nats.max() / presence.sum(),
         0.0,
         known.max() / presence.sum(),
-        fit,
     ]
     odds = np.array(features) @ np.array(ANSWER.weights) + ANSWER.bias
     assert answer.confidence == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-4)
