@@ -225,6 +225,10 @@ class Method(ABC):
     def encode_videos(self, frames: Tensor) -> Tensor:
         """Return unit vectors ``[n, dim]`` of videos ``uint8 [n, M, H, W, 3]``."""
 
+    def encode_moments(self, frames: Tensor) -> Tensor:
+        """Return unit vectors ``[n, dim]`` of moments of long videos ``uint8 [n, M, H, W, 3]``."""
+        return self.encode_videos(frames)
+
     @property
     def encodes_pairs(self) -> bool:
         """Whether the method has a multi-modal encoder, which fuses a video and a text to one vector."""

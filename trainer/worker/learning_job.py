@@ -144,7 +144,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             report_alive=lambda: report_embedding(total),  # the lease is renewed only by progress reports
         ),
         mode=settings().served_mode,
-        moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
+        moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
         frame_vectors=claim.task.settings.get(FRAME_VECTORS, False),
         report=report_embedding,
     )

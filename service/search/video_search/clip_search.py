@@ -26,7 +26,6 @@ from torch import Tensor
 
 from index.errors import ShardStoreError
 from index.hits import Hits, merge_hits
-from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import is_moment
 from media import (
     DecoderUnavailable,
@@ -248,7 +247,7 @@ class ClipSearch:
             if task in passing
         ]
         hits = {
-            scan.task: _rescale(found, self._mean_cosine(scan.task, shards[scan.task]))
+            scan.task: _rescale(found, self._mean_cosine(snapshot, scan.task))
             for scan, found in zip(scans, snapshot.scan(scans), strict=True)
             if len(found.ids)  # a shard that cannot be read has no hits
         }
@@ -256,24 +255,31 @@ class ClipSearch:
         results = build_results([ResultList(merged)], snapshot)[0]
         return results, merged[0].task if merged else next(iter(vectors))
 
-    def _mean_cosine(self, task: str, shard: SearchableShard) -> float:
+    def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:
         """Mean cosine between two videos of a shard, estimated from a sample."""
+        shard = snapshot.shards[task]
         state, mean = self._mean_cosines.get(task, ("", 0.0))
         if state != shard.state:
             ids = shard.ids
             ids = ids[~is_moment(ids)]
             places = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLED_VECTORS)).astype(np.int64)
-            mean = mean_cosine(shard.vectors(ids[places]))
+            vectors = shard.vectors(ids[places])
+            mean = mean_cosine(snapshot.query_vectors.encoder.video_queries(vectors), vectors)
             self._mean_cosines[task] = shard.state, mean
         return mean
 
 
-def mean_cosine(vectors: Vectors) -> float:
-    """Mean cosine over all pairs of two different vectors of ``float32 [n, dim]`` unit vectors; 0 for one vector."""
+def mean_cosine(queries: Vectors, vectors: Vectors) -> float:
+    """Mean cosine over all pairs of the query of a video and the vector of another video; 0 for one video.
+
+    Args:
+        queries: Query of each video, unit vectors ``float32 [n, dim]``.
+        vectors: Vectors of the same videos, ``float32 [n, dim]``.
+    """
     n = len(vectors)
-    total = vectors.sum(axis=0, dtype=np.float64)
-    squares = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
-    return (float(total @ total) - squares) / (n * (n - 1)) if n > 1 else 0.0
+    total = queries.sum(axis=0, dtype=np.float64) @ vectors.sum(axis=0, dtype=np.float64)
+    own = float(np.einsum("nd,nd->", queries, vectors, dtype=np.float64))
+    return (float(total) - own) / (n * (n - 1)) if n > 1 else 0.0
 
 
 def _rescale(hits: Hits, mean: float) -> Hits:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_texts
+from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
 from tests.trainer.methods.method_driver import (
     create_method,
@@ -136,6 +137,45 @@ def test_task_without_captions_predicts_with_the_map_of_earlier_tasks(backbone: 
     learn_steps(method, "second", [2], NIGHT)
     direct = _learn(backbone, (1, DAY), (2, NIGHT))
     assert torch.equal(_semantic_weight(method), _semantic_weight(direct))
+
+
+def test_only_fitted_videos_are_shortened(backbone: Backbone) -> None:
+    method, full = (_learn(backbone, (1, DAY), fitted_length=length) for length in (0.8, 1.0))
+    frames = torch.cat([random_frames(1, len(DAY))[1:3], random_frames(9, 2)])
+    parts, whole = (m.encode_videos(frames)[:, : SEMANTIC + LEXICAL] for m in (method, full))
+    torch.testing.assert_close(parts, torch.tensor([0.8, 0.8, 1, 1])[:, None] * whole)
+    moments = method.encode_moments(frames)[:, : SEMANTIC + LEXICAL]
+    torch.testing.assert_close(moments, 0.8 * whole)
+    # Another attempt at the task stores the same bits.
+    again = _learn(backbone, (1, DAY), fitted_length=0.8)
+    assert torch.equal(again.encode_videos(frames), method.encode_videos(frames))
+
+
+def test_left_out_videos_of_a_relearned_task_keep_their_length(backbone: Backbone) -> None:
+    part = _learn(backbone, (1, DAY), fitted_length=0.8).relearn([0, 2], [DAY[0], DAY[2]])
+    lengths = part.encode_videos(random_frames(1, len(DAY)))[:, : SEMANTIC + LEXICAL].norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.tensor([0.8, 1.0, 0.8, 1.0]), rtol=1e-4, atol=1e-4)
+
+
+def test_copy_of_a_fitted_video_is_its_nearest_video(backbone: Backbone) -> None:
+    """Whether the copy is uploaded, or has no caption and is stored."""
+    method = _learn(backbone, (1, DAY), fitted_length=0.8)
+    encoder = VideoEncoder(backbone, {"task-1": method.fingerprint()}, {"task-1": method.release()})
+    frames = random_frames(1, len(DAY))
+    fitted, copies = method.encode_videos(frames).numpy(), encoder.encode(frames, ["task-1"])[:, 0]
+    assert (fitted @ copies.T).argmax(axis=0).tolist() == list(range(len(DAY)))
+    for row, query in enumerate(method.query_encoder().video_queries(fitted)):
+        stored = np.concatenate([np.delete(fitted, row, axis=0), copies[row : row + 1]])
+        assert (stored @ query).argmax() == len(stored) - 1
+        assert stored[-1] @ query == pytest.approx(1, abs=1e-4)
+
+
+def test_videos_of_a_task_without_captions_keep_their_length(backbone: Backbone) -> None:
+    method = _learn(backbone, (1, DAY))
+    index_task(method, "silent")
+    frames = random_frames(1, len(DAY))  # known from the task before
+    assert method.state_dict()["video.fitted_length"] == 1
+    assert torch.equal(method.encode_videos(frames), method.encode_moments(frames))
 
 
 def test_lexical_map_belongs_to_its_task_alone(backbone: Backbone) -> None:
