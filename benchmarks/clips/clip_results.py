@@ -32,6 +32,8 @@ class ClipRun:
         clips: Number of clips by domain.
         matrices: R@1 in percent by gallery ("local", "global"): release i on the queries of domain t; empty for a
             joint solution.
+        growth: Of a joint solution, R@1 in percent over all shards of the first i domains on the queries of domain t:
+            the effect of the growth of the gallery alone, since the encoder is always the final one.
         trained: Number of parameters that gradient steps change in one task.
         stored: Number of values in the last release or in all shards' encoders, without the backbone.
     """
@@ -44,6 +46,7 @@ class ClipRun:
     seconds: Mapping[str, Sequence[float]]
     clips: Mapping[str, int]
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
+    growth: Matrix = field(default_factory=list)
     trained: int = 0
     stored: int = 0
 

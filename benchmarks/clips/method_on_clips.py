@@ -84,6 +84,12 @@ def run_variant(
         names = "all domains" if is_joint else f"domain {number} of {len(ordered)} ({part[0].name})"
         report(f"{names} in {spent:.1f} s")
     evaluated, final = _evaluate(learner, galleries, prior, evidence, full=True)
+    growth: Matrix = []
+    for count in range(1, len(ordered) + 1) if is_joint else ():
+        first = None if evidence is None else [scores[:, :count] for scores in evidence[:count]]
+        _, measured = _evaluate(learner, galleries[:count], prior, first, full=False)
+        recalls = [100 * recall_at(ranks.ranks["global"].ranks(), 1) for ranks in measured.task_ranks]
+        growth.append([*recalls, *[None] * (len(ordered) - count)])
     assert learner.method is not None
     assert learner.release is not None
     return ClipRun(
@@ -106,6 +112,7 @@ def run_variant(
         seconds=meter.seconds,
         clips={task.task_id: len(task.clips) for task in ordered},
         matrices={} if is_joint else matrices,
+        growth=growth,
         trained=_count_trained(variant, backbone),
         stored=sum(tensor.numel() for tensor in learner.release.tensors.values()),
     )
@@ -129,7 +136,8 @@ def _evaluate(
     """Rank the queries of all learned domains in the default mode; ``full`` includes the gallery of raw cosines."""
     assert learner.release is not None
     encoder = learner.query_encoder()
-    tasks = build_evaluation_tasks(encoder, galleries, learner.release.profiles.to_dense(), prior)
+    profiles = learner.release.profiles.to_dense()[: len(galleries)]
+    tasks = build_evaluation_tasks(encoder, galleries, profiles, prior)
     if evidence is not None:
         tasks = [
             replace(task, evidence=scores, normalizer=np.logaddexp.reduce(scores, axis=1, keepdims=True))

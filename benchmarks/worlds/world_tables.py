@@ -12,6 +12,7 @@ from benchmarks.clips.paired_bootstrap import difference_interval
 from benchmarks.learning.run_results import to_json_value
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 from benchmarks.worlds.world_comparison import WorldRun
+from models.forgetting_measures import backward_forgetting
 
 __all__ = ["world_tables", "write_world_report"]
 
@@ -88,6 +89,7 @@ def _measure_table(runs: Sequence[WorldRun]) -> str:
         "raw / all shards, R@10": lambda run: _ratio(run, 10),
         "BWF local": lambda run: run.forgetting("local"),
         "BWF global": lambda run: run.forgetting("global"),
+        "growth of the gallery": lambda run: backward_forgetting(run.growth) if run.growth else None,
         "s per domain": lambda run: run.seconds_per_domain,
     }
     rows = [

@@ -66,7 +66,7 @@ class AnalyticConfig(MethodConfig):
         default=2000.0, gt=0, description="ridge penalty of the lexical map of the domain"
     )
     center_captions: float = Field(
-        default=4.0,
+        default=30.0,
         ge=0,
         description="k; queries and videos of a domain with n videos are centered on n / (n + k) of its mean",
     )

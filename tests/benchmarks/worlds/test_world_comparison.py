@@ -71,6 +71,9 @@ def test_joint_training_in_closed_form_has_the_router_of_the_sequential_method(
     assert sequential.run.routed == joint.run.routed
     assert sequential.run.forgetting("local") == 0
     assert joint.run.forgetting("local") is None
+    last = [np.mean([rank <= 1 for rank in ranks]) * 100 for ranks in joint.run.ranks["global"].values()]
+    assert joint.run.growth[-1] == pytest.approx(last)
+    assert joint.run.growth[0][0] >= joint.run.growth[1][0], "a larger gallery has more competitors"
     assert sequential.run.ranks["local"] != joint.run.ranks["local"]
 
 
