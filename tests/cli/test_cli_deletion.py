@@ -111,9 +111,12 @@ def test_deleted_task_is_removed_from_disk(
     assert "0 deleted" in _run("delete", "--task", "tsk_a", "--yes").output, "twice is like once"
     assert _files(folder, theirs) != []
     done = _run("compact")
-    assert "a: 5 vectors dropped" in done.output
+    assert "a (deleted tsk_a): 5 vectors dropped" in done.output
     looked = [line.split() for line in _run("compact", "--dry-run").output.splitlines()]
-    assert [row[:5] for row in looked[1:3]] == [["a", "0", "0", "0.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
+    assert [row[-6:-1] for row in looked[1:3]] == [
+        ["tsk_a)", "0", "0", "0.0%", "1"],
+        ["b", "4", "0", "0.0%", "1"],
+    ]
     assert _run("compact").exit_code == 0
     assert _files(folder, theirs) != [], "searches that read it have an hour to finish"
     for path in ShardStore(folder.index_dir).folders():
@@ -169,7 +172,7 @@ def test_interrupted_compaction_is_completed_by_the_next(
     publish_task("a", 3)
     _run("delete", "--task", "a", "--yes")
     ShardStore(folder.index_dir).compact("tsk_a")  # and then it died
-    assert overview().degraded.keys() == {"a"}
+    assert overview().degraded.keys() == {"a (deleted tsk_a)"}
     assert _run("compact").exit_code == 0
     assert overview().degraded == {}
 
