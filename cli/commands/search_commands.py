@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["parse_conditions", "result_table", "run_search", "run_similar"]
 
+_LIKELY = 0.5  # lowest confidence of a likely match
+
 
 def run_search(
     query: str,
@@ -145,7 +147,7 @@ def result_table(
     table.add_column("score", justify="right")
     has_confidence = any(result.confidence is not None for result in response.results)
     if has_confidence:
-        table.add_column("confidence", justify="right")
+        table.add_column("match")
     table.add_column("task", no_wrap=True)
     table.add_column("video", no_wrap=True)
     has_moments = any(result.moments for result in response.results[:first])
@@ -156,7 +158,7 @@ def result_table(
         table.add_row(
             str(result.rank),
             f"{result.score:.3f}",
-            *([f"{result.confidence or 0:.0%}"] if has_confidence else []),
+            *([_match_word(result)] if has_confidence else []),
             result.task,
             result.video_id,
             *([_best_moment(result)] if has_moments else []),
@@ -164,6 +166,13 @@ def result_table(
             style=_row_style(result, highlight),
         )
     return table
+
+
+def _match_word(result: SearchResult) -> str:
+    """Word for the confidence of a result, as on the search page; empty behind the end of the answer."""
+    if result.matches is False:
+        return ""
+    return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
 
 
 def _row_style(result: SearchResult, highlight: str | None) -> str:

@@ -413,7 +413,7 @@ def test_result_columns_match_their_headings() -> None:
             table = result_table(SimpleNamespace(results=[result]))  # type: ignore[arg-type]
             cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
             expected = {"": "1", "score": "0.500", "task": "cars", "video": "v1", "caption": "a taxi"}
-            expected |= {"confidence": "50%"} if confidence else {}
+            expected |= {"match": "likely"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
 

@@ -75,11 +75,11 @@ class AnalyticConfig(MethodConfig):
         description="whether the semantic map is fitted to the videos of all tasks so far, not of the task alone",
     )
     fitted_length: float = Field(
-        default=0.8,
+        default=1.0,
         gt=0,
         le=1,
         description="λ, length of both parts of the vector of a captioned training video; its cosines with queries "
-        "shrink by this factor",
+        "shrink by this factor, which favors videos without captions",
     )
     caption_evidence: float = Field(
         default=0.5, ge=0, le=10, description="factor of the routing evidence of mean captions"
