@@ -33,7 +33,10 @@ export function showClipResponse(response, fileName) {
 export function appendResults(response) {
   const cards = resultCards(response);
   $("results").append(...cards);
-  cards.find((card) => card.matches(".result"))?.querySelector("button").focus();
+  cards
+    .find((card) => card.matches(".result"))
+    ?.querySelector("button")
+    .focus();
 }
 
 export function showMessage(title, text, ...actions) {
@@ -73,7 +76,8 @@ function resultCards({ results, matches }) {
   const cards = results.map(resultCard);
   const isFirstEnd = matches && !$("results").querySelector(".answer-end");
   const end = isFirstEnd ? results.findIndex((result) => !result.matches) : -1;
-  if (end >= 0) cards.splice(end, 0, el("li", { className: "answer-end", textContent: "Less similar videos" }));
+  if (end >= 0)
+    cards.splice(end, 0, el("li", { className: "answer-end", textContent: "Less similar videos" }));
   return cards;
 }
 
