@@ -28,6 +28,8 @@ Database = Literal["sqlite", "postgresql"]
 
 # Loads in a fraction of a second; tests of other backbones name them.
 os.environ["CINESTRATA_BACKBONE"] = "tiny"
+# Test modules import gRPC before the product sets this; see index/milvus/milvus_connection.py.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
 # A busy machine must not fail a test.
 hypothesis_settings.register_profile("no_deadline", deadline=None)

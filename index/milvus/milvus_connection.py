@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 __all__ = ["RETRY_SECONDS", "MilvusConnection", "TimedClient"]
+
+# The fork handlers of gRPC start a thread in the child of a fork. It aborts the child if the child closes its files
+# before it executes a program, as at the start of the decoder and of supervised processes.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 RETRY_SECONDS = 5  # pause before the next request to a server that did not respond
 _TIMEOUT_FACTORS = {"upsert": 10, "delete": 10, "load_partitions": 6, "load_collection": 6}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -196,3 +198,18 @@ def test_server_is_reached_by_uri_and_token(
     store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
     publish_task(store, "a", range(5))
     assert sorted(open_shard_of(store).search(unit(1)[0], 9).ids.tolist()) == list(range(5))
+
+
+@pytest.mark.slow
+def test_children_of_a_process_with_a_connection_are_not_aborted(tmp_path: Path) -> None:
+    """The fork handlers of gRPC abort some children that close their files before they execute a program."""
+    code = f"""
+import os, subprocess
+import index.milvus.milvus_connection
+from pymilvus import MilvusClient
+MilvusClient({str(tmp_path / "x.db")!r}).list_collections()
+children = [subprocess.Popen(["sleep", "0.05"], preexec_fn=os.setsid).wait() for _ in range(150)]
+os._exit(any(children))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=120).returncode == 0
