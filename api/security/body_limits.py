@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
@@ -11,6 +13,7 @@ from service.core.settings import Settings
 
 __all__ = ["body_limit", "check_content_length", "limit_body"]
 
+_APPEND_PATH = re.compile(r"/tasks/[^/]+/videos")
 _MAX_TASK_BYTES = 64 * 1024**2  # a task of 20,000 videos with long captions, as JSON
 _MAX_BATCH_BYTES = 4 * 1024**2  # 256 long queries with long filters
 _MAX_OTHER_BYTES = 64 * 1024  # small forms and JSON objects
@@ -27,7 +30,7 @@ def body_limit(request: Request, settings: Settings) -> int:
         )  # the clip and the multipart headers around it
     if request.method == "DELETE":  # a list of video ids
         return _MAX_TASK_BYTES
-    if path != "/tasks":
+    if path != "/tasks" and not _APPEND_PATH.fullmatch(path):
         return _MAX_OTHER_BYTES
     is_multipart = request.headers.get("content-type", "").startswith("multipart/")
     return settings.limits.max_upload_bytes if is_multipart else _MAX_TASK_BYTES

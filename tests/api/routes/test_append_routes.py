@@ -92,6 +92,7 @@ def test_archive_is_appended(
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.write(configured.media_root / entry["uri"], "packed.mp4")
+        archive.writestr("padding.bin", bytes(200_000))  # more than the limit of other bodies
         archive.writestr("manifest.jsonl", json.dumps({**entry, "uri": "packed.mp4"}))
     buffer.seek(0)
     answer = client.post(f"/tasks/{library[0]}/videos", files={"archive": ("new.zip", buffer)})
