@@ -9,6 +9,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
+from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import frame_cache_path, load_frames
@@ -92,7 +93,9 @@ def test_videos_are_appended_with_the_pinned_encoder(learned_task: str, post_vid
         frames = load_frames(frame_cache_path(settings().cache_dir, *backbone.spec, video.content_hash or ""))
         expected = method.encode_videos(torch.from_numpy(frames)[None])[0].float().numpy()
         np.testing.assert_allclose(vectors[ids[f"new-{name}"]], expected, atol=1e-3)
-    assert audit(open_store()).contradictions == []
+    found = audit(open_store())
+    assert found.problems == []
+    assert list(check_catalog(settings(), found)) == []
 
 
 def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_task: str) -> None:
