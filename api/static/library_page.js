@@ -11,6 +11,7 @@ import { drawSummary } from "./library_summary.js";
 import { drawMatrix, drawMeasures } from "./recall_matrix.js";
 import { drawStorage } from "./storage_tables.js";
 import { drawTasks } from "./task_list.js";
+import { isFinishedAppend } from "./task_states.js";
 
 const REFRESH_MILLISECONDS = 4000;
 const view = { gallery: "local", videos: "held", mode: null };
@@ -37,11 +38,12 @@ async function refreshIfVisible() {
 }
 
 async function refresh() {
-  const [tasks, newMeasures, overview] = await Promise.all([
+  const [allTasks, newMeasures, overview] = await Promise.all([
     api("/tasks"),
     api(`/forgetting${view.mode ? `?mode=${view.mode}` : ""}`),
     api("/overview"),
   ]);
+  const tasks = allTasks.filter((task) => !isFinishedAppend(task));
   assignColors(tasks);
   measures = newMeasures;
   drawTasks(tasks, refresh);

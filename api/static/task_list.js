@@ -240,6 +240,7 @@ function finalFacts(task) {
       task.counts.train < SMALL_DOMAIN &&
       `small domain (${count(task.counts.train, "training video")}): more captioned videos improve the search`,
     `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`,
+    task.counts.appended > 0 && `${count(task.counts.appended, "video")} appended`,
     task.held_out === "derived" && "a share of the videos was held out for evaluation",
     unmeasured && `not measured: ${unmeasured}`,
   ]);
