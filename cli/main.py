@@ -30,6 +30,12 @@ Encoding = Annotated[
     str | None,
     typer.Option("--encoding", help="Encoding of the manifest, for example cp1252 (default: utf-8)."),
 ]
+InPlace = Annotated[
+    bool,
+    typer.Option(
+        "--in-place", help="Send paths instead of file contents; the service must read the same files."
+    ),
+]
 CaptionsFromNames = Annotated[
     bool,
     typer.Option("--captions-from-names", help="Caption videos that have no captions with their file names."),
@@ -123,12 +129,7 @@ def ingest(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")
     ] = True,
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place", help="Send paths instead of file contents; the service must read the same files."
-        ),
-    ] = False,
+    in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
     url: Url = None,
@@ -156,12 +157,7 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the differences and change nothing.")
     ] = False,
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place", help="Send paths instead of file contents; the service must read the same files."
-        ),
-    ] = False,
+    in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
     url: Url = None,

@@ -118,11 +118,11 @@ def run_sync(
         domain = domain or task
         if follow(client, [task.id])[0].state != "ready":
             raise typer.Exit(1)
-    if domain is not None:
+    if sent and domain is not None:
         # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
         plan = plan_sync(files, client.task_videos(domain.id))
-        if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
-            client.delete(gone)
+    if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
+        client.delete(gone)
 
 
 def plan_sync(files: Sequence[SourceFile], stored: Iterable[VideoSummary]) -> SyncPlan:

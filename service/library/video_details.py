@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
@@ -20,6 +21,7 @@ __all__ = [
     "stream_url",
     "thumbnail_path",
     "thumbnail_url",
+    "video_fields",
 ]
 
 
@@ -36,29 +38,36 @@ def get_video(video_id: str) -> VideoDetails:
         raise _no_video(video_id)
     video, task = row
     return VideoDetails(
-        id=video.id,
+        **video_fields(video),
         task=task,
-        task_id=video.task_id,
-        uri=video.uri,
-        status=video.status,  # type: ignore[arg-type]
-        reason=video.reason,
-        captions=video.captions,
         split=video.split,  # type: ignore[arg-type]
-        effective_split=video.effective_split,  # type: ignore[arg-type]
-        metadata=video.extra,
-        content_hash=video.content_hash,
-        bytes=video.bytes,
         container=video.container,
         codec=video.codec,
         width=video.width,
         height=video.height,
         fps=video.fps,
-        duration=video.duration,
         frames=video.frames,
-        thumbnail_url=thumbnail_url(video.id),
-        stream_url=stream_url(video.id),
         moments=[VideoMoment(start=start, end=end) for start, end in moments],
     )
+
+
+def video_fields(video: Video) -> dict[str, Any]:
+    """Return the fields that the details of a video and its entry in a list have in common."""
+    return {
+        "id": video.id,
+        "task_id": video.task_id,
+        "uri": video.uri,
+        "status": video.status,
+        "reason": video.reason,
+        "captions": video.captions,
+        "effective_split": video.effective_split,
+        "metadata": video.extra,
+        "content_hash": video.content_hash,
+        "bytes": video.bytes,
+        "duration": video.duration,
+        "thumbnail_url": thumbnail_url(video.id),
+        "stream_url": stream_url(video.id),
+    }
 
 
 def thumbnail_url(video_id: str) -> str:

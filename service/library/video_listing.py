@@ -8,9 +8,11 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, NotFound
 from service.core.schemas import VideoPage, VideoSummary
-from service.library.video_details import stream_url, thumbnail_url
+from service.library.video_details import video_fields
 
 __all__ = ["list_videos"]
+
+_MAX_DIGITS = 18  # a vector id fits into 64 bits
 
 
 def list_videos(
@@ -47,28 +49,6 @@ def list_videos(
             tasks = select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id))
             query = query.where(Video.task_id.in_(tasks))
         videos = session.scalars(query).all()
-        page = [_summary(video) for video in videos[:limit]]
+        page = [VideoSummary(**video_fields(video), added_at=video.added_at) for video in videos[:limit]]
     more = len(videos) > limit
     return VideoPage(videos=page, next_cursor=str(videos[limit - 1].vector_id) if more else None)
-
-
-_MAX_DIGITS = 18  # a vector id fits into 64 bits
-
-
-def _summary(video: Video) -> VideoSummary:
-    return VideoSummary(
-        id=video.id,
-        task_id=video.task_id,
-        uri=video.uri,
-        status=video.status,  # type: ignore[arg-type]
-        reason=video.reason,
-        captions=video.captions,
-        effective_split=video.effective_split,  # type: ignore[arg-type]
-        metadata=video.extra,
-        content_hash=video.content_hash,
-        bytes=video.bytes,
-        duration=video.duration,
-        added_at=video.added_at,
-        thumbnail_url=thumbnail_url(video.id),
-        stream_url=stream_url(video.id),
-    )

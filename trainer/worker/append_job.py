@@ -76,10 +76,11 @@ def process_append(claim: Claim) -> None:
             segments = _write_segments(claim, library, backbone, task, domain)
     with claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
-        library.store.append(*segments)
+        manifest = library.store.append(*segments)
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [video for video in ids.tolist() if video not in remaining]
-        manifest = library.store.delete([*deleted, *publication.duplicates], task=domain)
+        if gone := [*deleted, *publication.duplicates]:
+            manifest = library.store.delete(gone, task=domain)
         entries = manifest.segments(domain)
         publication.complete(
             vectors=sum(entry.count for entry in entries), size=sum(entry.bytes for entry in entries)

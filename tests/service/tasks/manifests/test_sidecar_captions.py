@@ -78,7 +78,7 @@ def test_plain_fields_become_metadata() -> None:
         formats=[{"url": "x"}],
         thumbnails={},
         url="https://host/video?signature=secret",
-        filename="/home/me/clip.mp4",
+        filename="folder/clip.mp4",
         _type="video",
         empty="",
         huge=2**70,
