@@ -13,7 +13,7 @@ const MAX_REJECTED = 200; // shown entries
 const SMALL_DOMAIN = 10; // training videos, as in the learning job
 const EVENT_DELAY_MILLISECONDS = 250;
 const rows = new Map();
-const streams = new Map();
+const streams = new Map(); // ids of watched tasks, with functions that end the watch
 
 export function drawTasks(tasks, refresh) {
   const active = tasks.filter((task) => !isFinal(task));
@@ -24,6 +24,7 @@ export function drawTasks(tasks, refresh) {
   for (const task of tasks) {
     if (!rows.has(task.id)) rows.set(task.id, new TaskRow(task, refresh));
     rows.get(task.id).update(task);
+    if (isFinal(task)) streams.get(task.id)?.(); // a final task can be deleted, and a request for it would then fail
   }
   placeRows(ordered.map((task) => rows.get(task.id).node));
   const streamed = active.filter((task) => task.state !== "queued" || task === active[0]);
@@ -250,24 +251,30 @@ function finalFacts(task) {
 function watchEvents(id, refresh) {
   if (streams.has(id)) return;
   const source = new EventSource(`/tasks/${encodeURIComponent(id)}/events`);
-  streams.set(id, source);
-  let isScheduled = false;
+  const requests = new AbortController();
+  let timer = null;
+  const stop = () => {
+    source.close();
+    clearTimeout(timer);
+    requests.abort();
+    streams.delete(id);
+  };
+  streams.set(id, stop);
   const updateRow = async () => {
-    isScheduled = false;
-    const task = await api(`/tasks/${encodeURIComponent(id)}`).catch(() => null);
+    timer = null;
+    const path = `/tasks/${encodeURIComponent(id)}`;
+    const task = await api(path, { signal: requests.signal }).catch(() => null);
     if (!task) return;
     rows.get(id)?.update(task);
     if (!isFinal(task)) return;
-    source.close();
-    streams.delete(id);
+    stop();
     refresh();
   };
   const schedule = () => {
-    if (!isScheduled) setTimeout(updateRow, EVENT_DELAY_MILLISECONDS);
-    isScheduled = true;
+    timer ??= setTimeout(updateRow, EVENT_DELAY_MILLISECONDS);
   };
   for (const kind of ["state", "progress", "rejected"]) source.addEventListener(kind, schedule);
   source.addEventListener("error", () => {
-    if (source.readyState === EventSource.CLOSED) streams.delete(id);
+    if (source.readyState === EventSource.CLOSED) stop();
   });
 }
