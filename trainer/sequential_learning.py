@@ -16,11 +16,11 @@ from models.encoders.encoder_registry import select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from trainer.methods import Method, start_method
-from trainer.task_data import Clip, SeparateTasks, StoredVectors, TaskData
+from trainer.task_data import SeparateTasks, StoredVectors, TaskData, vector_ids
 from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 
-__all__ = ["SequentialLearner", "vector_ids"]
+__all__ = ["SequentialLearner"]
 
 Vectors = npt.NDArray[np.float32]
 
@@ -166,8 +166,3 @@ class SequentialLearner:
     def _complete(self, method: Method, tasks: Sequence[TaskData]) -> None:
         self.method, self.release = method, method.release()
         self.tasks += tasks
-
-
-def vector_ids(clips: Sequence[Clip]) -> npt.NDArray[np.int64]:
-    """Vector ids ``int64 [n]`` of the clips."""
-    return np.array([clip.vector_id for clip in clips], np.int64)

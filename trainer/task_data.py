@@ -29,6 +29,7 @@ __all__ = [
     "load_examples",
     "load_frames",
     "open_frames",
+    "vector_ids",
 ]
 
 Split = Literal["train", "val", "test"]
@@ -297,3 +298,8 @@ class StoredVectors:
             source, ids = self._sources[owner]
             start = self._ends[owner] - len(ids)
             yield source.vectors(ids[chosen[owners == owner] - start])
+
+
+def vector_ids(clips: Sequence[Clip]) -> Ids:
+    """Vector ids ``int64 [n]`` of clips."""
+    return np.array([clip.vector_id for clip in clips], np.int64)

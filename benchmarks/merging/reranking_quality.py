@@ -40,8 +40,8 @@ from trainer.evaluation.evaluation_task import build_evaluation_tasks
 from trainer.evaluation.gallery import Gallery, Query
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
 from trainer.methods import Method
-from trainer.sequential_learning import SequentialLearner, vector_ids
-from trainer.task_data import Clip, Split, TaskData
+from trainer.sequential_learning import SequentialLearner
+from trainer.task_data import Clip, Split, TaskData, vector_ids
 from trainer.video_embedding import embed_frames
 
 __all__ = ["RankedQueries", "main", "measure_reranking", "rerank_scores"]

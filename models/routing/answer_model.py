@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from models.routing.text_evidence import TextEvidence
 
-__all__ = ["ANSWER_FEATURES", "AnswerModel", "answer_features"]
+__all__ = ["ANSWER_FEATURES", "AnswerModel", "answer_features", "logistic"]
 
 Floats = npt.NDArray[np.floating]
 
@@ -49,8 +49,7 @@ class AnswerModel:
 
     def probability(self, scores: Floats, evidence: TextEvidence) -> float:
         """Probability that the library contains a described video; arguments of :func:`answer_features`."""
-        odds = float(answer_features(scores, evidence) @ np.array(self.weights)) + self.bias
-        return float(1 / (1 + np.exp(-np.clip(odds, -700, 700))))
+        return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
     def within_reach(self, scores: Floats) -> npt.NDArray[np.bool_]:
         """Whether each result is near enough to the first one of its list to belong to the answer, ``[n]``.
@@ -77,6 +76,11 @@ class AnswerModel:
         if len(weights) != ANSWER_FEATURES or not is_finite or min(weights) < 0 or reach < 0:
             raise ValueError(f"weights {stored['weights']!r} are not those of an answer model")
         return cls(weights, bias, threshold, reach, float(stored["error"]))
+
+
+def logistic(log_odds: Floats) -> Floats:
+    """Probabilities of log odds."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
 def answer_features(scores: Floats, evidence: TextEvidence) -> Floats:

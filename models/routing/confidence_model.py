@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.answer_model import AnswerModel
+from models.routing.answer_model import AnswerModel, logistic
 
 __all__ = [
     "CONFIDENCE_DEPTH",
     "RESULT_FEATURES",
     "ConfidenceModel",
     "confidence_features",
-    "familiarity",
-    "logistic",
 ]
 
 Floats = npt.NDArray[np.floating]
@@ -97,11 +95,6 @@ class ConfidenceModel:
         )
 
 
-def logistic(log_odds: Floats) -> Floats:
-    """Probabilities of log odds."""
-    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
-
-
 def confidence_features(scores: Floats, familiarity: float, log_weight: float) -> Floats:
     """Features of the results of a list, ``[n, 6]``.
 
@@ -112,7 +105,7 @@ def confidence_features(scores: Floats, familiarity: float, log_weight: float) -
     Args:
         scores: Scores ``[n]``, descending from the first result of the list; at least the first ``CONFIDENCE_DEPTH``
             scores if the list has as many.
-        familiarity: :func:`familiarity` of the text.
+        familiarity: Routing evidence of the text per token for the likeliest task, in nats.
         log_weight: Highest log weight of the text among the searched tasks; at most 0.
     """
     scores = np.asarray(scores, np.float64)
@@ -133,13 +126,3 @@ def confidence_features(scores: Floats, familiarity: float, log_weight: float) -
         ],
         axis=1,
     )
-
-
-def familiarity(evidence: Floats, tokens: int) -> float:
-    """Routing evidence per token of a text for the most likely task: how well the library knows the text's tokens.
-
-    Args:
-        evidence: Routing evidence of the text for each searched task, in nats, ``[T]``.
-        tokens: Number of distinct tokens of the text.
-    """
-    return float(evidence.max()) / tokens if tokens and len(evidence) else 0.0

@@ -94,21 +94,17 @@ class Router:
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
         self._silent = profiles.silent
 
-    def evidence(
-        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], further: Floats | None = None
-    ) -> Floats:
+    def evidence(self, words: Floats, tasks: npt.NDArray[np.int64], further: Floats | None = None) -> Floats:
         """Routing evidence of one text for some tasks, in nats, ``[len(tasks)]``; see :func:`log_probabilities`.
 
         Args:
-            tokens: Distinct token ids of the text.
+            words: :meth:`word_evidence` of the text for these tasks.
             tasks: Positions of the tasks.
-            further: Evidence in addition to that of the tokens, in nats, ``[len(tasks)]``.
+            further: Evidence in addition to that of the words, in nats, ``[len(tasks)]``.
         """
-        scores = self.word_evidence(tokens, tasks)[None]
-        if further is not None:
-            scores = scores + further
-        fill_silent(scores, self._silent[tasks])
-        return np.asarray(scores[0], np.float32)
+        scores = np.array(words if further is None else words + further, np.float32)
+        fill_silent(scores[None], self._silent[tasks])
+        return scores
 
     def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """Sum of the profile values of the distinct tokens of a text for some tasks, in nats, ``[len(tasks)]``."""

@@ -10,8 +10,8 @@ import pytest
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
 from trainer.methods import start_method
-from trainer.sequential_learning import SequentialLearner, vector_ids
-from trainer.task_data import StoredVectors, TaskData
+from trainer.sequential_learning import SequentialLearner
+from trainer.task_data import StoredVectors, TaskData, vector_ids
 from trainer.training_loop import fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 

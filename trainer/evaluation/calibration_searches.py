@@ -139,7 +139,8 @@ def label_results(
         return
     evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
     silent = silent_tasks(profiles)
-    filled = np.array(evidence.total())
+    total = evidence.total()
+    filled = total.copy()
     fill_silent(filled, silent)
     is_scored = np.zeros(filled.shape, np.bool_)
     likeliest = np.argsort(-filled, axis=1, kind="stable")[:, : _OTHER_TASKS + 1]
@@ -173,7 +174,7 @@ def label_results(
                 silent[positions],
                 int(evidence.tokens[number]),
             )
-            nats = evidence.total()[number, positions]
+            nats = total[number, positions]
             # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
             fill_silent(nats[None], silent[positions])
             lifts = dict(zip(positions.tolist(), (prior * log_probabilities(nats)).tolist(), strict=True))

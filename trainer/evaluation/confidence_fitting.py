@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.releases.calibration_captions import CalibrationCaption
-from models.routing.answer_model import ANSWER_FEATURES, AnswerModel
-from models.routing.confidence_model import RESULT_FEATURES, ConfidenceModel, logistic
+from models.routing.answer_model import ANSWER_FEATURES, AnswerModel, logistic
+from models.routing.confidence_model import RESULT_FEATURES, ConfidenceModel
 from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
 from trainer.evaluation.gallery import Encoder, Vectors
 from trainer.evaluation.logistic_regression import fit_logistic

@@ -10,6 +10,7 @@ calibrate a release.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,13 +20,14 @@ from models.releases.calibration_captions import CalibrationCaption
 from models.releases.release_state import ReleaseState
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.methods.base import Method
-from trainer.task_data import Clip, TaskData
+from trainer.task_data import Clip, TaskData, vector_ids
 from trainer.video_embedding import embed_clips
 
 __all__ = ["MAX_TASK_CAPTIONS", "cross_fit", "limit_captions"]
 
 MAX_TASK_CAPTIONS = 64  # of a task
 _FOLDS = 5
+Item = TypeVar("Item")
 
 
 def cross_fit(
@@ -56,6 +58,7 @@ def cross_fit(
     """
     videos = [clip for clip in task.train if clip.captions]
     order = np.random.default_rng(0).permutation(len(videos))
+    gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
     found: list[CalibrationCaption] = []
     for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
         if len(found) >= MAX_TASK_CAPTIONS:
@@ -66,14 +69,15 @@ def cross_fit(
         if part is None:
             return ()
         searched = [videos[row] for row in sorted(left_out) if videos[row].vector_id not in deleted]
-        gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
-        if searched:
-            found += _search_fold(part, task.task_id, searched, gallery, encoder, pinned, mode)
+        all_captions = [(clip.vector_id, text) for clip in searched for text in clip.captions]
+        captions = limit_captions(all_captions, MAX_TASK_CAPTIONS - len(found))
+        if captions:
+            found += _search_fold(part, task.task_id, captions, gallery, encoder, pinned, mode)
         report_alive()
-    return limit_captions(found, MAX_TASK_CAPTIONS)
+    return tuple(found)
 
 
-def limit_captions(captions: Sequence[CalibrationCaption], limit: int) -> tuple[CalibrationCaption, ...]:
+def limit_captions(captions: Sequence[Item], limit: int) -> tuple[Item, ...]:
     """A sample of at most ``limit`` captions, in their order; the same in every call."""
     chosen = np.sort(np.random.default_rng(0).permutation(len(captions))[:limit])
     return tuple(captions[row] for row in chosen)
@@ -82,22 +86,31 @@ def limit_captions(captions: Sequence[CalibrationCaption], limit: int) -> tuple[
 def _search_fold(
     part: Method,
     task: str,
-    videos: Sequence[Clip],
+    captions: Sequence[tuple[int, str]],
     gallery: Sequence[Clip],
     encoder: QueryEncoder,
     pinned: Mapping[str, ReleaseState],
     mode: str,
 ) -> Iterator[CalibrationCaption]:
-    """Search for the captions of some videos in the task as a method has learned it without them."""
+    """Search for captions of some videos in the task as a method has learned it without these videos.
+
+    Args:
+        part: Method that has learned the task without the videos.
+        task: Identifier of the task.
+        captions: Vector id of a video and its caption.
+        gallery: Videos to search.
+        encoder: Query encoder of the release that has learned the whole task.
+        pinned: Release of every task's shard by task id.
+        mode: Query mode.
+    """
     state = part.release()
     others = [other for other in pinned if other != task]
     queries = open_query_encoder(
         part.backbone, state, {**pinned, task: state}, encoder, unchanged_tasks=others
     )
-    ids = np.array([clip.vector_id for clip in gallery], np.int64)
+    ids = vector_ids(gallery)
     vectors = embed_clips(part.encode_videos, gallery)
     columns = {int(video): column for column, video in enumerate(ids)}
-    captions = [(clip.vector_id, text) for clip in videos for text in clip.captions]
     texts = [text for _, text in captions]
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
     presence = queries.token_presence(texts)

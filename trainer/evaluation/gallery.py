@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from index.vector_ids import is_moment
 from trainer.errors import EvaluationError
-from trainer.task_data import TaskData
+from trainer.task_data import TaskData, vector_ids
 
 __all__ = [
     "Encoder",
@@ -135,7 +135,7 @@ def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) 
     return Gallery(
         task=task.task_id,
         shard=shard,
-        held_out=np.array([clip.vector_id for clip in task.test], np.int64),
+        held_out=vector_ids(task.test),
         labels={clip.vector_id: clip.category for clip in task.clips if clip.category is not None} or None,
         queries=tuple(
             Query(caption, clip.vector_id) for clip in task.test for caption in clip.captions[:captions]

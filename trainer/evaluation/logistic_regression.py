@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.confidence_model import logistic
+from models.routing.answer_model import logistic
 
 __all__ = ["fit_logistic"]
 

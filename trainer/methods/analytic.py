@@ -143,8 +143,9 @@ class Analytic(Method):
 
     @torch.inference_mode()
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
-        features = self._video_features(frames)
-        self._observed_digests += _frame_digests(frames)
+        digests = _frame_digests(frames)
+        features = self._video_features(frames, digests)
+        self._observed_digests += digests
         texts = [text for group in captions for text in group]
         ids = [self.backbone.tokenize(chunk) for chunk in chunks(texts, _TEXTS)]
         vectors = torch.cat([encode_texts(self.backbone, chunk)[0] for chunk in ids]).cpu()
@@ -209,14 +210,16 @@ class Analytic(Method):
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:
-        is_fitted = torch.tensor([digest in self._fitted for digest in _frame_digests(frames)])
-        return self._video_map(self.backbone, self._video_features(frames), self._layout, is_fitted)
+        digests = _frame_digests(frames)
+        is_fitted = torch.tensor([digest in self._fitted for digest in digests])
+        return self._video_map(self.backbone, self._video_features(frames, digests), self._layout, is_fitted)
 
     @torch.inference_mode()
     def encode_moments(self, frames: Tensor) -> Tensor:
         # Features of a moment are like those of its whole video, which most often is a fitted one.
         is_fitted = torch.ones(len(frames), dtype=torch.bool)
-        return self._video_map(self.backbone, self._video_features(frames), self._layout, is_fitted)
+        features = self._video_features(frames, _frame_digests(frames))
+        return self._video_map(self.backbone, features, self._layout, is_fitted)
 
     def video_tensors(self) -> dict[str, Tensor]:
         return {f"video.{name}": tensor for name, tensor in self._video_map.tensors().items()}
@@ -286,16 +289,15 @@ class Analytic(Method):
         projected = self.backbone.project_features(features.to(self.backbone.device))
         return projected[:, : self._layout.semantic].cpu()
 
-    def _video_features(self, frames: Tensor) -> Tensor:
+    def _video_features(self, frames: Tensor, digests: Sequence[bytes]) -> Tensor:
         """Features ``[n, F]`` of videos; those of a video are computed once for training and embedding."""
-        keys = _frame_digests(frames)
-        found = {key: self._features[key] for key in keys if key in self._features}
-        missing = [row for row, key in enumerate(keys) if key not in found]
+        found = {digest: self._features[digest] for digest in digests if digest in self._features}
+        missing = [row for row, digest in enumerate(digests) if digest not in found]
         if missing:
             computed = self.backbone.video_features(frames[missing])
             for row, features in zip(missing, computed, strict=True):
-                found[keys[row]] = self._features[keys[row]] = features
-        return torch.stack([found[key] for key in keys])
+                found[digests[row]] = self._features[digests[row]] = features
+        return torch.stack([found[digest] for digest in digests])
 
 
 def _frame_digests(frames: Tensor) -> list[bytes]:

@@ -37,5 +37,4 @@ class CtpEr(ReplayMethod, Ctp):
         ids = self.tokenize(texts)
         self.record_batch(frames, ids)
         union, union_ids = self.append_past(frames, ids, self.config.replay_batch)
-        longest = int(self.model.end_of_text(union_ids).max()) + 1
-        return self.pair_loss(union, union_ids[:, :longest])
+        return self.pair_loss(union, self.trim(union_ids))

@@ -59,7 +59,6 @@ class Ewc(WeightPenaltyMethod):
 
     def fisher(self, model: Backbone, pairs: Sequence[Pair]) -> dict[str, Tensor]:
         """Return F of the trained weights of ``model``: mean squared gradients of the loss of small batches."""
-        weights = {n: p for n, p in model.named_parameters() if p.requires_grad and self.is_penalized(n)}
         examples = self.small_batches(pairs, self.config.fisher_batch)
         losses = (self.contrastive_loss(*self.embed(frames, texts, model)) for frames, texts in examples)
-        return mean_gradients(losses, weights, torch.square)
+        return mean_gradients(losses, self.penalized_parameters(model), torch.square)

@@ -29,15 +29,18 @@ from models.adapters.progressive_tower import (
 )
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.families.progressive_family import PROGRESSIVE_FAMILY
+from models.encoders.families.progressive_family import (
+    PROGRESSIVE_FAMILY,
+    TASK_COLUMNS,
+    TEXT_PREFIX,
+    VISUAL_PREFIX,
+)
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair
 
 __all__ = ["Pnn", "PnnConfig"]
-
-_TEXT, _VISUAL, _TASKS = "pnn.text.", "pnn.visual.", "pnn.tasks"
 
 
 class PnnConfig(MethodConfig):
@@ -96,14 +99,14 @@ class Pnn(Method):
         ]
 
     def state_dict(self) -> dict[str, Tensor]:
-        parts = {_VISUAL: self.visual, _TEXT: self.text}
+        parts = {VISUAL_PREFIX: self.visual, TEXT_PREFIX: self.text}
         tensors = {f"{prefix}{n}": t for prefix, part in parts.items() for n, t in part.tensors().items()}
-        return tensors | {_TASKS: torch.tensor(self.task_columns, dtype=torch.int64)}
+        return tensors | {TASK_COLUMNS: torch.tensor(self.task_columns, dtype=torch.int64)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        self.visual.load_tensors(tensors_with_prefix(_VISUAL, tensors))
-        self.text.load_tensors(tensors_with_prefix(_TEXT, tensors))
-        self.task_columns = tensors[_TASKS].tolist()
+        self.visual.load_tensors(tensors_with_prefix(VISUAL_PREFIX, tensors))
+        self.text.load_tensors(tensors_with_prefix(TEXT_PREFIX, tensors))
+        self.task_columns = tensors[TASK_COLUMNS].tolist()
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -113,7 +116,7 @@ class Pnn(Method):
         return encode_frames_with_column(self.visual, frames, column)
 
     def video_tensors(self) -> dict[str, Tensor]:
-        return {f"{_VISUAL}{name}": tensor for name, tensor in self.visual.tensors().items()}
+        return {f"{VISUAL_PREFIX}{name}": tensor for name, tensor in self.visual.tensors().items()}
 
     # -- internal ---------------------------------------------------------------------------------------
 

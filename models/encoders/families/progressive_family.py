@@ -18,9 +18,19 @@ from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adap
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 
-__all__ = ["FAMILIES", "PROGRESSIVE_FAMILY", "ProgressiveQueryEncoder", "ProgressiveVideoEncoder"]
+__all__ = [
+    "FAMILIES",
+    "PROGRESSIVE_FAMILY",
+    "TASK_COLUMNS",
+    "TEXT_PREFIX",
+    "VISUAL_PREFIX",
+    "ProgressiveQueryEncoder",
+    "ProgressiveVideoEncoder",
+]
 
-_TEXT, _VISUAL, _TASKS = "pnn.text.", "pnn.visual.", "pnn.tasks"
+TEXT_PREFIX = "pnn.text."  # of the names of text columns in a release
+VISUAL_PREFIX = "pnn.visual."
+TASK_COLUMNS = "pnn.tasks"  # name of the tensor with the column of every task
 
 
 class ProgressiveQueryEncoder(QueryEncoder):
@@ -37,11 +47,11 @@ class ProgressiveQueryEncoder(QueryEncoder):
         # Lateral connections run between whole blocks with their own attention, so the tower cannot be packed.
         self._uses_mixed_precision = inputs.backbone.query_precision == "bfloat16"
         self._tower = ProgressiveTower(inputs.backbone, is_visual=False)
-        self._tower.load_tensors(tensors_with_prefix(_TEXT, release.tensors))
+        self._tower.load_tensors(tensors_with_prefix(TEXT_PREFIX, release.tensors))
         self._tower.freeze()
-        if _TASKS not in release.tensors or len(release.tensors[_TASKS]) != len(self.tasks):
-            raise ReleaseError(f"the release does not have one number of a column per task ({_TASKS})")
-        self._columns: list[int] = release.tensors[_TASKS].tolist()
+        if TASK_COLUMNS not in release.tensors or len(release.tensors[TASK_COLUMNS]) != len(self.tasks):
+            raise ReleaseError(f"the release does not have one number of a column per task ({TASK_COLUMNS})")
+        self._columns: list[int] = release.tensors[TASK_COLUMNS].tolist()
 
     @property
     def pinned_bytes(self) -> int:
@@ -80,7 +90,7 @@ class ProgressiveVideoEncoder(FamilyVideoEncoder):
         # Tensors made in inference mode could not be overwritten outside it.
         with torch.inference_mode(False):
             tower = ProgressiveTower(self._backbone, is_visual=True)
-            tower.load_tensors(tensors_with_prefix(_VISUAL, release.tensors))
+            tower.load_tensors(tensors_with_prefix(VISUAL_PREFIX, release.tensors))
             tower.freeze()
         newest = len(tower) - 1 if len(tower) else NO_COLUMN
         return lambda frames: encode_frames_with_column(tower, frames, newest)
@@ -90,7 +100,7 @@ PROGRESSIVE_FAMILY = EncoderFamily(
     kind="progressive",
     query_encoder=ProgressiveQueryEncoder,
     video_encoder=ProgressiveVideoEncoder,
-    query_prefixes=(_TEXT, _TASKS),
-    video_prefixes=(_VISUAL,),
+    query_prefixes=(TEXT_PREFIX, TASK_COLUMNS),
+    video_prefixes=(VISUAL_PREFIX,),
 )
 FAMILIES = (PROGRESSIVE_FAMILY,)

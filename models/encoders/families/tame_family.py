@@ -63,10 +63,11 @@ class TameQueryEncoder(QueryEncoder):
                 if previous._pinned_words is not None:
                     changed = previous._pinned_words.part(place, place + 1)
             elif (state := inputs.pinned_release(task)).kind != FROZEN_FAMILY.kind:
-                tame = self._tame if state is release else _load_tame(backbone, state)
+                is_newest = state is release
+                tame = self._tame if is_newest else _load_tame(backbone, state)
                 prototype, expert = tame.prototypes[position], tame.task_experts[position]
-                weights = tame.weights() if tame is not self._tame else None
-                changed = _load_words(backbone, state)
+                weights = None if is_newest else tame.weights()
+                changed = self._words if is_newest else _load_words(backbone, state)
             prototypes.append(prototype)
             experts.append(expert)
             sets.append(len(adapters) if weights else 0)
@@ -75,6 +76,8 @@ class TameQueryEncoder(QueryEncoder):
                 words.append(changed or self._words.unchanged())
         self._sets: list[int] = sets  # index of each task's adapters in the pinned weights
         self._pinned_words = TextUpdateSet.stack(words) if words else None
+        # Queries for frozen shards are those of the backbone: the second candidate changes no word.
+        self._latest_words = self._words and TextUpdateSet.stack([self._words, self._words.unchanged()])
         device = backbone.device
         self._pinned = TameCondition(
             weights=TameWeights.stack(adapters),
@@ -105,8 +108,8 @@ class TameQueryEncoder(QueryEncoder):
 
     def _condition(self, positions: Sequence[int], mode: str) -> TextCondition:
         device = self._backbone.device
-        chosen = torch.tensor(positions, dtype=torch.int64, device=device)
         if mode != "latest":
+            chosen = torch.tensor(positions, dtype=torch.int64, device=device)
             pinned = self._pinned.choose(chosen)
             return (
                 pinned
@@ -114,12 +117,10 @@ class TameQueryEncoder(QueryEncoder):
                 else WordCondition(pinned, self._pinned_words.choose(chosen))
             )
         newest = self._tame.condition(positions)
-        if self._words is None:
+        if self._latest_words is None:
             return newest
-        # Queries for frozen shards are those of the backbone: the second candidate changes no word.
         frozen = [int(self._tame.task_experts[position] == NO_EXPERT) for position in positions]
-        words = TextUpdateSet.stack([self._words, self._words.unchanged()])
-        return WordCondition(newest, words.choose(torch.tensor(frozen, device=device)))
+        return WordCondition(newest, self._latest_words.choose(torch.tensor(frozen, device=device)))
 
 
 class TameVideoEncoder(FamilyVideoEncoder):

@@ -266,12 +266,20 @@ class SearchSnapshot:
             positions = self._positions(task_ids)
             further = self._encoder_evidence([tokens[number] for number in numbers], task_ids)
             for number, part in zip(numbers, further, strict=True):
-                words = distinct_tokens(tokens[number])
+                distinct = distinct_tokens(tokens[number])
+                words = self.router.word_evidence(distinct, positions)
                 weights = log_probabilities(self.router.evidence(words, positions, part))
                 order = np.argsort(-weights, kind="stable")
                 ordered = [task_ids[place] for place in order.tolist()]
                 ranked = list(zip(ordered, weights[order].tolist(), strict=True))
-                routing[number] = TextRouting(ranked, self._summarize(words, positions, part))
+                summary = summarize_evidence(
+                    words,
+                    part,
+                    self.router.coverage(distinct, positions),
+                    self.router.silent(positions),
+                    len(distinct),
+                )
+                routing[number] = TextRouting(ranked, summary)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
@@ -310,19 +318,6 @@ class SearchSnapshot:
             except ShardStoreError as error:
                 self.set_aside(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
-
-    def _summarize(
-        self, words: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], further: Vector | None
-    ) -> TextEvidence:
-        """Summary of the evidence of a text, from its distinct tokens."""
-        router = self.router
-        return summarize_evidence(
-            router.word_evidence(words, positions),
-            further,
-            router.coverage(words, positions),
-            router.silent(positions),
-            len(words),
-        )
 
     def _positions(self, tasks: Sequence[str]) -> npt.NDArray[np.int64]:
         """Positions of the tasks in the router."""

@@ -130,7 +130,7 @@ def test_only_lineage_files_of_ancestors_are_read(tmp_path: Path) -> None:
 def test_releases_of_old_schemas_are_read_and_continued(tmp_path: Path) -> None:
     """Profiles and routing evidence are bitwise equal, also for an old release in the middle of a lineage."""
     tokens, tasks = np.arange(0, VOCABULARY, 3), np.arange(6)
-    expected = Router(_state(6).profiles).evidence(tokens, tasks)
+    expected = Router(_state(6).profiles).word_evidence(tokens, tasks)
     for name, older in (("two", 3), ("one", 1)):
         root = tmp_path / name
         root.mkdir()
@@ -146,7 +146,7 @@ def test_releases_of_old_schemas_are_read_and_continued(tmp_path: Path) -> None:
         for number in (1, 3, 6):
             _assert_equal(_read(root, str(number)), _state(number))
         assert read_lineage(root / str(older)).parent is None
-        found = Router(_read(root, "6").profiles).evidence(tokens, tasks)
+        found = Router(_read(root, "6").profiles).word_evidence(tokens, tasks)
         np.testing.assert_array_equal(found, expected)
 
 

@@ -15,7 +15,6 @@ from models.routing.confidence_model import (
     RESULT_FEATURES,
     ConfidenceModel,
     confidence_features,
-    familiarity,
 )
 
 FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04)
@@ -63,11 +62,6 @@ def test_confidence_is_the_logistic_function_of_the_features() -> None:
     odds = 2 * 0.5 + 3 * 0.1 + 4 * 0.0 + 9 * 0.05 + 0.5 * 4 - 1.5 * 0.2 - 5
     assert probabilities[0] == pytest.approx(1 / (1 + math.exp(-odds)))
     assert not len(FITTED(np.empty(0), 4.0, -0.2))
-
-
-def test_familiarity_is_evidence_per_token_of_the_likeliest_task() -> None:
-    assert familiarity(np.array([3.0, 12.0]), 4) == 3.0
-    assert familiarity(np.array([3.0]), 0) == familiarity(np.empty(0), 4) == 0.0
 
 
 def test_confidence_model_round_trips_through_json() -> None:

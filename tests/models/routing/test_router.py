@@ -64,7 +64,8 @@ def test_router_equals_dense_log_weights() -> None:
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
         many = log_weights(presence, profiles[tasks])
         for row, text in zip(many, presence, strict=True):
-            one = log_probabilities(router.evidence(np.flatnonzero(text), np.array(tasks)))
+            words = router.word_evidence(np.flatnonzero(text), np.array(tasks))
+            one = log_probabilities(router.evidence(words, np.array(tasks)))
             np.testing.assert_allclose(one, row, atol=1e-5)
 
 

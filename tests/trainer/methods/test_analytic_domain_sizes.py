@@ -132,10 +132,9 @@ def _ranks(learner: SequentialLearner, task: TaskData) -> list[tuple[str, int, i
     assert evidence is not None
     ranks = []
     for row, text in enumerate(texts):
-        words = distinct_tokens(tokens[row])
-        lifts = DEFAULT_PRIOR * log_probabilities(
-            router.evidence(words, np.arange(len(names)), evidence[row])
-        )
+        everywhere = np.arange(len(names))
+        words = router.word_evidence(distinct_tokens(tokens[row]), everywhere)
+        lifts = DEFAULT_PRIOR * log_probabilities(router.evidence(words, everywhere, evidence[row]))
         cosines = [
             vectors[row, place] @ learner.shards[name].vectors(learner.shards[name].ids).T
             for place, name in enumerate(names)

@@ -213,9 +213,11 @@ class ReplayMethod(Finetune):
 
     def encode_ids(self, ids: Tensor, model: Backbone | None = None) -> Tensor:
         """Return unit query vectors ``[B, dim]`` of token ids ``[B, L]`` by ``model`` (default: the trained model)."""
-        model = model or self.model
-        longest = int(model.end_of_text(ids).max()) + 1
-        return encode_texts(model, ids[:, :longest])[0]
+        return encode_texts(model or self.model, self.trim(ids))[0]
+
+    def trim(self, ids: Tensor) -> Tensor:
+        """Return token ids ``[B, L]`` without the columns after the end of the longest text."""
+        return ids[:, : int(self.model.end_of_text(ids).max()) + 1]
 
     def encode(self, frames: Tensor, ids: Tensor, model: Backbone | None = None) -> tuple[Tensor, Tensor]:
         """Return unit query and video vectors like :meth:`embed`, of token ids ``[B, L]``."""

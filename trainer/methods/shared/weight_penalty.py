@@ -108,9 +108,10 @@ class WeightPenaltyMethod(Finetune):
 
     # -- penalty ----------------------------------------------------------------------------------------
 
-    def penalized_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trained weights that have a penalty, by name."""
-        return {n: p for n, p in self.model.named_parameters() if p.requires_grad and self.is_penalized(n)}
+    def penalized_parameters(self, model: Backbone | None = None) -> dict[str, nn.Parameter]:
+        """Return the trained weights that have a penalty, by name, of ``model`` (default: the trained model)."""
+        named = (model or self.model).named_parameters()
+        return {name: weight for name, weight in named if weight.requires_grad and self.is_penalized(name)}
 
     def penalty_loss(self) -> Tensor:
         """Return λ/2 Σ_k Ω_k (θ_k − θ*_k)²."""
