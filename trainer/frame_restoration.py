@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path
@@ -18,7 +19,7 @@ def restore_frames(
     size: int,
     *,
     cache: Path,
-    locate: Callable[[Clip], Path],
+    open_video: Callable[[Clip], AbstractContextManager[Path]],
     limits: VideoLimits,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
@@ -29,7 +30,7 @@ def restore_frames(
         frames: Frames per video.
         size: Height and width of a frame in pixels.
         cache: Folder of the frame cache.
-        locate: Video file of a clip; may raise MediaError.
+        open_video: Context manager of a clip's video file; may raise MediaError.
         limits: Limits of the decoder.
         report: Called with the number of restored and of missing videos before each video.
 
@@ -43,14 +44,14 @@ def restore_frames(
         for number, clip in enumerate(missing):
             report(number, len(missing))
             try:
-                path = locate(clip)
-                if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
-                    raise FramesMissing(
-                        f"video {clip.id!r}: the file differs from the accepted one; restore that file, or post "
-                        "the task again"
-                    )
-                clip.frames_path.unlink(missing_ok=True)
-                decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
+                with open_video(clip) as path:
+                    if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
+                        raise FramesMissing(
+                            f"video {clip.id!r}: the file differs from the accepted one; restore that file, or post "
+                            "the task again"
+                        )
+                    clip.frames_path.unlink(missing_ok=True)
+                    decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
             except (MediaError, OSError) as error:
                 raise FramesMissing(
                     f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"

@@ -7,6 +7,7 @@ Their frames are decoded some at a time and discarded afterwards, since those of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def embed_moments(
     frames: int,
     size: int,
     *,
-    locate: Callable[[LongVideo], Path],
+    open_video: Callable[[LongVideo], AbstractContextManager[Path]],
     scratch: Path,
     limits: VideoLimits,
     on_skip: Callable[[LongVideo, str], None],
@@ -68,7 +69,7 @@ def embed_moments(
         videos: Videos with moments.
         frames: Frames M per moment.
         size: Height and width of a frame in pixels.
-        locate: File of a video; may raise MediaError or OSError.
+        open_video: Context manager of a video's file; may raise MediaError or OSError.
         scratch: File for decoded frames; removed at the end.
         limits: Limits of the decoder.
         on_skip: Called with a skipped video and the reason.
@@ -83,11 +84,11 @@ def embed_moments(
             for video in videos:
                 vectors: list[Vectors] = []
                 try:
-                    path = _accepted_file(video, locate)
-                    for part in _chunks_of_spans(video.spans, frames):
-                        frame_batch = _decode_frames(decoder, path, video.id, part, frames, size, scratch)
-                        vectors.append(encode(frame_batch).float().cpu().numpy())
-                        report(done + sum(map(len, vectors)))
+                    with _accepted_file(video, open_video) as path:
+                        for part in _chunks_of_spans(video.spans, frames):
+                            frame_batch = _decode_frames(decoder, path, video.id, part, frames, size, scratch)
+                            vectors.append(encode(frame_batch).float().cpu().numpy())
+                            report(done + sum(map(len, vectors)))
                 except MediaError as error:
                     on_skip(video, error.reason)
                 else:
@@ -116,16 +117,20 @@ def group_segments(
         yield _concatenate(pending)
 
 
-def _accepted_file(video: LongVideo, locate: Callable[[LongVideo], Path]) -> Path:
+@contextmanager
+def _accepted_file(
+    video: LongVideo, open_video: Callable[[LongVideo], AbstractContextManager[Path]]
+) -> Iterator[Path]:
     """File of a video; raises MediaError if it is gone or differs from the accepted file."""
-    try:
-        path = locate(video)
-        is_accepted = content_hash(path) == video.content_hash
-    except OSError as error:
-        raise MediaError(f"the file cannot be read ({error.strerror or type(error).__name__})") from error
-    if not is_accepted:
-        raise MediaError("the file differs from the accepted one")
-    return path
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(open_video(video))
+            is_accepted = content_hash(path) == video.content_hash
+        except OSError as error:
+            raise MediaError(f"the file cannot be read ({error.strerror or type(error).__name__})") from error
+        if not is_accepted:
+            raise MediaError("the file differs from the accepted one")
+        yield path
 
 
 def _concatenate(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:

@@ -13,7 +13,8 @@
     ├── TooLarge                413
     ├── TooManyRequests         429
     ├── Unavailable             503  nothing was changed; the request can be repeated
-    │   └── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
+    │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
+    │   └── SourceUnavailable   503  the source of a video cannot be reached; its task is repeated later
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
     └── TaskInterruption                  internal to workers: a job must stop
         ├── LeaseLost                another worker owns the task; writes are refused
@@ -41,6 +42,7 @@ __all__ = [
     "InvalidInput",
     "LeaseLost",
     "NotFound",
+    "SourceUnavailable",
     "TaskCancelled",
     "TaskInterruption",
     "TooLarge",
@@ -201,6 +203,12 @@ class InDoubt(Unavailable):
     """The database did not confirm a commit; files that belong to the rows must not be deleted."""
 
     title = "Commit not confirmed"
+
+
+class SourceUnavailable(Unavailable):
+    """The source of a video cannot be reached at the moment; nothing is known about the video."""
+
+    title = "Source of videos unavailable"
 
 
 class DataFolderNotWritable(CinestrataError):

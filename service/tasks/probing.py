@@ -19,6 +19,7 @@ from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.data_folder import require_writable
 from service.storage.library_backbone import library_backbone
+from service.storage.video_access import local_video
 from service.storage.video_files import delete_video_files
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import Claim
@@ -103,30 +104,32 @@ def _probe_video(
     claim: Claim, decoder: VideoDecoder, spec: FrameSpec, video: _PendingVideo, hashes: dict[str, str]
 ) -> None:
     try:
-        path = library_paths.resolve_video_path(video.uri)
-        decoder.limits.check_file(path, video.uri)
-        digest = content_hash(path)
-    except MediaError as error:
-        _reject(claim, video, error.reason)
-        return
-    except FileNotFoundError:
-        _reject(claim, video, "The file does not exist any more.")
-        return
-    except OSError as error:
-        _reject(claim, video, f"The file cannot be read ({error.strerror or type(error).__name__}).")
-        return
-    if digest in hashes:
-        _reject(claim, video, SAME_CONTENT + hashes[digest])
-        return
-    try:
-        info = _decode(decoder, spec, path, video)
-        if info.content_hash != digest:
-            raise MediaError("The file changed while it was read.")
+        with local_video(video.uri) as path:
+            info = _read_video(decoder, spec, video, path, hashes)
     except MediaError as error:
         _reject(claim, video, error.reason)
         return
     _accept(claim, video, info)
-    hashes[digest] = video.uri
+    hashes[info.content_hash] = video.uri
+
+
+def _read_video(
+    decoder: VideoDecoder, spec: FrameSpec, video: _PendingVideo, path: Path, hashes: dict[str, str]
+) -> VideoInfo:
+    """Hash and decode a file; raises MediaError if it cannot be used, or if an accepted video has the same content."""
+    try:
+        decoder.limits.check_file(path, video.uri)
+        digest = content_hash(path)
+    except FileNotFoundError as error:
+        raise MediaError("The file does not exist any more.") from error
+    except OSError as error:
+        raise MediaError(f"The file cannot be read ({error.strerror or type(error).__name__}).") from error
+    if digest in hashes:
+        raise MediaError(SAME_CONTENT + hashes[digest])
+    info = _decode(decoder, spec, path, video)
+    if info.content_hash != digest:
+        raise MediaError("The file changed while it was read.")
+    return info
 
 
 def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingVideo) -> VideoInfo:

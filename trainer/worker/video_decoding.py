@@ -15,7 +15,7 @@ from service.catalog.moment_rows import drop_moments, replace_moments
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage.video_access import local_video
 from service.tasks.lifecycle import Claim
 from trainer.frame_restoration import restore_frames
 from trainer.moment_embedding import LongVideo, embed_moments
@@ -41,7 +41,7 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
         [clip for clip in task.clips if clip.id in uris],
         *backbone.spec,
         cache=settings().cache_dir,
-        locate=lambda clip: library_paths.resolve_video_path(uris[clip.id]),
+        open_video=lambda clip: local_video(uris[clip.id]),
         limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
         report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
     )
@@ -98,7 +98,7 @@ def embed_task_moments(
             encode,
             [video for video, _ in videos],
             *backbone.spec,
-            locate=lambda video: library_paths.resolve_video_path(uris[video.vector_id]),
+            open_video=lambda video: local_video(uris[video.vector_id]),
             # One file per claim: a worker that lost its lease may still write to its own file.
             scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
             limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -295,7 +296,7 @@ def test_moment_vectors_do_not_depend_on_frames_decoded_at_a_time(
             [video],
             4,
             8,
-            locate=lambda _: path,
+            open_video=lambda _: nullcontext(path),
             scratch=tmp_path / "new" / "moments.npy",
             limits=shared_decoder.limits,
             on_skip=lambda *skipped: pytest.fail(str(skipped)),
