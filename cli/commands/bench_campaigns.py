@@ -23,6 +23,7 @@ __all__ = [
     "Cache",
     "Device",
     "Jobs",
+    "ProtocolName",
     "Seeds",
     "Tasks",
     "Videos",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
+ProtocolName = Annotated[
+    str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
+]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")
 ]

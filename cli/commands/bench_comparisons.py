@@ -1,0 +1,123 @@
+"""``cinestrata bench clips`` and ``worlds``: methods compared on real clips and on drawn worlds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.commands.bench_campaigns import (
+    DEFAULT_FOLDER,
+    Cache,
+    Device,
+    ProtocolName,
+    command_line,
+    device_type,
+    reported_errors,
+)
+from cli.console import console, progress_bar, report_errors
+
+__all__ = ["clips", "worlds"]
+
+
+@report_errors
+def clips(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
+        ),
+    ],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", metavar="A,B", help="Methods or variants, as for `cinestrata bench run`."),
+    ] = "analytic",
+    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the methods.")] = "small",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Runs per method; each but the first shuffles the domains.")
+    ] = 1,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "clips",
+    device: Device = "auto",
+    cache: Cache = DEFAULT_FOLDER / "frames",
+) -> None:
+    """Compare methods on your own clips with a ridge regression on frozen image features.
+
+    Each subfolder with a manifest is a domain. Clips with the split "test" are held out; without any split, a fifth of
+    the clips is held out, at least 2. The rival reads the same frames.
+    """
+    from benchmarks.clips.clip_comparison import compare_on_clips
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.reporting.clip_report import write_clip_report
+
+    with reported_errors():
+        variants = select_variants((), methods.split(","))
+        with progress_bar("clips") as bar:
+            progress = bar.add_task("Frames", total=None)
+            runs, rivals = compare_on_clips(
+                folder,
+                variants,
+                backbone=backbone,
+                seeds=seeds,
+                cache=cache,
+                device=device_type(device),
+                workers=min(os.cpu_count() or 1, 8),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
+                report=lambda line: bar.console.print(line, markup=False),
+            )
+        table = write_clip_report(out, runs, rivals, command_line(), backbone)
+    console.print(table, markup=False, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
+
+
+@report_errors
+def worlds(
+    protocol: ProtocolName,
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", metavar="A,B", help="Methods or variants (default: the protocol's)."),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
+    ] = None,
+    count: Annotated[int, typer.Option("--worlds", min=1, help="Number of worlds.")] = 3,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="Orders of the domains of each world.")] = 2,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
+    ] = None,
+    device: Device = "auto",
+    cache: Cache = DEFAULT_FOLDER / "frames",
+) -> None:
+    """Compare methods with joint training on several worlds and orders of their domains.
+
+    Each world has other videos and other senses of its shared words. The first order is that of the names of the
+    domains, further orders are shuffled.
+    """
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.worlds.world_comparison import WorldRun, compare_worlds
+    from benchmarks.worlds.world_tables import write_world_report
+
+    with reported_errors():
+        plan = load_protocol(protocol)
+        name, folder = backbone or plan.backbone, out or DEFAULT_FOLDER / f"{plan.name}-worlds"
+        runs: list[WorldRun] = []
+        with progress_bar("runs") as bar:
+            progress = bar.add_task("Frames", total=None)
+            for run in compare_worlds(
+                plan,
+                select_variants(plan.methods, methods.split(",") if methods else None),
+                backbone=name,
+                worlds=count,
+                orders=orders,
+                cache=cache,
+                device=device_type(device),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
+                report=lambda line: bar.console.print(line, markup=False),
+            ):
+                runs.append(run)
+                table = write_world_report(folder, runs, command_line(), name)
+    console.print(table, markup=False, soft_wrap=True)
+    console.print(f"Written to {folder}.", soft_wrap=True)
