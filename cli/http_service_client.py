@@ -18,6 +18,7 @@ from service.core.schemas import (
     DeletionResult,
     Readiness,
     RecallMatrix,
+    RelearnSpec,
     SearchResponse,
     SimilarVideosResponse,
     TaskDetails,
@@ -114,6 +115,11 @@ class HttpServiceClient:
     def retry(self, task_id: str) -> TaskDetails:
         """Queue a failed or cancelled task again."""
         return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/retry"))
+
+    def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
+        """Learn the appended videos of a domain as a new domain."""
+        body = RelearnSpec(name=name).model_dump(exclude_none=True)
+        return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/relearn", json=body))
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

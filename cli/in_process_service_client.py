@@ -12,8 +12,9 @@ import structlog
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
+from service.core.schemas import RelearnSpec
 from service.library import deletion, recall_matrix, video_listing
-from service.tasks import commands
+from service.tasks import commands, relearning
 
 if TYPE_CHECKING:
     from service.core.schemas import (
@@ -92,6 +93,10 @@ class InProcessServiceClient:
     def retry(self, task_id: str) -> TaskDetails:
         """Queue a failed or cancelled task again."""
         return commands.retry_task(task_id)
+
+    def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
+        """Learn the appended videos of a domain as a new domain."""
+        return relearning.relearn_appended_videos(task_id, RelearnSpec(name=name)).task
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

@@ -171,6 +171,25 @@ def sync(
 
 @app.command()
 @report_errors
+def relearn(
+    domain: Annotated[str, typer.Argument(help="Name or id of the domain's task.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")
+    ] = True,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Learn the videos that were appended to a domain as a new domain, which takes them over."""
+    from cli.commands.relearn_command import run_relearn
+
+    run_relearn(domain, name, wait, url, data)
+
+
+@app.command()
+@report_errors
 def search(
     query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
     k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,

@@ -57,6 +57,9 @@ class ServiceClient(Protocol):
     def retry(self, task_id: str) -> TaskDetails:
         """Queue a failed or cancelled task again."""
 
+    def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
+        """Learn the appended videos of a domain as a new domain."""
+
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""
 

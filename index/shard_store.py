@@ -185,6 +185,7 @@ class ShardStore(StoreFolder):
         shards: Sequence[SegmentEntry],
         segments: Sequence[SegmentEntry] = (),
         deleted: Iterable[int] = (),
+        replaced: tuple[str, Sequence[int]] | None = None,
     ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
@@ -196,6 +197,8 @@ class ShardStore(StoreFolder):
             shards: First segments of new shards.
             segments: Further segments of these shards.
             deleted: Ids that were deleted while the shards were made; no generation ever shows them.
+            replaced: A published task, and ids that the same generation deletes from its shard, because the new shards
+                have vectors of these videos.
 
         Raises:
             ShardInvalid: A shard conflicts with a published one (same task, same ids, other dimension), or is not in
@@ -224,6 +227,10 @@ class ShardStore(StoreFolder):
                 present = self._present_ids(manifest, shard.task, deleted_ids)
                 if len(present):
                     manifest = self._with_tombstones(manifest, shard.task, present)
+            if replaced is not None:
+                task, ids = replaced
+                present = self._present_ids(manifest, task, np.array(ids, np.int64))
+                manifest = self._without_ids(manifest, task, present)
             return self.replace_manifest(current, manifest)
 
     def append(self, *segments: SegmentEntry) -> Manifest:
@@ -264,10 +271,7 @@ class ShardStore(StoreFolder):
             for name in current.shards if task is None else {task} & current.shards.keys():
                 present = self._present_ids(current, name, wanted)
                 unknown = np.setdiff1d(unknown, present, assume_unique=True)
-                before = self.tombstones(current, name)
-                after = np.union1d(before, present)
-                if len(after) > len(before):
-                    changed = self._with_tombstones(changed, name, after)
+                changed = self._without_ids(changed, name, present)
             if len(unknown) and task is None:
                 raise ShardMissing(f"no task has a vector {int(unknown[0])}")
             return current if changed is current else self.replace_manifest(current, changed)
@@ -363,6 +367,12 @@ class ShardStore(StoreFolder):
             sealed = self.seal(staged, self.tombstones_path)
         entry = TombstoneEntry(sealed.id, task, len(ids), sealed.bytes, sealed.files)
         return replace(manifest, tombstones={**manifest.tombstones, task: entry})
+
+    def _without_ids(self, manifest: Manifest, task: str, present: Ids) -> Manifest:
+        """The manifest with further deleted ids of a task, which its shard has."""
+        before = self.tombstones(manifest, task)
+        after = np.union1d(before, present)
+        return self._with_tombstones(manifest, task, after) if len(after) > len(before) else manifest
 
     def _rewrite(self, current: Manifest, task: str, target: VectorStore | None = None) -> Manifest:
         """Replace the shard of a task by a copy without deleted vectors.

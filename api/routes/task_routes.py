@@ -17,9 +17,9 @@ from api.dependencies import CallerDep
 from api.openapi import APPEND_BODY, TASK_BODY
 from api.search_parameters import VideoListParameters
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoPage
+from service.core.schemas import AppendSpec, RelearnSpec, TaskDetails, TaskSpec, VideoPage
 from service.library import video_listing
-from service.tasks import commands
+from service.tasks import commands, relearning
 from service.tasks.commands import CreateOutcome
 
 __all__ = ["router"]
@@ -112,6 +112,17 @@ def cancel_task(task_id: str) -> TaskDetails:
 def retry_task(task_id: str) -> TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks."""
     return commands.retry_task(task_id)
+
+
+@router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")
+def relearn_task(task_id: str, response: Response, spec: RelearnSpec | None = None) -> TaskDetails:
+    """Learn the videos that were appended to a domain as a new domain.
+
+    The response is the task of the new domain, whose `relearns` names the former one; its videos have ids of their own
+    until it is ready. It then takes over the videos with their ids, captions and metadata, and the former domain keeps
+    those that it was learned from. While that task is unfinished, a repeated request returns it.
+    """
+    return _answer(response, relearning.relearn_appended_videos(task_id, spec or RelearnSpec()))
 
 
 def _answer(response: Response, outcome: CreateOutcome) -> TaskDetails:

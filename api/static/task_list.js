@@ -80,7 +80,14 @@ class TaskRow {
         this.rejected,
       ),
       this.count,
-      el("span", { className: "act" }, this.cancelButton, this.retryButton, this.deleteButton),
+      el(
+        "span",
+        { className: "act" },
+        this.cancelButton,
+        this.retryButton,
+        this.relearnButton,
+        this.deleteButton,
+      ),
     );
   }
 
@@ -111,6 +118,8 @@ class TaskRow {
       button(text, onClick, { hidden: true, "aria-label": `${text} ${name}` });
     this.cancelButton = hiddenButton("Cancel", () => this.request("cancel"));
     this.retryButton = hiddenButton("Retry", () => this.request("retry"));
+    this.relearnButton = hiddenButton("Relearn", () => this.request("relearn"));
+    this.relearnButton.title = "Learn the appended videos as a new domain, which takes them over";
     this.deleteButton = hiddenButton("Delete", () => this.confirmDeletion());
   }
 
@@ -129,6 +138,7 @@ class TaskRow {
     this.cancelButton.hidden = !isActive;
     this.cancelButton.disabled = task.cancel_requested;
     this.retryButton.hidden = !["failed", "cancelled"].includes(task.state);
+    this.relearnButton.hidden = !isSearchable(task) || !task.progress.drift?.relearn;
     this.deleteButton.hidden = isActive || (isEmptied && !counts.videos);
   }
 
@@ -243,8 +253,19 @@ function finalFacts(task) {
     `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`,
     task.counts.appended > 0 && `${count(task.counts.appended, "video")} appended`,
     task.held_out === "derived" && "a share of the videos was held out for evaluation",
+    driftNote(task.progress.drift),
     unmeasured && `not measured: ${unmeasured}`,
   ]);
+}
+
+/** Recommendation to learn appended videos that the encoder of their domain finds less often than its own. */
+function driftNote(drift) {
+  if (!drift?.relearn) return null;
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  return (
+    `appended videos drift (recall@${drift.k} ${percent(drift.appended)}, domain ${percent(drift.domain)}): ` +
+    "learn them as a new domain"
+  );
 }
 
 /** Update a row on server-sent events. The refresh of the page covers lost events. */

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cli.service_client import ServiceClient
-    from service.core.schemas import TaskDetails
+    from service.core.schemas import Drift, TaskDetails
 
 __all__ = ["app", "find_task", "follow", "task_table"]
 
@@ -119,7 +119,16 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table
             table.add_row(*indent, Text(task.error, style="red"))
         if progress.unmeasured:
             table.add_row(*indent, Text(f"not measured: {progress.unmeasured}", style="yellow"))
+        if progress.drift and progress.drift.relearn:
+            table.add_row(*indent, Text(_drift_advice(progress.drift, task.into or task.id), style="yellow"))
     return table
+
+
+def _drift_advice(drift: Drift, domain: str) -> str:
+    return (
+        f"appended videos drift: recall@{drift.k} {drift.appended:.0%}, domain {drift.domain:.0%}; "
+        f"learn them as a new domain: cinestrata relearn {domain}"
+    )
 
 
 def _print_state(task: TaskDetails) -> None:

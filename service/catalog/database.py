@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the lock of the SQLite file
+
+_Id = TypeVar("_Id", str, int)
 
 _CHUNK = 500
 _SWITCH_SECONDS = 5.0
@@ -107,7 +109,7 @@ def now(session: Session) -> datetime:
     return datetime.now(UTC)
 
 
-def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def id_chunks(ids: Sequence[_Id]) -> Iterator[Sequence[_Id]]:
     """Yield ids in chunks that fit into one ``IN (…)``."""
     for start in range(0, len(ids), _CHUNK):
         yield ids[start : start + _CHUNK]

@@ -139,6 +139,9 @@ class Task(Base):
     # Of an append: the domain. No foreign key, because SQLite cannot add one to a table that others refer to.
     target_id: Mapped[str | None] = mapped_column(String(128), index=True)
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
+    relearns_id: Mapped[str | None] = mapped_column(
+        String(128), index=True
+    )  # of a relearned domain: the domain whose appended videos it takes over
 
     videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
 
@@ -164,6 +167,8 @@ class Video(Base):
     captions: Mapped[list[str]] = mapped_column(JSON, default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
     added_at: Mapped[datetime | None]  # None: added before this column existed
+    # Of a video that is being relearned: vector id of the original, whose id it takes over when its domain is ready.
+    copy_of: Mapped[int | None] = mapped_column(_GrowingId, index=True)
     status: Mapped[str] = mapped_column(String(16), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
 

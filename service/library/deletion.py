@@ -65,14 +65,20 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     """
     wanted = list(dict.fromkeys(video_ids))
     by_task: dict[str, list[str]] = {}
+    originals: list[int] = []
     with session_scope() as session:
         if task_id is not None and session.get(Task, task_id) is None:
             raise NotFound(f"There is no task {task_id!r}.")
         for chunk in id_chunks(wanted):
-            for video, task in session.execute(select(Video.id, Video.task_id).where(Video.id.in_(chunk))):
+            rows = session.execute(
+                select(Video.id, Video.task_id, Video.vector_id).where(Video.id.in_(chunk))
+            )
+            for video, task, vector_id in rows:
                 if task_id in (None, task):
                     by_task.setdefault(task, []).append(video)
+                    originals.append(vector_id)
     deleted = {video for task, videos in by_task.items() for video in _delete(task, videos)}
+    _delete_copies(originals)
     return DeletionResult(
         deleted=[video for video in wanted if video in deleted],
         not_found=[video for video in wanted if video not in deleted],
@@ -92,8 +98,9 @@ def delete_task(task_id: str) -> DeletionResult:
         task = lock_task(session, task_id)
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
-        own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
-        gone = _remove(session, task, session.scalars(own).all(), whole=True)
+        own = session.scalars(select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)).all()
+        originals = [video.vector_id for video in own]
+        gone = _remove(session, task, own, whole=True)
         # Checkpoints of a failed or cancelled attempt.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         # The folder of a ready append holds the uploaded files of videos that belong to the domain now.
@@ -106,11 +113,24 @@ def delete_task(task_id: str) -> DeletionResult:
             task.deleted_at = now(session)
             suffix = f" (deleted {task.id})"  # the name is free again
             task.name = task.name[: MAX_NAME_CHARS - len(suffix)] + suffix
+    _delete_copies(originals)
     manifest = index_manifest.read_manifest()
     update_shard_rows(
         manifest, {task_id} & manifest.shards.keys()
     )  # a shard with damaged files was replaced by an empty one
     return DeletionResult(deleted=gone, not_found=[])
+
+
+def _delete_copies(originals: Sequence[int]) -> None:
+    """Delete the copies of deleted videos in domains that are relearning them."""
+    by_task: dict[str, list[str]] = {}
+    with session_scope() as session:
+        for chunk in id_chunks(originals):
+            rows = session.execute(select(Video.id, Video.task_id).where(Video.copy_of.in_(chunk)))
+            for video, task in rows:
+                by_task.setdefault(task, []).append(video)
+    for task, videos in by_task.items():
+        _delete(task, videos)
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:

@@ -44,6 +44,7 @@ __all__ = [
     "events_after",
     "get_task",
     "list_tasks",
+    "new_id",
     "retry_task",
 ]
 
@@ -257,7 +258,7 @@ def _create_from_spec(
     if replayed:
         return replayed
     try:
-        stored = _store(_new_id("tsk"), validate(), request)
+        stored = _store(new_id("tsk"), validate(), request)
     except BaseException:
         request.drop_key()
         raise
@@ -280,7 +281,7 @@ def _create_from_archive(
     replayed = request.replay(digest.hexdigest())
     if replayed:
         return replayed
-    task_id = _new_id("tsk")
+    task_id = new_id("tsk")
     try:
         videos = unpack_archive(archive, filename, task_id)
         try:
@@ -335,7 +336,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             session.flush()
             session.add_all(
                 Video(
-                    id=video.id or _new_id("vid"),
+                    id=video.id or new_id("vid"),
                     task_id=task_id,
                     uri=video.uri,
                     captions=video.captions,
@@ -386,5 +387,6 @@ def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord]) -> None:
             )
 
 
-def _new_id(prefix: str) -> str:
+def new_id(prefix: str) -> str:
+    """Return a random identifier of a task (``tsk``) or a video (``vid``)."""
     return f"{prefix}_{secrets.token_hex(8)}"

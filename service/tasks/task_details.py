@@ -25,6 +25,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             id=task.id,
             name=task.name,
             into=task.target_id,
+            relearns=task.relearns_id,
             method=task.method,
             settings=task.settings,
             state=task.state,  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ again: an append whose vectors are in the shard is only completed in the catalog
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
 from service.celery_worker import worker_name
 from service.core.errors import Unavailable
+from service.core.schemas import Drift
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.library.compaction import update_shard_rows
 from service.tasks import lifecycle
@@ -31,6 +33,7 @@ from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.task_data import TaskData
 from trainer.video_embedding import embed_clips, embed_frames
+from trainer.worker.append_measurement import measure_append
 from trainer.worker.catalog_reader import load_task, remaining_videos, restarted_without_deleted_videos
 from trainer.worker.cleanup import clean_up
 from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
@@ -74,6 +77,7 @@ def process_append(claim: Claim) -> None:
     if len(ids) and not len(library.store.stored_ids(domain, ids)):
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
+    drift = _measure_drift(claim, library, backbone, task, domain, segments)
     with claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         manifest = library.store.append(*segments)
@@ -83,7 +87,9 @@ def process_append(claim: Claim) -> None:
             manifest = library.store.delete(gone, task=domain)
         entries = manifest.segments(domain)
         publication.complete(
-            vectors=sum(entry.count for entry in entries), size=sum(entry.bytes for entry in entries)
+            vectors=sum(entry.count for entry in entries),
+            size=sum(entry.bytes for entry in entries),
+            drift=drift,
         )
     _compact(library, domain)
     clean_up(library.store, task.task_id)
@@ -112,6 +118,23 @@ def _write_segments(
         write(ids=videos, vectors=vectors, frames=frames),
         *(write(ids=ids, vectors=vectors) for ids, vectors in moments),
     ]
+
+
+def _measure_drift(
+    claim: Claim,
+    library: Library,
+    backbone: Backbone,
+    task: TaskData,
+    domain: str,
+    segments: Sequence[SegmentEntry],
+) -> Drift | None:
+    """Drift of the appended videos, in the shard as it will be published with these segments."""
+    if not any(clip.captions for clip in task.clips):
+        return None
+    manifest = library.manifest
+    published = [entry for entry in manifest.segments(domain) if entry.count]
+    shard = library.store.open([*published, *segments], library.store.tombstones(manifest, domain))
+    return measure_append(library, backbone, task, domain, shard, claim.tick)
 
 
 def _has_frame_vectors(claim: Claim, library: Library, domain: str) -> bool:

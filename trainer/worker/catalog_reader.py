@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
-from service.tasks.lifecycle import Claim
+from service.tasks.lifecycle import Claim, TaskSnapshot
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
@@ -24,6 +25,7 @@ from trainer.task_pipeline import HeldOutVideos
 
 __all__ = [
     "calibration_captions",
+    "excluding_originals",
     "held_out_videos",
     "load_task",
     "remaining_videos",
@@ -104,6 +106,19 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
     for task, vector_id, captions in _captions_of_split(task_id, "test"):
         by_task.setdefault(task, []).append((vector_id, captions))
     return {task: HeldOutVideos.from_captions(videos) for task, videos in by_task.items()}
+
+
+def excluding_originals(
+    held_out: Mapping[str, HeldOutVideos], task: TaskSnapshot
+) -> Mapping[str, HeldOutVideos]:
+    """Held-out videos, with the videos that a relearned domain takes over held out from their former domain."""
+    if task.relearns_id is None:
+        return held_out
+    with session_scope() as session:
+        query = select(Video.copy_of).where(Video.task_id == task.id, Video.copy_of.is_not(None))
+        originals = np.array(session.scalars(query).all(), np.int64)
+    own = held_out.get(task.relearns_id, HeldOutVideos.from_captions([]))
+    return {**held_out, task.relearns_id: replace(own, ids=np.union1d(own.ids, originals))}
 
 
 def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:

@@ -34,6 +34,7 @@ from trainer.task_pipeline import WrittenRelease, calibrate_release, index_task,
 from trainer.training_loop import TrainingProgress
 from trainer.worker.catalog_reader import (
     calibration_captions,
+    excluding_originals,
     held_out_videos,
     load_task,
     remaining_videos,
@@ -122,6 +123,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
     held_out, captions = held_out_videos(task.task_id), calibration_captions(task.task_id)
+    # The results of calibration must not contain a video and its original.
+    searched = excluding_originals(held_out, claim.task)
 
     def report_embedding(done: int) -> None:
         claim.progress("indexing", done / total, done=done, total=total)
@@ -137,7 +140,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             library,
             state,
             vectors,
-            held_out,
+            searched,
             captions,
             prior=settings().routing_prior,
             mode=settings().served_mode,
@@ -251,7 +254,14 @@ def publish_task(
         # The transaction locks the task's row, so every later deletion finds the shard published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]
-        library.store.publish(release=release, shards=[shard], segments=moments, deleted=deleted)
+        takeover = publication.take_over_videos()
+        library.store.publish(
+            release=release,
+            shards=[shard],
+            segments=moments,
+            deleted=[*deleted, *(takeover.orphans if takeover else ())],
+            replaced=(takeover.domain, takeover.originals) if takeover else None,
+        )
         publication.complete(
             release=ReleaseRecord(
                 id=release.id,

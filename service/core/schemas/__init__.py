@@ -24,7 +24,9 @@ from service.core.schemas.search import (
 )
 from service.core.schemas.tasks import (
     AppendSpec,
+    Drift,
     RejectedVideo,
+    RelearnSpec,
     TaskDetails,
     TaskEvent,
     TaskProgress,
@@ -56,6 +58,7 @@ __all__ = [
     "ClipTiming",
     "DeletionRequest",
     "DeletionResult",
+    "Drift",
     "LibraryOverview",
     "Matrix",
     "MomentMatch",
@@ -63,6 +66,7 @@ __all__ = [
     "RecallFigures",
     "RecallMatrix",
     "RejectedVideo",
+    "RelearnSpec",
     "ReleaseSummary",
     "SearchBatch",
     "SearchBatchResponse",

@@ -21,7 +21,9 @@ from service.core.schemas.model_types import (
 __all__ = [
     "FRAME_VECTORS",
     "AppendSpec",
+    "Drift",
     "RejectedVideo",
+    "RelearnSpec",
     "TaskDetails",
     "TaskEvent",
     "TaskProgress",
@@ -71,6 +73,33 @@ class AppendSpec(RequestModel):
     videos: list[VideoSpec] = Field(min_length=1)
 
 
+class RelearnSpec(RequestModel):
+    """A new domain that learns the appended videos of a domain."""
+
+    name: Name | None = Field(
+        default=None, description="Name of the new domain; derived from that of the domain if omitted."
+    )
+
+
+class Drift(ResponseModel):
+    """Recall on the captions of appended videos, and on captions of the domain that were not learned.
+
+    Both are searched over the shard of the domain, with its pinned encoder.
+    """
+
+    k: int = Field(description="Depth of the recall: the video is among the first k.")
+    domain: float = Field(description="Recall@k of the domain's held-out captions, 0..1.")
+    appended: float = Field(description="Recall@k of the appended videos' captions, 0..1.")
+    domain_captions: int
+    appended_captions: int
+    low: float = Field(description="Lower end of the 99 % confidence interval of domain − appended.")
+    high: float = Field(description="Upper end of the interval.")
+    relearn: bool = Field(
+        description="Whether a new domain is recommended: domain − appended is at least 0.1, and the interval is "
+        "above zero. See POST /tasks/{id}/relearn."
+    )
+
+
 class TaskProgress(ResponseModel):
     """Progress of the current stage. ``fraction`` is the progress of the stage, 0..1."""
 
@@ -84,6 +113,11 @@ class TaskProgress(ResponseModel):
     videos_per_second: float | None = None
     unmeasured: str | None = Field(
         default=None, description="For a ready task: reason why the recall matrix has no row of its release."
+    )
+    drift: Drift | None = Field(
+        default=None,
+        description="For a ready append, and for its domain: how well the domain's encoder finds the appended videos; "
+        "null with too few captions.",
     )
 
 
@@ -112,6 +146,9 @@ class TaskDetails(ResponseModel):
     id: str
     name: str
     into: str | None = Field(description="Of an append: id of the task whose domain receives the videos.")
+    relearns: str | None = Field(
+        default=None, description="Of a relearned domain: id of the task whose appended videos it takes over."
+    )
     method: str
     settings: dict[str, Scalar]
     state: State

@@ -60,6 +60,7 @@ class TaskSnapshot:
     progress: dict[str, Any]
     held_out: str | None
     target_id: str | None
+    relearns_id: str | None
     attempts: int
 
     @classmethod
@@ -76,6 +77,7 @@ class TaskSnapshot:
             progress=dict(task.progress),
             held_out=task.held_out,
             target_id=task.target_id,
+            relearns_id=task.relearns_id,
             attempts=task.attempts,
         )
 

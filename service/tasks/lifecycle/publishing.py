@@ -13,9 +13,10 @@ from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict
-from service.core.schemas import TaskProgress
+from service.core.schemas import Drift, TaskProgress
 from service.core.settings import QueryMode
 from service.tasks.lifecycle.state_machine import lock_task, set_state
+from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
@@ -81,7 +82,16 @@ class Publication:
     def __init__(self, session: Session, task: Task) -> None:
         self._session = session
         self._task = task
+        self._takeover: Takeover | None = None
         self.completed = False
+
+    def take_over_videos(self) -> Takeover | None:
+        """Replace the originals of a relearned domain's videos in the catalog; None for other tasks.
+
+        The index must then be published without the originals and the orphans, before :meth:`complete`.
+        """
+        self._takeover = Takeover.prepare(self._session, self._task)
+        return self._takeover
 
     def complete(
         self,
@@ -139,6 +149,8 @@ class Publication:
                 )
             )
         self._write_recalls(order, recalls)
+        if self._takeover is not None:
+            self._takeover.move_thumbnails()
         task.attempts = 0
         task.progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured).model_dump(
             exclude_none=True
@@ -195,12 +207,13 @@ class AppendPublication:
         self.duplicates = self._reject_duplicates()
         self.completed = False
 
-    def complete(self, *, vectors: int, size: int) -> None:
+    def complete(self, *, vectors: int, size: int, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.
 
         Args:
             vectors: Number of vectors in all segments of the shard.
             size: Size of all segments of the shard in bytes.
+            drift: Recall of the domain's encoder on appended videos; None where it cannot be measured.
         """
         session, append, domain = self._session, self._append, self._domain
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")
@@ -221,8 +234,10 @@ class AppendPublication:
         )
         append.attempts = 0
         append.release_id = domain.release_id
-        append.progress = TaskProgress(stage="ready", fraction=1.0).model_dump(exclude_none=True)
+        append.progress = TaskProgress(stage="ready", fraction=1.0, drift=drift).model_dump(exclude_none=True)
         record(session, append.id, "progress", append.progress)
+        if drift is not None:
+            domain.progress = {**domain.progress, "drift": drift.model_dump()}
         if count:
             videos = "1 video was" if count == 1 else f"{count} videos were"
             record(session, domain.id, "log", {"message": f"{videos} appended.", "append": append.id})

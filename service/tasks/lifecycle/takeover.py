@@ -1,0 +1,101 @@
+"""Takeover of videos by a relearned domain, within the transaction that makes it ready.
+
+The copies take over the ids of their originals, with their current captions and metadata. An original whose copy was
+rejected stays in its domain; a copy whose original was deleted meanwhile is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session, aliased
+
+from service.catalog.database import id_chunks
+from service.catalog.tables import Task, Video
+from service.catalog.video_counts import count_task_videos
+from service.storage import library_paths
+from service.tasks.lifecycle.state_machine import lock_task
+from service.tasks.task_events import record
+
+__all__ = ["Takeover"]
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """Videos that a relearned domain takes over.
+
+    Attributes:
+        domain: Identifier of the former domain.
+        originals: Vector ids that leave the shard of the former domain.
+        orphans: Vector ids of copies whose original was deleted.
+        thumbnails: Former and new id of each copy.
+    """
+
+    domain: str
+    originals: Sequence[int]
+    orphans: Sequence[int]
+    thumbnails: Sequence[tuple[str, str]]
+
+    @classmethod
+    def prepare(cls, session: Session, task: Task) -> Takeover | None:
+        """Replace the originals by their copies in the catalog; None for a task that relearns nothing.
+
+        The row of the former domain stays locked until commit, so that no deletion comes between catalog and index.
+
+        Args:
+            session: Transaction of the publication.
+            task: Locked task in publication.
+        """
+        if task.relearns_id is None:
+            return None
+        domain = lock_task(session, task.relearns_id)
+        original = aliased(Video)
+        rows = session.execute(
+            select(
+                Video.vector_id,
+                Video.id,
+                original.vector_id,
+                original.id,
+                original.captions,
+                original.extra,
+                original.added_at,
+            )
+            .outerjoin(original, (original.vector_id == Video.copy_of) & (original.task_id == domain.id))
+            .where(Video.task_id == task.id, Video.status == "accepted", Video.copy_of.is_not(None))
+            .order_by(Video.vector_id)
+        ).all()
+        orphans = [copy for copy, _, replaced, *_ in rows if replaced is None]
+        kept = [row for row in rows if row[2] is not None]
+        originals = [row[2] for row in kept]
+        for chunk in id_chunks([*originals, *orphans]):
+            session.execute(delete(Video).where(Video.vector_id.in_(chunk)))
+        taken: list[dict[str, Any]] = [
+            {
+                "vector_id": copy,
+                "id": video_id,
+                "captions": captions,
+                "extra": extra,
+                "added_at": added_at,
+                "copy_of": None,
+            }
+            for copy, _, _, video_id, captions, extra, added_at in kept
+        ]
+        if taken:
+            session.execute(update(Video), taken)
+        session.expire_all()
+        domain.counts = count_task_videos(session, domain.id)
+        task.counts = count_task_videos(session, task.id)
+        domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
+        videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
+        record(session, domain.id, "log", {"message": f"{task.name} took over {videos}.", "task": task.id})
+        return cls(domain.id, originals, orphans, [(row[1], row[3]) for row in kept])
+
+    def move_thumbnails(self) -> None:
+        """Give the thumbnails of the copies the names of their new ids. A repetition changes nothing."""
+        for former, video_id in self.thumbnails:
+            with suppress(FileNotFoundError):
+                library_paths.thumbnail_path(former).replace(library_paths.thumbnail_path(video_id))

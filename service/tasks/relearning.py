@@ -1,0 +1,139 @@
+"""Relearning: the appended videos of a domain become a domain of their own.
+
+::
+
+    copies of the appended videos ─▶ a task that learns them ─▶ publication: originals replaced by the copies
+
+The originals stay searchable until the new domain is ready. Its publication deletes them from the shard of the former
+domain in the same generation, and the copies take over their ids (:mod:`service.tasks.lifecycle.takeover`), so that no
+search returns a video twice. A task that fails or is cancelled changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.core.errors import Conflict, NotFound
+from service.core.schemas import RelearnSpec, TaskProgress, VideoCounts
+from service.tasks import broker
+from service.tasks.commands import MAX_NAME_CHARS, CreateOutcome, new_id
+from service.tasks.lifecycle.state_machine import next_position
+from service.tasks.task_details import task_details
+from service.tasks.task_events import record
+
+__all__ = ["relearn_appended_videos"]
+
+_CHUNK = 1000  # rows per insert
+
+
+def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
+    """Store a task that learns the appended videos of a domain as a new domain. Idempotent while it is unfinished.
+
+    Args:
+        task_id: Identifier of the domain's task, or of an append to it.
+        spec: Name of the new domain.
+
+    Returns:
+        The new task; an unfinished one of an earlier request is returned as replayed.
+
+    Raises:
+        NotFound: the task does not exist.
+        Conflict: the task is not a learned domain, has no appended videos, or the name belongs to another task.
+        Unavailable: nothing was stored; the request can be sent again.
+    """
+    with session_scope(write=True) as session:
+        # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
+        position = next_position(session)
+        domain = _require_domain(session, task_id)
+        unfinished = session.scalars(
+            select(Task).where(Task.relearns_id == domain.id, Task.state.in_(ACTIVE_STATES)).limit(1)
+        ).one_or_none()
+        if unfinished is not None:
+            return CreateOutcome(task_details(session, [unfinished])[0], replayed=True)
+        videos = session.execute(
+            select(Video.vector_id, Video.uri, Video.captions, Video.extra)
+            .where(
+                Video.task_id == domain.id, Video.status == "accepted", Video.effective_split == "appended"
+            )
+            .order_by(Video.vector_id)
+        ).all()
+        if not videos:
+            raise Conflict(
+                f"The domain {domain.name!r} has no appended videos; there is nothing to relearn. "
+                "Append videos with POST /tasks/{id}/videos first."
+            )
+        task = Task(
+            id=new_id("tsk"),
+            position=position,
+            name=_free_name(session, domain.name, spec.name),
+            method=domain.method,
+            settings=dict(domain.settings),
+            state="queued",
+            progress=TaskProgress(stage="queued").model_dump(exclude_none=True),
+            counts=VideoCounts(videos=len(videos)).model_dump(),
+            created_at=now(session),
+            attempts=0,
+            fencing_token=0,
+            cancel_requested=False,
+            trained=False,
+            relearns_id=domain.id,
+        )
+        session.add(task)
+        session.flush()
+        for start in range(0, len(videos), _CHUNK):
+            session.execute(
+                insert(Video),
+                [
+                    {
+                        "id": new_id("vid"),
+                        "task_id": task.id,
+                        "uri": video.uri,
+                        "captions": video.captions,
+                        "extra": video.extra,
+                        "added_at": task.created_at,
+                        "status": "pending",
+                        "copy_of": video.vector_id,
+                    }
+                    for video in videos[start : start + _CHUNK]
+                ],
+            )
+        record(session, task.id, "state", {"state": "queued", "from": None}, task.created_at)
+        view = task_details(session, [task])[0]
+    broker.send_probe(view.id)
+    return CreateOutcome(view, replayed=False)
+
+
+def _require_domain(session: Session, task_id: str) -> Task:
+    """Return the learned domain of a task, or of an append to it; raises NotFound or Conflict."""
+    task = session.get(Task, task_id)
+    if task is not None and task.target_id is not None:
+        task = session.get(Task, task.target_id)
+    if task is None:
+        raise NotFound(f"There is no task {task_id!r}.")
+    if task.deleted_at is not None:
+        raise Conflict(f"The domain of task {task.id} was deleted; its videos cannot be relearned.")
+    if task.state != "ready":
+        raise Conflict(
+            f"Task {task.id} is {task.state}; its appended videos can be relearned once it is ready."
+        )
+    return task
+
+
+def _free_name(session: Session, domain: str, wanted: str | None) -> str:
+    """Return the wanted name, or the domain's name with the first free number; raises Conflict."""
+    candidates: Iterable[str] = (wanted,) if wanted else _numbered_names(domain)
+    for name in candidates:
+        if session.scalar(select(Task.id).where(Task.name == name)) is None:
+            return name
+    raise Conflict(f"name: A task {wanted or domain!r} already exists. Choose another name.")
+
+
+def _numbered_names(domain: str) -> Iterable[str]:
+    for number in range(2, 10_000):
+        suffix = f" {number}"
+        yield domain[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix

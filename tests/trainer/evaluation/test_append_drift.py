@@ -1,0 +1,96 @@
+"""Drift of appended videos: recall in one gallery, and the interval of its difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index.vector_ids import moment_ids
+from trainer.evaluation.append_drift import DriftMeasurement, difference_interval, measure_drift
+from trainer.evaluation.gallery import Query
+
+DIM = 16
+
+
+class NumberEncoder:
+    """Encodes the text ``"<video>"`` as that video's vector, and ``"?<seed>"`` as a random one."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.rows = vectors
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
+        assert (list(tasks), mode) == (["day"], "pinned")
+        found = [
+            _unit(np.random.default_rng(int(text[1:])).normal(size=(1, DIM)))[0]
+            if text.startswith("?")
+            else self.rows[int(text)]
+            for text in texts
+        ]
+        return np.array(found, np.float32)[:, None]
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+
+def measure(appended: Sequence[Query], *, videos: int = 200, own: int = 40) -> DriftMeasurement:
+    """Drift of captions in a gallery of random videos, of which the domain finds the first ``own``."""
+    rows = _unit(np.random.default_rng(0).normal(size=(videos, DIM)))
+    ids = np.arange(videos, dtype=np.int64)
+    moments = moment_ids(0, 2)  # equal to a video: they must not compete
+    every = np.concatenate([ids, moments])
+    vectors = np.concatenate([rows, rows[[1, 2]]])
+    position = {int(video): row for row, video in enumerate(every)}
+    shard = SimpleNamespace(ids=every, vectors=lambda wanted: vectors[[position[int(i)] for i in wanted]])
+    domain = [Query(str(video), video) for video in range(own)]
+    encoder: Any = NumberEncoder(rows)
+    found = measure_drift(encoder, "day", shard, domain, appended, mode="pinned")
+    assert found is not None
+    return found
+
+
+def test_videos_that_are_found_do_not_drift() -> None:
+    found = measure([Query(str(video), video) for video in range(100, 160)])
+    assert (found.k, found.domain, found.appended) == (1, 1.0, 1.0)
+    assert found.interval[0] < 0 < found.interval[1]
+    assert not found.exceeds(0.1)
+
+
+def test_videos_that_are_not_found_drift() -> None:
+    found = measure([Query(f"?{video}", video) for video in range(100, 160)])
+    assert found.appended < 0.2
+    assert (found.domain_captions, found.appended_captions) == (40, 60)
+    assert found.exceeds(0.1)
+
+
+def test_few_captions_are_no_proof() -> None:
+    """Two of three captions fail, which chance explains."""
+    captions = [Query("100", 100), Query("?1", 101), Query("?2", 102)]
+    found = measure(captions, own=3)
+    assert found.domain - found.appended > 0.1
+    assert not found.exceeds(0.1)
+
+
+def test_without_captions_nothing_is_measured() -> None:
+    shard = SimpleNamespace(ids=np.arange(2), vectors=lambda wanted: np.eye(2, dtype=np.float32))
+    encoder: Any = NumberEncoder(np.eye(2))
+    assert measure_drift(encoder, "day", shard, [], [Query("1", 1)], mode="pinned") is None
+    assert measure_drift(encoder, "day", shard, [Query("1", 1)], [], mode="pinned") is None
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 5), (5, 5)), ((30, 40), (20, 50)), ((1, 1), (1, 1))])
+def test_interval_contains_the_difference_and_mirrors(first: Any, second: Any) -> None:
+    low, high = difference_interval(*first, *second)
+    difference = first[0] / first[1] - second[0] / second[1]
+    assert -1 <= low <= difference <= high <= 1
+    assert difference_interval(*second, *first) == pytest.approx((-high, -low))
+
+
+def test_interval_matches_the_publication() -> None:
+    """Newcombe 1998, table II, example (a), method 10 at 95 %: 56/70 - 48/80 has the interval 0.0524 to 0.3339."""
+    low, high = difference_interval(56, 70, 48, 80, z=1.959964)
+    assert (low, high) == (pytest.approx(0.0524, abs=1e-4), pytest.approx(0.3339, abs=1e-4))

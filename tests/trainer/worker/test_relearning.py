@@ -1,0 +1,210 @@
+"""Relearning: appended videos become a domain of their own, and no search returns a video twice meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from cli.commands.library_checks import check_catalog
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
+from service.catalog.database import dispose, session_scope
+from service.catalog.tables import Video
+from service.core.errors import Conflict, NotFound
+from service.core.schemas import AppendSpec, RelearnSpec
+from service.core.settings import settings
+from service.library.deletion import delete_task, delete_videos
+from service.storage.library_paths import thumbnail_path
+from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle import Publication
+from service.tasks.relearning import relearn_appended_videos
+from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.library_state import catalog_vector_ids, learn, open_store, run_job, shard_vectors
+from trainer.worker import append_job, append_measurement, learning_job
+
+pytestmark = pytest.mark.usefixtures("library")
+
+COLORS = ("red", "blue", "green")
+
+
+def probe(task: str) -> str:
+    """The task, probed."""
+    claim = lifecycle.claim_probing(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return task
+
+
+@pytest.fixture
+def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The task ``day`` with three appended videos, ``new-<color>``."""
+    saved = saved_libraries / "grown"
+    if saved.exists():
+        dispose()
+        shutil.rmtree(settings().data_dir)
+        shutil.copytree(saved, settings().data_dir)
+        return next(task.id for task in commands.list_tasks() if task.into is None)
+    for color in COLORS:
+        write_video(settings().media_root / "new" / f"{color}.mp4", color)
+    entries = [
+        {"uri": f"new/{color}.mp4", "id": f"new-{color}", "captions": [f"the {color} video"]}
+        for color in COLORS
+    ]
+    append = commands.append_videos(learned_task, AppendSpec.model_validate({"videos": entries})).task.id
+    with monkeypatch.context() as patch:
+        patch.setattr(append_measurement, "MIN_CAPTIONS", 2)
+        append_job.run_append_job(probe(append))
+    assert commands.get_task(append).counts.appended == len(COLORS)
+    dispose()
+    shutil.copytree(settings().data_dir, saved)
+    return learned_task
+
+
+def relearn(domain: str, name: str | None = None) -> str:
+    """Id of a probed task that relearns the appended videos of a domain."""
+    return probe(relearn_appended_videos(domain, RelearnSpec(name=name)).task.id)
+
+
+def require_consistent_library(domain: str, task: str, moved: set[str]) -> None:
+    """Check that the moved videos are in the new domain alone, under their ids, and that index and catalog agree."""
+    kept, taken = catalog_vector_ids(domain), catalog_vector_ids(task)
+    assert set(taken) == moved
+    assert not set(kept) & moved
+    assert set(shard_vectors(domain)) == set(kept.values())
+    assert set(shard_vectors(task)) == set(taken.values())
+    found = audit(open_store())
+    assert found.problems == []
+    assert list(check_catalog(settings(), found)) == []
+
+
+def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
+    before = catalog_vector_ids(grown_task)
+    drift = commands.get_task(grown_task).progress.drift
+    assert drift is not None
+    assert (drift.domain_captions, drift.appended_captions) == (2, 3)
+    assert not drift.relearn  # so few captions are no proof
+    task = relearn(grown_task)
+    copies = set(catalog_vector_ids(task))
+    assert set(shard_vectors(grown_task)) == set(before.values())
+    generation = open_store().manifest().generation
+    view = run_job(task)
+    assert (view.state, view.error, view.name, view.relearns) == ("ready", None, "day 2", grown_task)
+    assert view.counts.accepted == len(COLORS)
+    assert commands.get_task(grown_task).counts.appended == 0
+    assert commands.get_task(grown_task).progress.drift is None
+    assert (
+        open_store().manifest().generation == generation + 1
+    )  # the originals leave with the same publication
+    require_consistent_library(grown_task, task, {f"new-{color}" for color in COLORS})
+    with session_scope() as session:
+        video = session.scalars(select(Video).where(Video.id == "new-red")).one()
+        assert (video.captions, video.copy_of) == (["the red video"], None)
+    assert thumbnail_path("new-red").exists()
+    assert not any(thumbnail_path(copy).exists() for copy in copies)
+
+
+def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:
+    first = relearn_appended_videos(grown_task, RelearnSpec(name="colors"))
+    again = relearn_appended_videos(grown_task, RelearnSpec())
+    assert (first.replayed, again.replayed) == (False, True)
+    assert again.task.id == first.task.id
+    assert learn(probe(first.task.id)).name == "colors"
+    with pytest.raises(Conflict, match="no appended videos"):
+        relearn_appended_videos(grown_task, RelearnSpec())
+
+
+@pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
+def test_a_killed_worker_is_resumed(grown_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, before = relearn(grown_task), shard_vectors(grown_task)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    owner, name = (Publication, "complete") if step == "after the manifest" else (ShardStore, "publish")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            learning_job.run_learning_job(task)
+    assert "new-red" in catalog_vector_ids(grown_task)
+    searchable = [*shard_vectors(grown_task), *(shard_vectors(task) if "after" in step else ())]
+    assert len(searchable) == len(before)
+    assert run_job(task).state == "ready"
+    require_consistent_library(grown_task, task, {f"new-{color}" for color in COLORS})
+
+
+@pytest.mark.parametrize("moment", ["before learning", "during learning"])
+def test_video_deleted_meanwhile_does_not_return(
+    grown_task: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = relearn(grown_task)
+    if moment == "before learning":
+        delete_videos(["new-red"])
+    else:
+        original = learning_job.evaluate_task
+
+        def meanwhile(*given: Any, **options: Any) -> Any:
+            delete_videos(["new-red"])
+            return original(*given, **options)
+
+        monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
+    assert run_job(task).state == "ready"
+    require_consistent_library(grown_task, task, {"new-blue", "new-green"})
+
+
+def test_copy_whose_original_vanished_is_not_published(grown_task: str) -> None:
+    """A deletion was interrupted between the original and its copy."""
+    task = relearn(grown_task)
+    open_store().delete([catalog_vector_ids(grown_task)["new-red"]])
+    with session_scope(write=True) as session:
+        session.execute(delete(Video).where(Video.id == "new-red"))
+    assert run_job(task).state == "ready"
+    require_consistent_library(grown_task, task, {"new-blue", "new-green"})
+
+
+def test_rejected_copy_leaves_its_original(grown_task: str, settings_factory: Any, tmp_path: Path) -> None:
+    """The file of a video is gone, so the new domain cannot learn from it."""
+    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, bad_video_share=1)
+    (settings().media_root / "new" / "red.mp4").unlink()
+    view = run_job(relearn(grown_task))
+    assert (view.state, view.counts.rejected) == ("ready", 1)
+    assert "new-red" in catalog_vector_ids(grown_task)
+    assert {"new-blue", "new-green"} < set(catalog_vector_ids(view.id))
+    assert set(shard_vectors(grown_task)) == set(catalog_vector_ids(grown_task).values())
+
+
+def test_cancelled_relearning_changes_nothing(grown_task: str) -> None:
+    before = shard_vectors(grown_task)
+    task = relearn(grown_task)
+    commands.cancel_task(task)
+    delete_task(task)
+    assert set(shard_vectors(grown_task)) == set(before)
+    assert set(catalog_vector_ids(grown_task).values()) == set(before)
+    assert thumbnail_path("new-red").exists()
+    assert learn(relearn(grown_task)).counts.accepted == len(COLORS)
+
+
+def test_deleted_domain_ends_its_relearning(grown_task: str) -> None:
+    task = relearn(grown_task)
+    delete_task(grown_task)
+    assert catalog_vector_ids(task) == {}
+    view = run_job(task)
+    assert view.state == "failed"
+    assert "deleted" in (view.error or "")
+
+
+def test_refusals_name_the_reason(grown_task: str, post_videos: Any) -> None:
+    with pytest.raises(NotFound):
+        relearn_appended_videos("tsk_none", RelearnSpec())
+    with pytest.raises(Conflict, match="already exists"):
+        relearn_appended_videos(grown_task, RelearnSpec(name="day"))
+    waiting = post_videos("night", videos=2)
+    with pytest.raises(Conflict, match="is probing"):
+        relearn_appended_videos(waiting, RelearnSpec())
+    delete_task(grown_task)
+    with pytest.raises(Conflict, match="deleted"):
+        relearn_appended_videos(grown_task, RelearnSpec())

@@ -1,0 +1,136 @@
+"""Drift of appended videos: whether the encoder of a domain finds them as well as the domain's own videos.
+
+The captions of appended videos, and the domain's captions that were not learned, are searched in the shard of the
+domain with its pinned encoder. Neither the encoder nor the measurement has learned from any of these captions, and
+both kinds are ranked in the same gallery, so their recalls are comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.evaluation.gallery import Encoder, Query, ShardVectors, Vectors, WholeVideoShard
+from trainer.evaluation.retrieval_metrics import RankCount, recall_at
+
+__all__ = ["DRIFT_MARGIN", "DriftMeasurement", "difference_interval", "measure_drift"]
+
+DRIFT_MARGIN = 0.1  # difference of recall at which a new domain is recommended
+_DEPTHS = (1, 5, 10)
+_ROWS = 16_384  # videos per chunk of the gallery
+_Z = 2.5758  # 99 %: an append is measured often, and a recommendation must not be chance
+
+Floats = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class DriftMeasurement:
+    """Recall of appended videos and of the domain's own.
+
+    Attributes:
+        k: Depth: the smallest of 1, 5 and 10 at which the domain finds half of its own videos, otherwise 10. Recalls
+            far from 0 and 1 show differences best.
+        domain: Recall@k of the domain's captions, 0..1.
+        appended: Recall@k of the captions of appended videos, 0..1.
+        domain_captions: Number of the domain's captions.
+        appended_captions: Number of captions of appended videos.
+        interval: 99 % confidence interval of ``domain - appended``.
+    """
+
+    k: int
+    domain: float
+    appended: float
+    domain_captions: int
+    appended_captions: int
+    interval: tuple[float, float]
+
+    def exceeds(self, margin: float) -> bool:
+        """Whether the recall of appended videos is lower by a margin, and the interval excludes chance."""
+        return self.domain - self.appended >= margin and self.interval[0] > 0
+
+
+def measure_drift(
+    encoder: Encoder,
+    task: str,
+    shard: ShardVectors,
+    domain: Sequence[Query],
+    appended: Sequence[Query],
+    *,
+    mode: str,
+    report_alive: Callable[[], object] = lambda: None,
+) -> DriftMeasurement | None:
+    """Compare the recall of appended videos with that of the domain's own; None without captions of both.
+
+    Args:
+        encoder: Query encoder.
+        task: Identifier of the domain's task.
+        shard: Shard of the domain with the appended videos.
+        domain: Captions of the domain's videos that were not learned.
+        appended: Captions of appended videos.
+        mode: Query mode.
+        report_alive: Called after each part of the gallery.
+    """
+    if not domain or not appended:
+        return None
+    queries = [*domain, *appended]
+    whole = WholeVideoShard(shard)
+    texts = encoder.encode([query.text for query in queries], [task], mode)[:, 0]
+    truth = whole.vectors(np.array([query.vector_id for query in queries], np.int64))
+    ranks = _ranks(texts, truth, whole, report_alive)
+    own, others = ranks[: len(domain)], ranks[len(domain) :]
+    k = next((depth for depth in _DEPTHS if recall_at(own, depth) >= 0.5), _DEPTHS[-1])
+    hits = int((own <= k).sum()), int((others <= k).sum())
+    return DriftMeasurement(
+        k=k,
+        domain=recall_at(own, k),
+        appended=recall_at(others, k),
+        domain_captions=len(domain),
+        appended_captions=len(appended),
+        interval=difference_interval(hits[0], len(own), hits[1], len(others)),
+    )
+
+
+def difference_interval(
+    first: int, first_total: int, second: int, second_total: int, z: float = _Z
+) -> tuple[float, float]:
+    """Confidence interval of the difference of two shares, from the score intervals of both.
+
+    Newcombe, "Interval estimation for the difference between independent proportions: comparison of eleven methods",
+    Statistics in Medicine, 1998, method 10.
+
+    Args:
+        first: Hits of the first sample.
+        first_total: Size of the first sample, at least 1.
+        second: Hits of the second sample.
+        second_total: Size of the second sample, at least 1.
+        z: Quantile of the normal distribution; the default gives 99 %.
+    """
+    p, q = first / first_total, second / second_total
+    low, high = _score_interval(p, first_total, z)
+    other_low, other_high = _score_interval(q, second_total, z)
+    return (
+        p - q - float(np.hypot(p - low, other_high - q)),
+        p - q + float(np.hypot(high - p, q - other_low)),
+    )
+
+
+def _score_interval(share: float, total: int, z: float) -> tuple[float, float]:
+    """Wilson's score interval of a share."""
+    weight = z**2 / total
+    center = share + weight / 2
+    half = z * float(np.sqrt(share * (1 - share) / total + weight / (4 * total)))
+    return (center - half) / (1 + weight), (center + half) / (1 + weight)
+
+
+def _ranks(
+    texts: Vectors, truth: Vectors, shard: WholeVideoShard, report_alive: Callable[[], object]
+) -> Floats:
+    """Rank of each text's video among all videos of a shard, ``[n]``; memory does not grow with the shard."""
+    count = RankCount(np.einsum("nd,nd->n", texts, truth, dtype=np.float64))
+    for start in range(0, len(shard.ids), _ROWS):
+        count.add(texts @ shard.vectors(shard.ids[start : start + _ROWS]).T)
+        report_alive()
+    return count.ranks()
