@@ -23,6 +23,7 @@ from api.routes import (
     search_routes,
     task_event_routes,
     task_routes,
+    upload_routes,
     video_routes,
 )
 from api.security.loopback import is_loopback
@@ -75,6 +76,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
         task_routes.router,
         task_event_routes.router,
+        upload_routes.router,
         search_routes.router,
         clip_routes.router,
         video_routes.router,

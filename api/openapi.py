@@ -11,12 +11,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE, Problem
-from service.core.schemas import AppendSpec, TaskSpec
+from service.core.schemas import AppendSpec, PreviewRequest, TaskSpec
 
 __all__ = [
     "APPEND_BODY",
     "BATCH_EXAMPLES",
     "CLIP_SEARCH_PROBLEMS",
+    "PREVIEW_BODY",
     "PROBLEM_RESPONSES",
     "SEARCH_PROBLEMS",
     "TASK_BODY",
@@ -26,7 +27,7 @@ __all__ = [
 
 _SCHEMA_REF = "#/components/schemas/{model}"
 # Models that no route signature names, so FastAPI does not add their schemas.
-_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, Problem, TaskSpec)
+_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskSpec)
 
 
 def _problem(description: str) -> dict[str, Any]:
@@ -92,6 +93,15 @@ TASK_BODY = {
                     },
                 }
             },
+        },
+    }
+}
+
+PREVIEW_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"$ref": _SCHEMA_REF.format(model=PreviewRequest.__name__)}}
         },
     }
 }

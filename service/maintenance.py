@@ -17,6 +17,7 @@ from service.library import compaction
 from service.storage.data_folder import check_data_folder
 from service.tasks import broker, lifecycle
 from service.tasks.archives import upload_storage
+from service.tasks.uploads import upload_store
 
 __all__ = ["RECONCILE_SECONDS", "MaintenanceThread", "write_health"]
 
@@ -74,6 +75,8 @@ class MaintenanceThread(threading.Thread):
                     compaction.sweep_index()
                     if removed := upload_storage.sweep_uploads():
                         log.info("orphan_uploads_removed", uploads=removed)
+                    if expired := upload_store.sweep_incoming():
+                        log.info("expired_uploads_removed", uploads=len(expired))
             except CinestrataError as error:
                 log.warning("maintenance_postponed", reason=str(error))
             except Exception:

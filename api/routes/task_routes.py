@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.dependencies import CallerDep
+from api.json_bodies import parse_json
 from api.openapi import APPEND_BODY, TASK_BODY
 from api.search_parameters import VideoListParameters
 from service.core.errors import FieldError, InvalidInput
@@ -23,8 +23,6 @@ from service.tasks import commands, relearning
 from service.tasks.commands import CreateOutcome
 
 __all__ = ["router"]
-
-_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
@@ -133,24 +131,13 @@ def _answer(response: Response, outcome: CreateOutcome) -> TaskDetails:
 
 
 def _create_from_json(body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
-    spec = _parse_json(TaskSpec, body)
+    spec = parse_json(TaskSpec, body)
     return commands.create_task(spec, idempotency_key=idempotency_key, caller=caller)
 
 
 def _append_from_json(task_id: str, body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
-    spec = _parse_json(AppendSpec, body)
+    spec = parse_json(AppendSpec, body)
     return commands.append_videos(task_id, spec, idempotency_key=idempotency_key, caller=caller)
-
-
-def _parse_json(model: type[_Spec], body: bytes) -> _Spec:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "json_invalid":
-            reason = str(first["ctx"]["error"])
-            raise InvalidInput.at("body", f"The body is not JSON: {reason}.", "Send a JSON object.") from None
-        raise InvalidInput.from_pydantic(error.errors(include_url=False)) from None
 
 
 async def _create_from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:

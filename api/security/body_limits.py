@@ -30,6 +30,8 @@ def body_limit(request: Request, settings: Settings) -> int:
         )  # the clip and the multipart headers around it
     if request.method == "DELETE":  # a list of video ids
         return _MAX_TASK_BYTES
+    if path.startswith("/uploads"):  # the preview, or bytes of a file
+        return _MAX_TASK_BYTES if path == "/uploads/preview" else request_limits.MAX_VIDEO_BYTES
     if path != "/tasks" and not _APPEND_PATH.fullmatch(path):
         return _MAX_OTHER_BYTES
     is_multipart = request.headers.get("content-type", "").startswith("multipart/")

@@ -14,6 +14,8 @@ __all__ = [
     "MAX_CLIP_SECONDS",
     "MAX_METADATA_BYTES",
     "MAX_PAGED_RESULTS",
+    "MAX_PENDING_BYTES",
+    "MAX_PENDING_UPLOADS",
     "MAX_QUERY_CHARS",
     "MAX_SETTINGS_BYTES",
     "MAX_UNPACKED_BYTES",
@@ -42,3 +44,5 @@ MAX_SETTINGS_BYTES = 4096  # settings of a task's method, as JSON
 MAX_METADATA_BYTES = 16_384  # metadata of a video, as JSON
 MAX_ARCHIVE_FILES = 20_001  # the videos of a task and the manifest
 MAX_UNPACKED_BYTES = 16 * _GIB
+MAX_PENDING_UPLOADS = 100_000  # resumable uploads that no task uses yet
+MAX_PENDING_BYTES = 256 * _GIB  # of these uploads together

@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import exists, select
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
-from service.core.schemas import AppendSpec, TaskDetails, TaskProgress, TaskSpec, VideoCounts
+from service.core.schemas import AppendSpec, TaskDetails, TaskProgress, TaskSpec, VideoCounts, VideoSpec
 from service.tasks import broker, idempotency
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
@@ -33,12 +33,14 @@ from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
 from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
+from service.tasks.uploads.uploaded_videos import adopted_uploads
 
 __all__ = [
     "CreateOutcome",
     "append_archive",
     "append_videos",
     "cancel_task",
+    "check_destination",
     "create_task",
     "create_task_from_archive",
     "events_after",
@@ -47,6 +49,8 @@ __all__ = [
     "new_id",
     "retry_task",
 ]
+
+_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 MAX_NAME_CHARS = 80  # width of the column
 
@@ -75,7 +79,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         InDoubt: the task may be stored; a repetition with the same Idempotency-Key stores it once.
     """
     request = _Request(None, idempotency_key, caller)
-    return _create_from_spec(request, spec, lambda: validate_task(spec))
+    return _create_from_spec(request, spec, validate_task)
 
 
 def append_videos(
@@ -97,7 +101,27 @@ def append_videos(
         InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task`.
     """
     request = _Request(task_id, idempotency_key, caller)
-    return _create_from_spec(request, spec, lambda: validate_append(spec))
+    return _create_from_spec(request, spec, validate_append)
+
+
+def check_destination(name: str | None, target_id: str | None, videos: Sequence[VideoSpec]) -> str | None:
+    """Check that a task of these videos can be stored now, and return the name of its domain.
+
+    Args:
+        name: Name of a new domain; None is not checked.
+        target_id: Identifier of the task whose domain receives the videos; None for a new domain.
+        videos: The videos.
+
+    Raises:
+        NotFound, Conflict: as for :func:`create_task` and :func:`append_videos`.
+    """
+    with session_scope() as session:
+        if target_id is not None:
+            name = _require_learned(session.get(Task, target_id), target_id).name
+        elif name is not None:
+            _refuse_used_name(session, name)
+        _refuse_duplicates(session, videos)
+        return name
 
 
 def create_task_from_archive(
@@ -250,15 +274,17 @@ class _Request:
 
 
 def _create_from_spec(
-    request: _Request, spec: TaskSpec | AppendSpec, validate: Callable[[], TaskRecord | AppendRecord]
+    request: _Request, spec: _Spec, validate: Callable[[_Spec], TaskRecord | AppendRecord]
 ) -> CreateOutcome:
     content = spec.model_dump(exclude_unset=True)
     body = json.dumps([request.target_id, content] if request.target_id else content, sort_keys=True)
     replayed = request.replay(hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest())
     if replayed:
         return replayed
+    task_id = new_id("tsk")
     try:
-        stored = _store(new_id("tsk"), validate(), request)
+        with adopted_uploads(spec, task_id) as adopted:
+            stored = _store(task_id, validate(adopted), request)
     except BaseException:
         request.drop_key()
         raise
@@ -308,8 +334,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             position = next_position(session)
             if isinstance(checked, TaskRecord):
                 name, method, settings = checked.name, checked.method, checked.settings
-                if session.scalar(select(exists().where(Task.name == name))):
-                    raise Conflict(f"name: A task {name!r} already exists. Choose another name.")
+                _refuse_used_name(session, name)
             else:
                 domain = _require_learned(session.get(Task, request.target_id), request.target_id)
                 suffix = f" (append {task_id})"
@@ -374,7 +399,12 @@ def _require_learned(task: Task | None, task_id: str | None) -> Task:
     return task
 
 
-def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord]) -> None:
+def _refuse_used_name(session: Session, name: str) -> None:
+    if session.scalar(select(exists().where(Task.name == name))):
+        raise Conflict(f"name: A task {name!r} already exists. Choose another name.")
+
+
+def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
     numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
         taken = session.execute(

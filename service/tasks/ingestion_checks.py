@@ -23,7 +23,10 @@ __all__ = [
     "AppendRecord",
     "TaskRecord",
     "VideoRecord",
+    "content_errors",
+    "duplicate_ids",
     "normalize_caption",
+    "task_errors",
     "validate_append",
     "validate_task",
 ]
@@ -66,7 +69,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
     Raises:
         InvalidInput: fields are invalid; the error lists up to 20 of them.
     """
-    _raise_first(chain(_task_errors(spec), _videos_errors(spec.videos)))
+    _raise_first(chain(task_errors(spec), _videos_errors(spec.videos)))
     return TaskRecord(
         name=spec.name,
         method=spec.method or default_method(),
@@ -99,7 +102,8 @@ def normalize_caption(caption: str) -> str:
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
-def _task_errors(spec: TaskSpec) -> Iterator[FieldError]:
+def task_errors(spec: TaskSpec) -> Iterator[FieldError]:
+    """Yield the errors of the fields of a task, without those of its videos."""
     if spec.name != spec.name.strip():
         yield FieldError("name", "A name cannot begin or end with a space.", "Remove the space.")
     if spec.method is not None and spec.method not in METHOD_NAMES:
@@ -119,12 +123,13 @@ def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
             f"Post at most {request_limits.MAX_VIDEOS_PER_TASK} in one task.",
         )
         return
-    yield from _duplicate_ids(videos)
+    yield from duplicate_ids(videos)
     for number, video in enumerate(videos):
         yield from _video_errors(f"videos[{number}]", video)
 
 
-def _duplicate_ids(videos: list[VideoSpec]) -> Iterator[FieldError]:
+def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
+    """Yield an error for each video whose id an earlier video has."""
     first: dict[str, int] = {}
     for number, video in enumerate(videos):
         if video.id is None:
@@ -142,6 +147,16 @@ def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
     if video.id in (".", ".."):
         yield FieldError(f"{field}.id", "An id cannot be '.' or '..': it is part of URLs.", "Choose another.")
     yield from _uri_errors(f"{field}.uri", video.uri)
+    yield from content_errors(field, video)
+
+
+def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
+    """Yield the errors of the captions and the metadata of a video.
+
+    Args:
+        field: Path of the video in the errors.
+        video: The video.
+    """
     if len(video.captions) > request_limits.MAX_CAPTIONS:
         yield FieldError(
             f"{field}.captions",

@@ -34,6 +34,15 @@ from service.core.schemas.tasks import (
     VideoCounts,
     VideoSpec,
 )
+from service.core.schemas.uploads import (
+    CaptionTable,
+    LocalFile,
+    LocalText,
+    OmittedPath,
+    PreviewProblem,
+    PreviewRequest,
+    UploadPreview,
+)
 from service.core.schemas.video_search import (
     CaptionMatch,
     CaptionsResponse,
@@ -53,6 +62,7 @@ from service.core.schemas.videos import (
 __all__ = [
     "AppendSpec",
     "CaptionMatch",
+    "CaptionTable",
     "CaptionsResponse",
     "ClipSearchResponse",
     "ClipTiming",
@@ -60,8 +70,13 @@ __all__ = [
     "DeletionResult",
     "Drift",
     "LibraryOverview",
+    "LocalFile",
+    "LocalText",
     "Matrix",
     "MomentMatch",
+    "OmittedPath",
+    "PreviewProblem",
+    "PreviewRequest",
     "Readiness",
     "RecallFigures",
     "RecallMatrix",
@@ -83,6 +98,7 @@ __all__ = [
     "TaskProgress",
     "TaskRouting",
     "TaskSpec",
+    "UploadPreview",
     "VideoCounts",
     "VideoDetails",
     "VideoMoment",

@@ -11,7 +11,7 @@ from typing import Any
 from service.core.errors import InvalidInput
 from service.tasks.manifests.table_columns import count_known_columns, map_columns, row_fields
 
-__all__ = ["read_delimited_table"]
+__all__ = ["find_delimiter", "read_delimited_table"]
 
 _DELIMITERS = (",", ";", "\t", "|")
 
@@ -36,7 +36,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[int,
     if not header.strip():
         return
     # A quoted cell that never ends is refused at the field limit of the reader (131,072 characters).
-    reader = csv.reader(chain([header], lines), delimiter=_find_delimiter(header), strict=True)
+    reader = csv.reader(chain([header], lines), delimiter=find_delimiter(header), strict=True)
     fields: list[str] = []
     number = blank + 1
     try:
@@ -55,8 +55,12 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[int,
         ) from None
 
 
-def _find_delimiter(header: str) -> str:
-    """The delimiter that gives the most known columns; of several the first."""
+def find_delimiter(header: str) -> str:
+    """Return the delimiter that gives the most known columns; of several the first.
+
+    Args:
+        header: First line of a table that is not blank.
+    """
 
     def known(delimiter: str) -> int:
         try:

@@ -1,0 +1,172 @@
+"""Resumable uploads by the tus protocol, and the preview of the task that uploaded files become."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from api import openapi, tus_protocol
+from api.json_bodies import parse_json
+from service.core import request_limits
+from service.core.errors import CinestrataError, TooLarge
+from service.core.schemas import PreviewRequest, UploadPreview
+from service.tasks.previews.upload_preview import preview_upload
+from service.tasks.uploads import upload_store
+from service.tasks.uploads.upload_store import Upload
+from service.tasks.uploads.upload_writing import UploadWriter
+
+__all__ = ["router"]
+
+_BLOCK_BYTES = 1024**2
+_IDLE_SECONDS = 60.0  # a silent connection must not lock an upload
+_PATH = "/uploads"
+
+router = APIRouter(tags=["uploads"])
+_tus_router = APIRouter(prefix=_PATH, route_class=tus_protocol.TusRoute)
+_TextHeader = Annotated[str | None, Header()]
+
+
+class RequestTimeout(CinestrataError):
+    """The client sent no byte for too long."""
+
+    status = 408
+    title = "Request timeout"
+
+
+@router.post(
+    f"{_PATH}/preview",
+    operation_id="preview_upload",
+    openapi_extra=openapi.PREVIEW_BODY,
+    response_model=UploadPreview,
+)
+async def preview(request: Request) -> UploadPreview:
+    """Videos, captions and problems of a task that selected files would become. Nothing is stored.
+
+    Clients send the names and sizes of the files, and the content of the caption table and the sidecar files. They
+    upload the files of the `videos` in the response, and post these to `/tasks` or `/tasks/{id}/videos` with the URIs
+    `upload://<upload id>`.
+    """
+    body = await request.body()
+    return await run_in_threadpool(lambda: preview_upload(parse_json(PreviewRequest, body)))
+
+
+@_tus_router.options("", status_code=204, operation_id="upload_capabilities")
+async def capabilities() -> Response:
+    """Version, extensions and maximum file size of the tus protocol."""
+    headers = {
+        "Tus-Version": tus_protocol.VERSION,
+        "Tus-Extension": ",".join(tus_protocol.EXTENSIONS),
+        "Tus-Checksum-Algorithm": ",".join(tus_protocol.CHECKSUM_ALGORITHMS),
+        "Tus-Max-Size": str(request_limits.MAX_VIDEO_BYTES),
+    }
+    return Response(status_code=204, headers=headers)
+
+
+@_tus_router.post("", status_code=201, operation_id="create_upload")
+async def create_upload(
+    request: Request,
+    upload_length: _TextHeader = None,
+    upload_metadata: _TextHeader = None,
+    upload_checksum: _TextHeader = None,
+    content_type: _TextHeader = None,
+) -> Response:
+    """Create an upload for one file (tus extension creation). A body has the first bytes of the file.
+
+    `Upload-Length` is its size in bytes, and `filename` in `Upload-Metadata` its name. `Location` in the response is
+    the address of the upload. An upload that receives no byte for three days is deleted.
+    """
+    size = tus_protocol.parse_size("Upload-Length", upload_length)
+    metadata = upload_metadata or ""
+    name = tus_protocol.file_name(metadata)
+    has_body = content_type is not None
+    if has_body:
+        tus_protocol.require_content_type(content_type)
+    checksum = tus_protocol.parse_checksum(upload_checksum)
+    upload = await run_in_threadpool(upload_store.create_upload, name, metadata, size)
+    received = await _receive(request, upload, 0, checksum) if has_body else 0
+    headers = tus_protocol.upload_headers(upload, received)
+    return Response(status_code=201, headers={**headers, "Location": f"{_PATH}/{upload.id}"})
+
+
+@_tus_router.head("/{upload_id}", status_code=200, operation_id="get_upload_offset")
+def get_upload_offset(upload_id: str) -> Response:
+    """Number of bytes that are stored (`Upload-Offset`): an interrupted upload continues there."""
+    upload = upload_store.find_upload(upload_id)
+    headers = tus_protocol.upload_headers(upload, upload.received)
+    headers["Upload-Length"] = str(upload.size)
+    if upload.metadata:
+        headers["Upload-Metadata"] = upload.metadata
+    return Response(headers=headers)
+
+
+@_tus_router.patch("/{upload_id}", status_code=204, operation_id="append_to_upload")
+async def append_to_upload(
+    upload_id: str,
+    request: Request,
+    upload_offset: _TextHeader = None,
+    upload_checksum: _TextHeader = None,
+    content_type: _TextHeader = None,
+) -> Response:
+    """Append the bytes of the body at `Upload-Offset`.
+
+    Bytes that arrive before a connection breaks are kept, except with `Upload-Checksum`. The status is 409 if another
+    number of bytes is stored, and 423 while another request writes to the upload.
+    """
+    tus_protocol.require_content_type(content_type)
+    offset = tus_protocol.parse_size("Upload-Offset", upload_offset)
+    checksum = tus_protocol.parse_checksum(upload_checksum)
+    upload = await run_in_threadpool(upload_store.find_upload, upload_id)
+    received = await _receive(request, upload, offset, checksum)
+    return Response(status_code=204, headers=tus_protocol.upload_headers(upload, received))
+
+
+@_tus_router.delete("/{upload_id}", status_code=204, operation_id="delete_upload")
+def delete_upload(upload_id: str) -> Response:
+    """Delete an upload and its bytes (tus extension termination)."""
+    upload_store.delete_upload(upload_store.find_upload(upload_id))
+    return Response(status_code=204)
+
+
+router.include_router(_tus_router)
+
+
+async def _receive(request: Request, upload: Upload, offset: int, checksum: tuple[str, bytes] | None) -> int:
+    """Write the body of a request to an upload; returns the number of bytes that are stored."""
+    writer = await run_in_threadpool(UploadWriter, upload, offset, checksum)
+    try:
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and offset + int(length) > upload.size:
+            raise TooLarge(f"The body has more bytes than are missing; the upload has {upload.size} bytes.")
+        await _write_body(request, writer)
+    except BaseException:
+        writer.interrupt()  # without await, which is refused in a cancelled task
+        raise
+    await run_in_threadpool(writer.finish)
+    return writer.offset
+
+
+async def _write_body(request: Request, writer: UploadWriter) -> None:
+    buffer = bytearray()
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_IDLE_SECONDS) as idle:
+            async for block in request.stream():
+                idle.reschedule(loop.time() + _IDLE_SECONDS)
+                buffer += block
+                if len(buffer) >= _BLOCK_BYTES:
+                    data = bytes(buffer)
+                    buffer.clear()
+                    idle.reschedule(None)
+                    await run_in_threadpool(writer.write, data)
+                    idle.reschedule(loop.time() + _IDLE_SECONDS)
+    except TimeoutError:
+        raise RequestTimeout(
+            f"No byte arrived for {_IDLE_SECONDS:.0f} seconds; continue the upload."
+        ) from None
+    finally:
+        # Bytes that arrived before the connection broke are kept; at most one block, so the loop hardly waits.
+        if buffer:
+            writer.write(bytes(buffer))

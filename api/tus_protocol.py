@@ -1,0 +1,154 @@
+"""Headers of the tus protocol 1.0.0 for resumable uploads (https://tus.io/protocols/resumable-upload).
+
+The server supports the extensions creation, creation-with-upload, termination, checksum and expiration. The header
+``X-HTTP-Method-Override`` is ignored, because a changed method would evade checks of proxies.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Coroutine
+from email.utils import format_datetime
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from service.core.errors import CinestrataError, InvalidInput
+from service.tasks.uploads.upload_store import Upload
+
+__all__ = [
+    "CHECKSUM_ALGORITHMS",
+    "EXTENSIONS",
+    "VERSION",
+    "TusRoute",
+    "file_name",
+    "parse_checksum",
+    "parse_size",
+    "require_content_type",
+    "upload_headers",
+]
+
+VERSION = "1.0.0"
+EXTENSIONS = ("creation", "creation-with-upload", "termination", "checksum", "expiration")
+CHECKSUM_ALGORITHMS = ("sha256", "sha1")
+
+_CONTENT_TYPE = "application/offset+octet-stream"
+_MAX_METADATA_CHARS = 16_384
+
+
+class UnsupportedVersion(CinestrataError):
+    """The client uses another version of the protocol."""
+
+    status = 412
+    title = "Unsupported version"
+
+
+class UnsupportedContentType(CinestrataError):
+    """The body is not declared as bytes of an upload."""
+
+    status = 415
+    title = "Unsupported media type"
+
+
+class InvalidHeader(InvalidInput):
+    """A header of the protocol has an invalid value; the protocol defines the status 400."""
+
+    status = 400
+    title = "Invalid header"
+
+
+class TusRoute(APIRoute):
+    """Route that checks the protocol version of a request, and states it in every response."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of the route."""
+        handle = super().get_route_handler()
+
+        async def handle_version(request: Request) -> Response:
+            try:
+                version = request.headers.get("tus-resumable")
+                if request.method != "OPTIONS" and version != VERSION:
+                    raise UnsupportedVersion(
+                        f"Tus-Resumable: The header must be {VERSION}.", headers={"Tus-Version": VERSION}
+                    )
+                response = await handle(request)
+            except CinestrataError as error:
+                error.headers["Tus-Resumable"] = VERSION
+                raise
+            response.headers["Tus-Resumable"] = VERSION
+            return response
+
+        return handle_version
+
+
+def parse_size(name: str, value: str | None) -> int:
+    """Return the number of bytes in a header.
+
+    Raises:
+        InvalidHeader: the header is missing, or not a number.
+    """
+    if value is None or not (value.isascii() and value.isdecimal()) or len(value) > 16:
+        raise InvalidHeader.at(name, "The header must be a number of bytes.", "Send it as decimal digits.")
+    return int(value)
+
+
+def file_name(metadata: str) -> str:
+    """Return the name in the header ``Upload-Metadata``; empty if it has none.
+
+    Raises:
+        InvalidHeader: the header is not a list of keys and Base64 values, or the name is not UTF-8.
+    """
+    values: dict[str, str] = {}
+    for pair in filter(None, map(str.strip, metadata.split(","))):
+        key, _, value = pair.partition(" ")
+        values[key] = value.strip()
+    encoded = values.get("filename") or values.get("name") or ""
+    try:
+        if len(metadata) > _MAX_METADATA_CHARS or not metadata.isascii():
+            raise ValueError
+        return base64.b64decode(encoded, validate=True).decode()
+    except ValueError:  # includes the errors of Base64 and UTF-8
+        raise InvalidHeader.at(
+            "Upload-Metadata", "The name of the file is not UTF-8 in Base64.", "Send: filename <Base64>"
+        ) from None
+
+
+def parse_checksum(value: str | None) -> tuple[str, bytes] | None:
+    """Return the algorithm and the digest of the header ``Upload-Checksum``; None without the header.
+
+    Raises:
+        InvalidHeader: the algorithm is not supported, or the digest is not one.
+    """
+    if value is None:
+        return None
+    algorithm, _, encoded = value.partition(" ")
+    try:
+        digest = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        digest = b""
+    if algorithm not in CHECKSUM_ALGORITHMS or len(digest) != hashlib.new(algorithm).digest_size:
+        raise InvalidHeader.at(
+            "Upload-Checksum",
+            "The header is not a supported checksum.",
+            f"Send {' or '.join(CHECKSUM_ALGORITHMS)}, a space, and the digest in Base64.",
+        )
+    return algorithm, digest
+
+
+def require_content_type(value: str | None) -> None:
+    """Check the Content-Type of bytes of an upload.
+
+    Raises:
+        UnsupportedContentType: it is another type.
+    """
+    if (value or "").partition(";")[0].strip().lower() != _CONTENT_TYPE:
+        raise UnsupportedContentType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
+
+
+def upload_headers(upload: Upload, received: int) -> dict[str, str]:
+    """Headers that describe the state of an upload."""
+    expires_at = format_datetime(upload.expires_at, usegmt=True)
+    return {"Upload-Offset": str(received), "Upload-Expires": expires_at, "Cache-Control": "no-store"}

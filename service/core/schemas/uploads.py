@@ -1,0 +1,103 @@
+"""Preview of the task that files on the machine of a client become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Base64Bytes, Field
+
+from service.core.schemas.model_types import RequestModel, ResponseModel
+from service.core.schemas.tasks import VideoSpec
+
+__all__ = [
+    "CaptionTable",
+    "LocalFile",
+    "LocalText",
+    "OmittedPath",
+    "PreviewProblem",
+    "PreviewRequest",
+    "UploadPreview",
+]
+
+
+class LocalFile(RequestModel):
+    """A file on the machine of the client."""
+
+    path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
+    size: int = Field(ge=0, le=2**53, description="Size in bytes.")
+    upload: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Id of an upload of this file that is continued, if there is one.",
+    )
+
+
+class LocalText(RequestModel):
+    """Content of a caption table or a sidecar file on the machine of the client."""
+
+    path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
+    content: Base64Bytes = Field(description="Bytes of the file in Base64.")
+
+
+class PreviewRequest(RequestModel):
+    """Selected files, and the domain that their videos are for."""
+
+    name: str | None = Field(default=None, description="Name of a new domain.")
+    into: str | None = Field(default=None, description="Id of the task whose domain receives the videos.")
+    method: str | None = Field(default=None, description="Learning method of a new domain.")
+    settings: dict[str, Any] | None = Field(default=None, description="Settings of the method.")
+    files: list[LocalFile] = Field(max_length=200_000, description="All selected files.")
+    texts: list[LocalText] = Field(
+        default_factory=list, max_length=200_000, description="Caption table and sidecar files."
+    )
+    table: str | None = Field(
+        default=None, description="Path of the caption table in `texts`; found by its name if omitted."
+    )
+    encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the texts.")
+    captions_from_names: bool = Field(
+        default=False, description="Whether the file name becomes the caption of a video without captions."
+    )
+
+
+class OmittedPath(ResponseModel):
+    """A file or a row of a table that is left out, with the reason."""
+
+    path: str
+    reason: str
+
+
+class CaptionTable(ResponseModel):
+    """Format of the caption table."""
+
+    path: str
+    delimiter: str | None = Field(description="Delimiter of the cells; null for JSON lines.")
+    encoding: str
+    videos: int = Field(description="Number of files that the table names.")
+
+
+class PreviewProblem(ResponseModel):
+    """A reason why the task would be refused. `field` names a field of the task, or a file and its line."""
+
+    field: str
+    message: str
+    hint: str
+
+
+class UploadPreview(ResponseModel):
+    """The task that selected files would become."""
+
+    domain: str | None = Field(description="Name of the domain; null if it has none yet.")
+    is_append: bool = Field(description="Whether the videos are appended to a learned domain.")
+    videos: list[VideoSpec] = Field(description="Videos of the task; `uri` is the path of the selected file.")
+    bytes: int = Field(description="Total size of the videos.")
+    captions: int = Field(description="Number of captions of all videos.")
+    without_captions: list[str] = Field(description="Paths of the videos without captions.")
+    missing: list[OmittedPath] = Field(description="Rows of the table whose file is not selected.")
+    skipped: list[OmittedPath] = Field(description="Selected files that are not uploaded.")
+    table: CaptionTable | None
+    suggested_encoding: str | None = Field(
+        description="Encoding that a text can be read with, if it cannot be read with the requested one."
+    )
+    problems: list[PreviewProblem] = Field(
+        description="Problems that must be solved first; at most 20. Empty: the upload can start."
+    )

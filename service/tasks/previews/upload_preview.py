@@ -1,0 +1,205 @@
+"""Preview of a task: its videos with captions, the files that are left out, and the reasons why it would be refused.
+
+The same functions check the task when it is created, so an upload does not end with an error that was known before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import PurePosixPath
+
+from pydantic import ValidationError
+
+from service.core import request_limits
+from service.core.errors import CinestrataError, FieldError, InvalidInput
+from service.core.schemas import (
+    CaptionTable,
+    LocalFile,
+    OmittedPath,
+    PreviewProblem,
+    PreviewRequest,
+    TaskSpec,
+    UploadPreview,
+    VideoSpec,
+)
+from service.tasks import commands
+from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
+from service.tasks.manifests.delimited_table import find_delimiter
+from service.tasks.manifests.manifest_lines import read_lines
+from service.tasks.manifests.manifest_parser import parse_manifest
+from service.tasks.manifests.sidecar_captions import caption_from_name, read_sidecars
+from service.tasks.previews.file_matching import FileMatcher
+from service.tasks.previews.selected_files import SelectedFiles
+from service.tasks.uploads import upload_store
+
+__all__ = ["preview_upload"]
+
+_MAX_PROBLEMS = 20
+_OTHER_ENCODING = "cp1252"  # of texts that are not UTF-8: Windows
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def preview_upload(request: PreviewRequest) -> UploadPreview:
+    """Return the task that selected files would become. Nothing is stored."""
+    selection = _Selection(request)
+    problems: list[FieldError] = []
+    for step in (selection.read_table, selection.read_videos):
+        try:
+            step()
+        except InvalidInput as error:
+            problems += error.errors
+    suggested = _other_encoding(request) if problems else None
+    if suggested:
+        hint = f"Save it as UTF-8, or read it as Windows text ({suggested})."
+        problems = [
+            FieldError(each.field, each.message, hint if "not UTF-8" in each.message else each.hint)
+            for each in problems
+        ]
+    videos = selection.videos
+    domain, found = _check_destination(request, videos)
+    problems += found
+    problems += islice(_video_problems(videos), _MAX_PROBLEMS)
+    sizes = [selection.files[video.uri] for video in videos]
+    problems += _limit_problems(sizes)
+    if not videos and not problems:
+        problems.append(FieldError("files", "There is no video in the selection.", "Select video files."))
+    return UploadPreview(
+        domain=domain,
+        is_append=request.into is not None,
+        videos=[video.model_copy(update={"uri": selection.files[video.uri].path}) for video in videos],
+        bytes=sum(file.size for file in sizes),
+        captions=sum(len(video.captions) for video in videos),
+        without_captions=[selection.files[video.uri].path for video in videos if not video.captions],
+        missing=selection.missing,
+        skipped=selection.skipped,
+        table=selection.table,
+        suggested_encoding=suggested,
+        problems=[
+            PreviewProblem(field=each.field, message=each.message, hint=each.hint)
+            for each in problems[:_MAX_PROBLEMS]
+        ],
+    )
+
+
+class _Selection:
+    """The videos of the selected files. Until they are read, ``videos`` is empty; URIs are normalized paths."""
+
+    def __init__(self, request: PreviewRequest) -> None:
+        self._request = request
+        self._selected = SelectedFiles(request.files, request.texts)
+        self._rows: dict[str, VideoSpec] = {}
+        self.files = self._selected.files
+        self.skipped = self._selected.skipped
+        self.table: CaptionTable | None = None
+        self.missing: list[OmittedPath] = []
+        self.videos: list[VideoSpec] = []
+
+    def read_table(self) -> None:
+        """Read the caption table, and find the files of its rows; raises InvalidInput."""
+        path = self._selected.choose_table(self._request.table)
+        if path is None:
+            return
+        stream = self._selected.open_text(path)
+        assert stream is not None
+        name, encoding = PurePosixPath(path).name, self._request.encoding
+        with stream:
+            header = next((line for line in read_lines(stream, name, encoding) if line.strip()), "")
+            stream.seek(0)
+            rows = parse_manifest(stream, name, encoding)
+        is_delimited = name.lower().endswith((".csv", ".tsv"))
+        self.table = CaptionTable(
+            path=path,
+            delimiter=find_delimiter(header) if is_delimited else None,
+            encoding=encoding,
+            videos=len(rows),
+        )
+        folder = str(PurePosixPath(path).parent)
+        matcher = FileMatcher(list(self.files), "" if folder == "." else folder)
+        for row in rows:
+            found = matcher.find(row.uri)
+            if len(found) == 1 and found[0] not in self._rows:
+                self._rows[found[0]] = row.model_copy(update={"uri": found[0]})
+            else:
+                self.missing.append(OmittedPath(path=row.uri, reason=_missing_reason(found)))
+
+    def read_videos(self) -> None:
+        """Read the captions of the videos that the table does not name; raises InvalidInput."""
+        request = self._request
+        videos = []
+        for path in self._selected.video_paths(set(self._rows)):
+            video = self._rows.get(path) or read_sidecars(path, self._selected.open_text, request.encoding)
+            if request.captions_from_names and not video.captions:
+                video = video.model_copy(update={"captions": caption_from_name(path)})
+            videos.append(video)
+        self.videos = videos
+
+
+def _missing_reason(found: Sequence[str]) -> str:
+    if not found:
+        return "not selected"
+    return "another row names the same file" if len(found) == 1 else "several files have this name"
+
+
+def _other_encoding(request: PreviewRequest) -> str | None:
+    """Return an encoding for texts that are not UTF-8; None if they are, or cannot be read with it either."""
+    if request.encoding.lower() not in ("utf-8", "utf8"):
+        return None
+    for text in request.texts:
+        try:
+            text.content.decode()
+        except UnicodeDecodeError:
+            try:
+                text.content.decode(_OTHER_ENCODING)
+            except UnicodeDecodeError:
+                return None
+            return None if text.content.startswith(_UTF16_MARKS) else _OTHER_ENCODING
+    return None
+
+
+def _check_destination(
+    request: PreviewRequest, videos: Sequence[VideoSpec]
+) -> tuple[str | None, list[FieldError]]:
+    """Return the name of the domain, and the errors of the task without those of its videos."""
+    errors: list[FieldError] = []
+    domain = request.name if request.into is None else None
+    if request.into is None:
+        fields = {"method": request.method, "settings": request.settings}
+        name = "unnamed" if request.name is None else request.name
+        try:
+            spec = TaskSpec.model_validate({**fields, "name": name, "videos": [{"uri": "any"}]})
+            errors += task_errors(spec)
+        except ValidationError as error:
+            errors += InvalidInput.from_pydantic(error.errors()).errors
+    if errors:
+        return domain, errors
+    try:
+        domain = commands.check_destination(request.name, request.into, videos)
+    except CinestrataError as error:
+        field, message = re.fullmatch(r"(?:([\w.\[\]]+): )?(.*)", error.detail, re.S).groups()  # type: ignore[union-attr]
+        errors.append(FieldError(field or ("into" if request.into else "name"), message))
+    return domain, errors
+
+
+def _video_problems(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
+    yield from duplicate_ids(videos)
+    for video in videos:
+        yield from content_errors(video.uri, video)
+
+
+def _limit_problems(files: Sequence[LocalFile]) -> Iterator[FieldError]:
+    if len(files) > request_limits.MAX_VIDEOS_PER_TASK:
+        yield FieldError(
+            "files",
+            f"{len(files)} videos are more than a task may have.",
+            f"Select at most {request_limits.MAX_VIDEOS_PER_TASK}, and append the others later.",
+        )
+    needed = sum(file.size for file in files if file.upload is None)
+    available = max(0, upload_store.available_bytes())
+    if needed > available:
+        yield FieldError(
+            "files",
+            f"The files have {needed / 1024**3:.1f} GiB; the server has room for {available / 1024**3:.1f} GiB.",
+            "Select fewer files, and append the others later.",
+        )

@@ -1,0 +1,1 @@
+"""Resumable uploads: files of videos that arrive in parts, and become files of a task."""

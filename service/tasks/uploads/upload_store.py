@@ -1,0 +1,270 @@
+"""Files of resumable uploads, from their creation until a task uses them or they expire.
+
+An upload consists of two files in the folder ``incoming`` of the uploads: ``<id>.<size>`` with the bytes received so
+far, and ``<id>.json`` with its name. The length of the first is the offset, so an upload survives a restart of any
+process. ``<id>.unverified`` exists while bytes are written whose checksum is not verified yet; it contains the offset
+of the verified bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from service.core import request_limits
+from service.core.errors import NotFound, TooLarge, Unavailable
+from service.core.settings import settings
+from service.tasks.uploads.upload_errors import UploadLocked
+
+__all__ = [
+    "EXPIRES_AFTER",
+    "Upload",
+    "available_bytes",
+    "create_upload",
+    "delete_upload",
+    "find_upload",
+    "sweep_incoming",
+]
+
+EXPIRES_AFTER = timedelta(days=3)  # since the last byte
+
+_ID = re.compile(r"upl_[0-9a-f]{32}")
+_FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json|unverified)")
+_DISK_MARGIN_BYTES = 512 * 1024**2  # stays free for the catalog and the index
+_USAGE_SECONDS = 5.0  # between two readings of the folder, which may contain 100,000 files
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that a client sends in parts.
+
+    Attributes:
+        id: Identifier.
+        name: Path of the file on the machine of the client, relative to the selected folder. It is not trusted.
+        metadata: The header ``Upload-Metadata`` of the creation.
+        size: Size of the complete file in bytes.
+    """
+
+    id: str
+    name: str
+    metadata: str
+    size: int
+
+    @property
+    def path(self) -> Path:
+        """File with the bytes received so far."""
+        return _folder() / f"{self.id}.{self.size}"
+
+    @property
+    def unverified_path(self) -> Path:
+        """File that exists while unverified bytes are at the end of :attr:`path`."""
+        return _folder() / f"{self.id}.unverified"
+
+    @property
+    def received(self) -> int:
+        """Number of bytes received; bytes with a checksum count once they are verified.
+
+        Raises:
+            NotFound: the upload was deleted meanwhile.
+        """
+        try:
+            return int(self.unverified_path.read_text())
+        except (OSError, ValueError):  # no such file, or its process was killed before it wrote the offset
+            return self._status().st_size
+
+    @property
+    def expires_at(self) -> datetime:
+        """Time at which the upload may be deleted; every received byte moves it."""
+        return datetime.fromtimestamp(self._status().st_mtime, UTC) + EXPIRES_AFTER
+
+    def _status(self) -> os.stat_result:
+        try:
+            return self.path.stat()
+        except FileNotFoundError:
+            raise _unknown(self.id) from None
+
+
+@dataclass
+class _Usage:
+    """Pending uploads of the folder, with those created since the folder was read."""
+
+    read_at: float
+    uploads: int
+    declared_bytes: int
+    missing_bytes: int  # declared and not received yet
+
+
+_usages: dict[Path, _Usage] = {}
+_usages_lock = threading.Lock()
+
+
+def create_upload(name: str, metadata: str, size: int) -> Upload:
+    """Create an upload without bytes.
+
+    Args:
+        name, metadata, size: Attributes of the upload.
+
+    Raises:
+        TooLarge: the file is larger than a video may be, or there are too many pending uploads.
+        Unavailable: the disk has no space for the file.
+    """
+    if size > request_limits.MAX_VIDEO_BYTES:
+        raise TooLarge(
+            f"The file has {size} bytes; a video may have at most {request_limits.MAX_VIDEO_BYTES}. Shorten or "
+            "compress it."
+        )
+    upload = Upload(f"upl_{secrets.token_hex(16)}", name, metadata, size)
+    _reserve(size)
+    try:
+        upload.path.touch()
+        content = json.dumps({"name": name, "metadata": metadata, "size": size})
+        (_folder() / f"{upload.id}.json").write_text(content, encoding="utf-8")
+    except OSError as error:
+        _remove(upload.id, size)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full() from error
+        raise
+    return upload
+
+
+def find_upload(upload_id: str) -> Upload:
+    """Return an upload.
+
+    Raises:
+        NotFound: there is no such upload; it may have expired, or a task uses it.
+    """
+    if not _ID.fullmatch(upload_id):
+        raise _unknown(upload_id)
+    try:
+        stored = json.loads((_folder() / f"{upload_id}.json").read_bytes())
+        upload = Upload(upload_id, stored["name"], stored["metadata"], stored["size"])
+    except (OSError, ValueError, KeyError):  # an incomplete file after a power failure
+        raise _unknown(upload_id) from None
+    if not upload.path.is_file():
+        raise _unknown(upload_id)
+    return upload
+
+
+def delete_upload(upload: Upload) -> None:
+    """Delete an upload and its bytes.
+
+    Raises:
+        NotFound: it was deleted meanwhile.
+        UploadLocked: a request writes to it.
+    """
+    try:
+        with upload.path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(upload.id, upload.size)
+    except FileNotFoundError:
+        raise _unknown(upload.id) from None
+    except BlockingIOError:
+        raise UploadLocked("A request writes to this upload; end it first, or try again.") from None
+
+
+def available_bytes() -> int:
+    """Return the total size in bytes that further uploads may have now; it may be negative."""
+    with _usages_lock:
+        usage = _read_usage()
+    limit = request_limits.MAX_PENDING_BYTES - usage.declared_bytes
+    return min(limit, shutil.disk_usage(_folder()).free - usage.missing_bytes - _DISK_MARGIN_BYTES)
+
+
+def sweep_incoming() -> list[str]:
+    """Delete uploads that received no byte for ``EXPIRES_AFTER``, and files that are left of deleted ones.
+
+    Returns:
+        Identifiers of the deleted uploads.
+    """
+    expired_before = time.time() - EXPIRES_AFTER.total_seconds()
+    files: dict[str, dict[str, os.DirEntry[str]]] = {}
+    for entry in os.scandir(_folder()):
+        if found := _FILE_NAME.fullmatch(entry.name):
+            files.setdefault(found[1], {})[found[2]] = entry
+    removed = []
+    for upload_id, entries in files.items():
+        with suppress(OSError):  # another process deletes it, or writes to it
+            if max(entry.stat().st_mtime for entry in entries.values()) >= expired_before:
+                continue
+            size = next((kind for kind in entries if kind.isdigit()), None)
+            if size is not None:
+                with open(entries[size].path, "r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(upload_id, int(size))
+            else:
+                _remove(upload_id, 0)
+            removed.append(upload_id)
+    return removed
+
+
+def _folder() -> Path:
+    folder = settings().uploads_dir / "incoming"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _reserve(size: int) -> None:
+    """Add an upload to the usage of the folder; raises TooLarge or Unavailable if there is no room for it."""
+    with _usages_lock:
+        usage = _read_usage()
+        if usage.uploads >= request_limits.MAX_PENDING_UPLOADS:
+            raise TooLarge(
+                f"There are {usage.uploads} uploads that no task uses yet. Add their videos to a domain, or delete "
+                "some of them."
+            )
+        if usage.declared_bytes + size > request_limits.MAX_PENDING_BYTES:
+            raise TooLarge(
+                f"Uploads that no task uses yet may have {request_limits.MAX_PENDING_BYTES} bytes together. Add their "
+                "videos to a domain first, or delete some of them."
+            )
+        free = shutil.disk_usage(_folder()).free - usage.missing_bytes - _DISK_MARGIN_BYTES
+        if size > free:
+            raise _disk_full()
+        usage.uploads += 1
+        usage.declared_bytes += size
+        usage.missing_bytes += size
+
+
+def _read_usage() -> _Usage:
+    folder = _folder()
+    usage = _usages.get(folder)
+    if usage is not None and time.monotonic() - usage.read_at < _USAGE_SECONDS:
+        return usage
+    usage = _usages[folder] = _Usage(time.monotonic(), 0, 0, 0)
+    for entry in os.scandir(folder):
+        found = _FILE_NAME.fullmatch(entry.name)
+        if found and found[2].isdigit():
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                size = int(found[2])
+                usage.missing_bytes += max(0, size - entry.stat().st_size)
+                usage.declared_bytes += size
+                usage.uploads += 1
+    return usage
+
+
+def _remove(upload_id: str, size: int) -> None:
+    for kind in ("json", "unverified", str(size)):
+        (_folder() / f"{upload_id}.{kind}").unlink(missing_ok=True)
+    with _usages_lock:
+        _usages.pop(_folder(), None)
+
+
+def _unknown(upload_id: str) -> NotFound:
+    return NotFound(
+        f"There is no upload {upload_id[:60]!r}; it has expired, was deleted, or belongs to a task. Create it again."
+    )
+
+
+def _disk_full() -> Unavailable:
+    return Unavailable("The disk of the server has no space for this file; nothing was stored.", 60)

@@ -1,0 +1,182 @@
+"""Videos of a new task that are complete uploads: their files move to the folder of the task."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from index.files.durable_files import sync
+from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInput, NotFound
+from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
+from service.core.settings import settings
+from service.storage.library_paths import UPLOAD_SCHEME
+from service.tasks.archives.upload_storage import remove_upload
+from service.tasks.uploads.upload_store import Upload, delete_upload, find_upload
+
+__all__ = ["adopted_uploads", "storable_paths"]
+
+_PREFIX = f"{UPLOAD_SCHEME}upl_"
+_MAX_ERRORS = 20
+_MAX_PART_BYTES = 200  # of 255, so that a number fits
+_MAX_DEPTH = 8
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\:]")
+
+_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
+
+
+@contextmanager
+def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
+    """Yield a specification whose uploads ``upload://<upload id>`` are files of a new task.
+
+    The files exist under both names until the ``with`` block ends, so a refused task leaves its uploads complete: the
+    corrected request can name them again.
+
+    Args:
+        spec: Specification of the task or the append.
+        task_id: Identifier of the new task.
+
+    Raises:
+        InvalidInput: an upload does not exist or is incomplete; the error names up to 20 videos.
+    """
+    uploads = _complete_uploads(spec.videos)
+    if not uploads:
+        yield spec
+        return
+    paths = dict(zip(uploads, storable_paths([upload.name for upload in uploads.values()]), strict=True))
+    try:
+        _link_files(uploads, paths, task_id)
+        yield spec.model_copy(
+            update={
+                "videos": [
+                    video.model_copy(update={"uri": f"{UPLOAD_SCHEME}{task_id}/{paths[video.uri]}"})
+                    if video.uri in paths
+                    else video
+                    for video in spec.videos
+                ]
+            }
+        )
+    except BaseException as error:
+        if not isinstance(error, InDoubt):  # the task may be stored, and needs its files
+            remove_upload(task_id)
+        raise
+    for upload in uploads.values():
+        with suppress(CinestrataError):
+            delete_upload(upload)
+
+
+def storable_paths(names: Sequence[str]) -> list[str]:
+    """Return a path for each name that the uploads folder can store; different for each, and similar to its name.
+
+    Args:
+        names: Paths of files on the machine of a client; they are not trusted.
+    """
+    files: set[str] = set()
+    folders: set[str] = set()
+    last_numbers: dict[PurePosixPath, int] = {}
+    stored = []
+    for name in names:
+        path = candidate = _storable_path(name)
+        while _is_taken(candidate, files, folders):
+            last_numbers[path] = last_numbers.get(path, 1) + 1
+            candidate = _add_number(path, last_numbers[path])
+        files.add(_key(candidate))
+        folders.update(map(_key, candidate.parents))
+        stored.append(str(candidate))
+    return stored
+
+
+def _is_taken(path: PurePosixPath, files: set[str], folders: set[str]) -> bool:
+    """Whether a file or a folder has the path, or a file has the path of one of its folders."""
+    key = _key(path)
+    return key in files or key in folders or not files.isdisjoint(map(_key, path.parents))
+
+
+def _key(path: PurePosixPath) -> str:
+    return str(path).casefold()  # some file systems compare names without case
+
+
+def _add_number(path: PurePosixPath, number: int) -> PurePosixPath:
+    """Return a path with a number behind the name of its first folder, or of the file if it is in no folder."""
+    if len(path.parts) == 1:
+        return path.with_stem(f"{path.stem} ({number})")
+    return PurePosixPath(f"{path.parts[0]} ({number})", *path.parts[1:])
+
+
+def _storable_path(name: str) -> PurePosixPath:
+    parts = [
+        part
+        for raw in unicodedata.normalize("NFC", name).replace("\\", "/").split("/")
+        if (part := _UNSAFE.sub("_", raw).strip()) not in ("", ".", "..")
+    ]
+    return PurePosixPath(*map(_shorten, parts[-_MAX_DEPTH:] or ["video"]))
+
+
+def _shorten(part: str) -> str:
+    """Return a name within the limits of file systems; its ending is kept."""
+    stem, dot, ending = part.rpartition(".")
+    if not dot or len(ending) > 10:
+        stem, ending = part, ""
+    ending = dot + ending if ending else ""
+    room = _MAX_PART_BYTES - len(ending.encode())
+    return stem.encode()[:room].decode(errors="ignore") + ending
+
+
+def _complete_uploads(videos: Sequence[VideoSpec]) -> dict[str, Upload]:
+    """Return the uploads that videos name, by URI; raises InvalidInput."""
+    uploads: dict[str, Upload] = {}
+    errors: list[FieldError] = []
+    for number, video in enumerate(videos):
+        if not video.uri.startswith(_PREFIX) or video.uri in uploads:
+            continue
+        try:
+            upload = find_upload(video.uri.removeprefix(UPLOAD_SCHEME))
+            received = upload.received
+        except NotFound:
+            errors.append(
+                FieldError(
+                    f"videos[{number}].uri",
+                    "There is no such upload; it has expired, was deleted, or belongs to a task.",
+                    "Upload the file again.",
+                )
+            )
+        else:
+            uploads[video.uri] = upload
+            if received < upload.size:
+                errors.append(
+                    FieldError(
+                        f"videos[{number}].uri",
+                        f"The upload is incomplete: {received} of {upload.size} bytes are stored.",
+                        "Send the remaining bytes first.",
+                    )
+                )
+        if len(errors) == _MAX_ERRORS:
+            break
+    if errors:
+        raise InvalidInput.of(errors)
+    return uploads
+
+
+def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str) -> None:
+    folder = settings().uploads_dir / task_id
+    folders = {folder, folder.parent}
+    for uri, upload in uploads.items():
+        target = folder / paths[uri]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folders |= {parent for parent in target.parents if folder in parent.parents}
+        try:
+            os.link(upload.path, target)
+        except FileNotFoundError:
+            raise InvalidInput.at(
+                "videos", "An upload was deleted or used meanwhile.", "Upload the files again."
+            ) from None
+        except OSError:  # a file system without links
+            shutil.copyfile(upload.path, target)
+            sync(target)
+    for each in folders:
+        sync(each)

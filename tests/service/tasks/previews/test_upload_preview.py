@@ -1,0 +1,184 @@
+"""Preview of the task that selected files become."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import unicodedata
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.core import request_limits
+from service.core.schemas import PreviewRequest, TaskSpec, UploadPreview
+from service.core.settings import settings
+from service.tasks import commands
+from service.tasks.previews.upload_preview import preview_upload
+from service.tasks.uploads.upload_store import create_upload
+
+pytestmark = pytest.mark.usefixtures("sqlite_catalog")
+
+
+def _preview(paths: list[str], texts: dict[str, str | bytes] | None = None, **fields: Any) -> UploadPreview:
+    texts = texts or {}
+    contents = {path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
+    return preview_upload(
+        PreviewRequest.model_validate(
+            {
+                "files": [{"path": path, "size": 1000} for path in [*paths, *contents]],
+                "texts": [
+                    {"path": path, "content": base64.b64encode(content)} for path, content in contents.items()
+                ],
+                **fields,
+            }
+        )
+    )
+
+
+def _captions(preview: UploadPreview) -> dict[str, list[str]]:
+    return {video.uri: video.captions for video in preview.videos}
+
+
+def _omitted(omitted: list[Any]) -> dict[str, str]:
+    return {each.path: each.reason for each in omitted}
+
+
+def test_table_of_a_folder() -> None:
+    preview = _preview(
+        ["kitchen/clips/a.mp4", "kitchen/clips/b.mp4", "kitchen/notes.pdf", "kitchen/.DS_Store"],
+        {"kitchen/manifest.csv": "file;caption\nclips/a.mp4;eggs\nclips/a.mp4;a pan\nclips/gone.mp4;lost\n"},
+        name="kitchen",
+    )
+    assert _captions(preview) == {"kitchen/clips/a.mp4": ["eggs", "a pan"], "kitchen/clips/b.mp4": []}
+    assert (preview.domain, preview.bytes, preview.captions) == ("kitchen", 2000, 2)
+    assert preview.without_captions == ["kitchen/clips/b.mp4"]
+    assert _omitted(preview.missing) == {"clips/gone.mp4": "not selected"}
+    assert _omitted(preview.skipped) == {
+        "kitchen/notes.pdf": "not a video",
+        "kitchen/.DS_Store": "hidden file",
+    }
+    assert preview.table is not None
+    assert (preview.table.delimiter, preview.table.encoding, preview.table.videos) == (";", "utf-8", 2)
+    assert preview.problems == []
+
+
+def test_table_that_is_selected_alone_finds_the_files() -> None:
+    decomposed = unicodedata.normalize("NFD", "Küche/ei.mp4")
+    preview = _preview(
+        [decomposed, "day1/clip.mp4", "day2/clip.mp4", "solo.mp4"],
+        {
+            "captions.jsonl": '{"uri": "Küche/ei.mp4", "captions": ["an egg"]}\n'
+            '{"uri": "clip.mp4", "captions": ["ambiguous"]}\n'
+            '{"uri": "day2\\\\clip.mp4", "captions": ["second day"]}\n'
+            '{"uri": "/data/old/solo.mp4", "captions": ["alone"]}\n'
+            '{"uri": "other/solo.mp4", "captions": ["again"]}\n'
+        },
+        table="captions.jsonl",
+    )
+    captions = _captions(preview)
+    assert captions[decomposed] == ["an egg"]
+    assert captions["day2/clip.mp4"] == ["second day"]
+    assert captions["solo.mp4"] == ["alone"]
+    assert _omitted(preview.missing) == {
+        "clip.mp4": "several files have this name",
+        "other/solo.mp4": "another row names the same file",
+    }
+    assert preview.table is not None
+    assert preview.table.delimiter is None
+
+
+def test_sidecars_of_a_folder_and_names_as_captions() -> None:
+    texts = {"in/a.txt": "first\nsecond\n", "in/b.srt": "1\n00:00:00,000 --> 00:00:01,000\nspoken\n"}
+    paths = ["in/a.mp4", "in/b.mp4", "in/cat on a mat.mp4"]
+    assert _captions(_preview(paths, dict(texts))) == {
+        "in/a.mp4": ["first", "second"],
+        "in/b.mp4": ["spoken"],
+        "in/cat on a mat.mp4": [],
+    }
+    named = _preview(paths, dict(texts), captions_from_names=True)
+    assert _captions(named)["in/cat on a mat.mp4"] == ["cat on a mat"]
+    assert named.without_captions == []
+
+
+def test_bad_line_is_named() -> None:
+    lines = [f'{{"uri": "{number}.mp4", "captions": ["x"]}}\n' for number in range(100)]
+    lines[41] = '{"uri": "41.mp4", "captions": "x"\n'
+    preview = _preview(["1.mp4"], {"manifest.jsonl": "".join(lines)})
+    assert [problem.field for problem in preview.problems] == ["manifest.jsonl:42"]
+
+
+def test_caption_that_the_task_would_refuse_is_named() -> None:
+    preview = _preview(["a.mp4"], {"a.txt": "x" * (request_limits.MAX_CAPTION_CHARS + 1)})
+    assert [problem.field for problem in preview.problems] == ["a.mp4.captions[0]"]
+
+
+def test_table_in_another_encoding_is_offered() -> None:
+    texts: dict[str, str | bytes] = {"captions.csv": "file,caption\na.mp4,Rührei\n".encode("cp1252")}
+    preview = _preview(["a.mp4"], texts)
+    assert preview.suggested_encoding == "cp1252"
+    assert preview.problems[0].field == "captions.csv:2"
+    assert "cp1252" in preview.problems[0].hint
+    assert "--encoding" not in preview.problems[0].hint
+    read = _preview(["a.mp4"], texts, encoding="cp1252")
+    assert (_captions(read), read.problems, read.suggested_encoding) == ({"a.mp4": ["Rührei"]}, [], None)
+    assert _preview(["a.mp4"], {"captions.csv": "file,caption\n".encode("utf-16")}).suggested_encoding is None
+
+
+def test_table_is_chosen_by_name_or_asked_for() -> None:
+    tables: dict[str, str | bytes] = {
+        "one.csv": "file,caption\na.mp4,one\n",
+        "two.csv": "file,caption\na.mp4,two\n",
+    }
+    assert [problem.field for problem in _preview(["a.mp4"], tables).problems] == ["table"]
+    assert _captions(_preview(["a.mp4"], tables, table="two.csv")) == {"a.mp4": ["two"]}
+    assert [problem.field for problem in _preview(["a.mp4"], {}, table="gone.csv").problems] == ["table"]
+
+
+def test_files_that_cannot_be_uploaded_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "MAX_VIDEO_BYTES", 5000)
+    files = {"a.mp4": 1000, "./a.mp4": 1000, "empty.mp4": 0, "large.mp4": 5001, "v.zip": 10, "t.xlsx": 10}
+    preview = preview_upload(
+        PreviewRequest.model_validate(
+            {"files": [{"path": path, "size": size} for path, size in files.items()]}
+        )
+    )
+    assert [video.uri for video in preview.videos] == ["a.mp4"]
+    reasons = _omitted(preview.skipped)
+    assert set(reasons) == {*files} - {"a.mp4"}
+    assert reasons["./a.mp4"] == "selected twice"
+    assert reasons["empty.mp4"] == "empty file"
+
+
+def test_limits_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "MAX_PENDING_BYTES", 2500)
+    assert [problem.field for problem in _preview(["a.mp4", "b.mp4", "c.mp4"]).problems] == ["files"]
+    assert _preview(["a.mp4", "b.mp4"]).problems == []
+    # Bytes of an upload that is continued are reserved already.
+    pending = create_upload("a.mp4", "", 1000).id
+    files = [{"path": path, "size": 1000} for path in ("a.mp4", "b.mp4", "c.mp4")]
+    request = {"files": [{**files[0], "upload": pending}, files[1]]}
+    assert preview_upload(PreviewRequest.model_validate(request)).problems == []
+    monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 1)
+    assert "more than a task may have" in _preview(["a.mp4", "b.mp4"]).problems[0].message
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    assert "room for 0.0 GiB" in _preview(["a.mp4"]).problems[0].message
+
+
+def test_destination_is_checked() -> None:
+    (settings().media_root).mkdir(parents=True, exist_ok=True)
+    (settings().media_root / "a.mp4").write_bytes(b"x")
+    spec = {"name": "taken", "videos": [{"uri": "a.mp4", "id": "used"}]}
+    task = commands.create_task(TaskSpec.model_validate(spec)).task.id
+    by_field = {
+        "name": _preview(["a.mp4"], name="taken"),
+        "method": _preview(["a.mp4"], method="unknown"),
+        "into": _preview(["a.mp4"], into=task),
+        "videos[0].id": _preview(["a.mp4"], {"captions.csv": "file,id,caption\na.mp4,used,x\n"}),
+        "files": _preview(["a.txt"]),
+    }
+    for field, preview in by_field.items():
+        assert [problem.field for problem in preview.problems] == [field]
+        assert preview.problems[0].message
+    assert "queued" in by_field["into"].problems[0].message
+    assert [problem.field for problem in _preview(["a.mp4"], into="tsk_0").problems] == ["into"]

@@ -1,0 +1,142 @@
+"""Files of resumable uploads: limits, expiry, unverified bytes after a crash, and names that can be stored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from service.core import request_limits
+from service.core.errors import NotFound, TooLarge, Unavailable
+from service.core.settings import settings
+from service.tasks.uploads import upload_store
+from service.tasks.uploads.upload_store import Upload, create_upload, find_upload, sweep_incoming
+from service.tasks.uploads.upload_writing import UploadWriter
+from service.tasks.uploads.uploaded_videos import storable_paths
+
+pytestmark = pytest.mark.usefixtures("sqlite_catalog")
+
+
+def _age(upload: Upload, seconds: float) -> None:
+    for path in upload.path.parent.glob(f"{upload.id}.*"):
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_expired_upload_is_deleted() -> None:
+    limit = upload_store.EXPIRES_AFTER.total_seconds()
+    fresh, old, open_one = (create_upload("a.mp4", "", 4) for _ in range(3))
+    _age(fresh, limit - 60)
+    _age(old, limit + 60)
+    _age(open_one, limit + 60)
+    writer = UploadWriter(open_one, 0)
+    (old.path.parent / "notes.txt").write_text("not an upload")
+    os.utime(old.path.parent / "notes.txt", (0, 0))
+    assert sweep_incoming() == [old.id]
+    writer.interrupt()
+    assert {find_upload(each.id) for each in (fresh, open_one)} == {fresh, open_one}
+    with pytest.raises(NotFound):
+        find_upload(old.id)
+    assert (old.path.parent / "notes.txt").exists()
+
+
+def test_remains_of_a_killed_creation_are_deleted() -> None:
+    upload = create_upload("a.mp4", "", 4)
+    upload.path.unlink()
+    with pytest.raises(NotFound):
+        find_upload(upload.id)
+    _age(upload, upload_store.EXPIRES_AFTER.total_seconds() + 60)
+    sweep_incoming()
+    assert not list(upload.path.parent.glob(f"{upload.id}*"))
+
+
+def test_unverified_bytes_of_a_killed_process_are_discarded() -> None:
+    upload = create_upload("a.mp4", "", 6)
+    writer = UploadWriter(upload, 0)
+    writer.write(b"ab")
+    writer.finish()
+    killed = UploadWriter(upload, 2, ("sha1", b"x" * 20))
+    killed.write(b"cd")
+    assert (upload.path.stat().st_size, upload.received) == (4, 2)
+    # A killed process releases its lock and leaves both files.
+    offset = upload.unverified_path.read_text()
+    killed.interrupt()
+    upload.unverified_path.write_text(offset)
+    with upload.path.open("ab") as file:
+        file.write(b"cd")
+    resumed = UploadWriter(upload, 2)
+    resumed.write(b"CDEF")
+    resumed.finish()
+    assert upload.path.read_bytes() == b"abCDEF"
+    assert not upload.unverified_path.exists()
+
+
+def test_total_of_pending_uploads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "MAX_PENDING_BYTES", 100)
+    first = create_upload("a.mp4", "", 60)
+    with pytest.raises(TooLarge, match="100 bytes together"):
+        create_upload("b.mp4", "", 41)
+    assert upload_store.available_bytes() == 40
+    create_upload("c.mp4", "", 40)
+    upload_store.delete_upload(first)
+    assert create_upload("d.mp4", "", 60).size == 60
+    monkeypatch.setattr(request_limits, "MAX_PENDING_UPLOADS", 2)
+    with pytest.raises(TooLarge, match="2 uploads"):
+        create_upload("e.mp4", "", 0)
+
+
+def test_full_disk_refuses_a_new_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=600 * 1024**2))
+    with pytest.raises(Unavailable):
+        create_upload("a.mp4", "", 100 * 1024**2)
+    # The bytes that pending uploads still expect are reserved.
+    create_upload("b.mp4", "", 50 * 1024**2)
+    with pytest.raises(Unavailable):
+        create_upload("c.mp4", "", 50 * 1024**2)
+    assert not list((settings().uploads_dir / "incoming").glob(f"*.{100 * 1024**2}"))
+
+
+def test_names_become_different_storable_paths() -> None:
+    names = [
+        "../../etc/passwd",
+        "a/clip.mp4",
+        "b/clip.mp4",
+        "a/CLIP.mp4",
+        "C:\\videos\\clip.mp4",
+        "clip",
+        "clip/inside.mp4",
+        "Küche 厨房/видео.mp4",
+        "x" * 500 + ".mp4",
+        "new\nline\x00.mp4",
+        "",
+    ]
+    assert storable_paths(names) == [
+        "etc/passwd",
+        "a/clip.mp4",
+        "b/clip.mp4",
+        "a (2)/CLIP.mp4",
+        "C_/videos/clip.mp4",
+        "clip",
+        "clip (2)/inside.mp4",
+        "Küche 厨房/видео.mp4",
+        "x" * 196 + ".mp4",
+        "new_line_.mp4",
+        "video",
+    ]
+
+
+@hypothesis_settings(max_examples=20)
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), max_size=8))
+def test_any_names_can_be_stored(names: list[str]) -> None:
+    stored = storable_paths(names)
+    assert len({path.casefold() for path in stored}) == len(names)
+    for path in stored:
+        parts = path.split("/")
+        assert not {"", ".", ".."} & {*parts}
+        assert all(len(part.encode()) <= 255 for part in parts)
+        assert not any(ord(c) < 32 or c in "\\:" for c in path)
