@@ -13,7 +13,8 @@ from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
 from service.core.schemas import RelearnSpec
-from service.library import deletion, recall_matrix, video_listing
+from service.library import deletion, video_listing
+from service.library.recall import recall_matrix
 from service.tasks import commands, relearning
 
 if TYPE_CHECKING:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-from functools import cache
-from importlib import metadata, resources
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -26,11 +23,6 @@ _templates = Jinja2Templates(
     env=Environment(loader=PackageLoader("api.pages", "templates"), autoescape=select_autoescape())
 )
 _SESSION_SECONDS = 7 * 24 * 3600
-# Plotly sets style attributes, so the library page permits inline styles. No page permits inline scripts.
-_PLOTLY_CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "media-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 @router.get("/", response_class=HTMLResponse)
@@ -42,16 +34,9 @@ def search_page(request: Request, settings: SettingsDep) -> Response:
 @router.get("/admin", response_class=HTMLResponse)
 def admin_page(request: Request, settings: SettingsDep) -> Response:
     """The library page: tasks, recall matrix, shards and releases."""
-    response = _render_page(
-        request,
-        settings,
-        "admin.html",
-        methods=METHOD_NAMES,
-        default_method=default_method(),
-        plotly=f"/plotly.js?v={metadata.version('plotly')}",
+    return _render_page(
+        request, settings, "admin.html", methods=METHOD_NAMES, default_method=default_method()
     )
-    response.headers["Content-Security-Policy"] = _PLOTLY_CONTENT_POLICY
-    return response
 
 
 @router.get("/login", response_class=HTMLResponse)
@@ -87,17 +72,6 @@ def sign_out() -> Response:
     return response
 
 
-@router.get("/plotly.js")
-def plotly_script(request: Request) -> Response:
-    """The Plotly script of the installed package. Pages request it with its version, so browsers may cache it."""
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
-        return FileResponse(_plotly_path(), media_type="text/javascript", headers=headers)
-    return Response(
-        _compressed_plotly(), media_type="text/javascript", headers={**headers, "Content-Encoding": "gzip"}
-    )
-
-
 @router.get("/favicon.ico")
 def favicon() -> RedirectResponse:
     """Browsers request this path regardless of the icon that the page names."""
@@ -114,15 +88,3 @@ def _render_page(request: Request, settings: SettingsDep, template: str, **value
         **values,
     }
     return _templates.TemplateResponse(request, template, context, headers={"Cache-Control": "no-store"})
-
-
-@cache
-def _plotly_path() -> str:
-    return str(resources.files("plotly") / "package_data" / "plotly.min.js")
-
-
-@cache
-def _compressed_plotly() -> bytes:
-    # 4.8 MB compress to 1.4 MB in a second, once per process.
-    with open(_plotly_path(), "rb") as file:
-        return gzip.compress(file.read(), compresslevel=6)

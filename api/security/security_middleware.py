@@ -24,7 +24,7 @@ from service.core.settings import Settings
 
 __all__ = ["SecurityMiddleware"]
 
-_PUBLIC_PATHS = {"/livez", "/readyz", "/login", "/plotly.js", "/favicon.ico"}
+_PUBLIC_PATHS = {"/livez", "/readyz", "/login", "/favicon.ico"}
 _PUBLIC_FOLDER = "/static/"
 _PAGES = {"/", "/admin"}  # redirect to the sign-in page themselves
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}

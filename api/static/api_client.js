@@ -10,13 +10,33 @@ export class Problem extends Error {
 }
 
 export async function api(path, options) {
-  let response;
+  return readBody(await request(path, options));
+}
+
+/**
+ * Read a resource that has an entity tag.
+ *
+ * @param tag tag of the version that the caller has, or null
+ * @returns {Promise<{body: object, tag: string} | null>} null if the caller has the current version
+ */
+export async function readIfChanged(path, tag) {
+  // The cache of the browser would answer an unchanged resource with its body again.
+  const headers = tag ? { "If-None-Match": tag } : {};
+  const response = await request(path, { headers, cache: "no-store" });
+  if (response.status === 304) return null;
+  return { body: await readBody(response), tag: response.headers.get("ETag") };
+}
+
+async function request(path, options) {
   try {
-    response = await fetch(path, options);
+    return await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { title: "No answer", detail: "The server does not answer. Is it running?" });
   }
+}
+
+async function readBody(response) {
   const body = await response.json().catch(() => ({ detail: response.statusText }));
   return requireSuccess(response.status, body);
 }

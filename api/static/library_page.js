@@ -2,21 +2,22 @@
 
 import "./search_shortcut.js";
 import { setUpAddDomainForm } from "./add_domain_form.js";
-import { api } from "./api_client.js";
-import { drawCharts } from "./charts.js";
-import { $ } from "./dom.js";
+import { api, readIfChanged } from "./api_client.js";
+import { $, setText } from "./dom.js";
 import { colorNumber } from "./domain_layers.js";
 import { watchHealth } from "./health_indicator.js";
 import { drawSummary } from "./library_summary.js";
-import { drawMatrix, drawMeasures } from "./recall_matrix.js";
+import { drawCurves } from "./recall_curves.js";
+import { drawMap, fittingBins, mapNote, setUpMap } from "./recall_map.js";
+import { drawMeasures, drawTable } from "./recall_matrix.js";
 import { drawStorage } from "./storage_tables.js";
 import { drawTasks } from "./task_list.js";
 import { isFinishedAppend } from "./task_states.js";
 
 const REFRESH_MILLISECONDS = 4000;
-const view = { gallery: "local", videos: "held", mode: null };
-let drawnState = "";
-let measures = null;
+const view = { gallery: "local", videos: "held", mode: null, window: null };
+const versions = new Map(); // path of a resource → its newest body and entity tag
+let drawnMap = null;
 
 setUp();
 watchHealth();
@@ -29,7 +30,7 @@ function setUp() {
   }
   $("as-table").addEventListener("click", toggleTable);
   document.addEventListener("visibilitychange", refreshIfVisible);
-  document.addEventListener("themechange", () => measures && drawCharts(measures, view));
+  setUpMap(zoom, () => refresh().catch(showUnreachable));
   setUpAddDomainForm(refresh);
 }
 
@@ -38,21 +39,31 @@ async function refreshIfVisible() {
 }
 
 async function refresh() {
-  const [allTasks, newMeasures, overview] = await Promise.all([
-    api("/tasks"),
-    api(`/forgetting${view.mode ? `?mode=${view.mode}` : ""}`),
-    api("/overview"),
-  ]);
+  const [allTasks, map, overview] = await Promise.all([api("/tasks"), read(mapPath()), read("/overview")]);
   const tasks = allTasks.filter((task) => !isFinishedAppend(task));
   assignColors(tasks);
-  measures = newMeasures;
   drawTasks(tasks, refresh);
-  drawSummary(tasks, measures, overview, { refresh, add: () => $("add").click() });
+  drawSummary(tasks, map, overview, { refresh, add: () => $("add").click() });
   drawStorage(overview);
-  const state = JSON.stringify([measures, view]);
-  if (state === drawnState) return;
-  drawnState = state;
-  drawMemory();
+  drawMemory(map);
+}
+
+/** Read a resource; an unchanged one is not transferred again. */
+async function read(path) {
+  const known = versions.get(path);
+  const changed = await readIfChanged(path, known?.tag);
+  if (changed) versions.set(path, changed);
+  return (changed ?? known).body;
+}
+
+function mapPath() {
+  const parameters = new URLSearchParams({
+    gallery: view.gallery + (view.videos === "all" ? "_all" : ""),
+    bins: fittingBins(),
+    ...(view.mode && { mode: view.mode }),
+    ...view.window,
+  });
+  return `/forgetting/map?${parameters}`;
 }
 
 function assignColors(tasks) {
@@ -60,26 +71,45 @@ function assignColors(tasks) {
   for (const task of [...tasks].sort((a, b) => order(a) - order(b))) colorNumber(task.name);
 }
 
-function drawMemory() {
-  $("memory").hidden = !measures.tasks.length;
-  if (!measures.tasks.length) return;
+function drawMemory(map) {
+  if (map === drawnMap) return;
+  drawnMap = map;
+  $("memory").hidden = !map.domains;
+  if (!map.domains) return;
   for (const node of document.querySelectorAll("#mode-switch button")) {
-    node.setAttribute("aria-pressed", String(node.dataset.mode === measures.mode));
-    node.disabled = !measures.modes.includes(node.dataset.mode);
+    node.setAttribute("aria-pressed", String(node.dataset.mode === map.mode));
+    node.disabled = !map.modes.includes(node.dataset.mode);
     node.dataset.description ??= node.title;
     node.title = node.disabled ? `${node.dataset.description}. Not measured` : node.dataset.description;
   }
-  drawMatrix(measures, view);
-  drawMeasures(measures);
-  drawCharts(measures, view);
+  setText($("matrix-note"), mapNote(map, view));
+  drawMap(map);
+  drawTable(map);
+  drawMeasures(map);
+  drawCurves(map);
 }
 
-function select(group, pressed) {
+async function select(group, pressed) {
   if (!pressed) return;
   for (const key of ["gallery", "videos", "mode"]) if (pressed.dataset[key]) view[key] = pressed.dataset[key];
   for (const other of group.children) other.setAttribute("aria-pressed", String(other === pressed));
-  if (pressed.dataset.mode) refresh().catch(showUnreachable);
-  else drawMemory();
+  await redrawMap();
+}
+
+/** Show a part of the map, or all of it if the window is null. */
+async function zoom(window) {
+  view.window = window;
+  await redrawMap();
+}
+
+async function redrawMap() {
+  const path = mapPath();
+  try {
+    const map = await read(path);
+    if (path === mapPath()) drawMemory(map); // a later selection may have been answered first
+  } catch (error) {
+    showUnreachable(error);
+  }
 }
 
 function toggleTable() {
@@ -87,7 +117,7 @@ function toggleTable() {
   $("heat").hidden = isTable;
   $("as-table").setAttribute("aria-pressed", String(isTable));
   $("as-table").textContent = isTable ? "Show as map" : "Show as table";
-  if (!isTable) drawMemory();
+  if (!isTable) drawMap(drawnMap);
 }
 
 function showUnreachable(error) {

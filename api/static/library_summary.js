@@ -36,7 +36,7 @@ function drawLearned(tasks, measures, overview) {
 function learnedNote(searchable, measures, overview) {
   if (!searchable.length) return "Nothing yet.";
   const note = `${count(overview.searchable, "video")} can be searched.`;
-  const recall = measures.recall_over_time_local.at(-1);
+  const recall = measures.newest_recall_local;
   if (recall == null) return note;
   return `${note} In its own shard, ${percent(recall, 0)} of the queries rank the right video first.`;
 }

@@ -1,49 +1,37 @@
 // The recall matrix as a table, and the measures of forgetting.
 
+import { binNumbers } from "./chart_elements.js";
 import { $, el, setText } from "./dom.js";
 import { lossRating, percent, points } from "./formatting.js";
 
-/** The selected matrix: rows are releases, columns are domains, null where undefined. */
-export function selectedMatrix(measures, view) {
-  return measures[`matrix_${view.gallery}${view.videos === "all" ? "_all" : ""}`];
-}
-
-export function drawMatrix(measures, view) {
-  setText($("matrix-note"), matrixNote(measures, view));
-  const headings = measures.tasks.map((name) => el("th", { scope: "col", textContent: name }));
+/** The rows and columns of the map as a table: the text alternative of the map. */
+export function drawTable(map) {
+  const headings = map.columns.map((bin) => el("th", { scope: "col", textContent: binName(bin) }));
   $("matrix").tHead.replaceChildren(
     el("tr", {}, el("th", { scope: "col", textContent: "After" }), ...headings),
   );
-  const rows = selectedMatrix(measures, view).map((row, index) => releaseRow(measures, row, index));
-  const hasZeroShot = measures.zero_shot.some((value) => value !== null);
-  $("matrix").tBodies[0].replaceChildren(...(hasZeroShot ? [zeroShotRow(measures)] : []), ...rows);
+  const rows = map.mean.map((values, index) => releaseRow(map, values, index));
+  const hasZeroShot = map.zero_shot.some((value) => value !== null);
+  $("matrix").tBodies[0].replaceChildren(...(hasZeroShot ? [zeroShotRow(map)] : []), ...rows);
 }
 
-function matrixNote(measures, view) {
-  const gallery = view.gallery === "local" ? "searched in its own shard" : "searched among all shards";
-  const videos = view.videos === "all" ? "all videos" : "held-out videos";
-  const note = `Recall@1 of each domain (columns) after each release (rows), ${gallery}, among ${videos}.`;
-  if (!measures.held_out.includes("derived")) return note;
-  return `${note} For domains without a test split, a share of the videos was held out.`;
-}
+const binName = (bin) => (bin.last_name === null ? bin.name : binNumbers(bin));
 
-function zeroShotRow(measures) {
-  const cells = measures.zero_shot.map((value) =>
-    el("td", { className: "muted", textContent: cellText(value) }),
-  );
+function zeroShotRow(map) {
+  const cells = map.zero_shot.map((value) => el("td", { className: "muted", textContent: cellText(value) }));
   return el("tr", {}, el("th", { scope: "row", textContent: "nothing (zero-shot)" }), ...cells);
 }
 
-function releaseRow(measures, row, release) {
-  const name = measures.after[release];
-  const cells = row.map((value, task) =>
+function releaseRow(map, values, index) {
+  const row = map.rows[index];
+  const cells = values.map((value, column) =>
     el("td", {
-      className: name === measures.tasks[task] ? "own" : "",
-      "data-testid": `cell-${release + 1}-${task + 1}`,
+      className: row.t === map.columns[column].t ? "own" : "",
+      "data-testid": `cell-${row.first}-${map.columns[column].first}`,
       textContent: cellText(value),
     }),
   );
-  return el("tr", {}, el("th", { scope: "row", textContent: name }), ...cells);
+  return el("tr", {}, el("th", { scope: "row", textContent: binName(row) }), ...cells);
 }
 
 const cellText = (value) => (value === null ? "–" : percent(value));

@@ -83,7 +83,7 @@ def recall_tables(results: Sequence[RunResult]) -> str:
 
 
 def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Path:
-    """Write ``report.md`` with SVG charts, and ``figures.html`` with the same charts as interactive figures.
+    """Write ``report.md`` with SVG charts, and ``figures.html`` with the same charts on one page.
 
     Args:
         folder: Output folder of ``bench run``.

@@ -1,4 +1,4 @@
-"""Charts of reports: line charts and heat maps, as one interactive HTML page and as SVG files for Markdown."""
+"""Charts of reports: line charts and heat maps as SVG, in files for Markdown and in one HTML page."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-import plotly.graph_objects as go
-from plotly.io import to_html
-
 __all__ = ["HeatMap", "LineChart", "write_page"]
 
 # Color-blind safe palette of Okabe and Ito; it repeats with dashed lines from the ninth curve on.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
-_DASHES = (("solid", ""), ("dash", "6 4"), ("dot", "2 3"))
+_DASHES = ("", "6 4", "2 3")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 860, 400, 48, 40, 84, 250
 _GRID_LINES = 5  # approximate number
+_CELL, _NAMES = (64, 32), 150  # pixels: size of a cell of a heat map, width of the names of its rows
+_COLD, _HOT = (237, 242, 239), (11, 85, 87)
 
 
 @dataclass(frozen=True)
@@ -33,20 +32,6 @@ class LineChart:
     title: str
     ticks: Sequence[str]
     curves: Mapping[str, Sequence[float | None]]
-
-    def plotly(self) -> go.Figure:
-        """The chart as an interactive figure."""
-        figure = go.Figure(layout={"title": self.title, "xaxis": {"title": "after task"}})
-        for index, (name, values) in enumerate(self.curves.items()):
-            color, (dash, _) = _line_style(index)
-            figure.add_scatter(
-                x=list(self.ticks),
-                y=list(values),
-                name=name,
-                mode="lines+markers",
-                line={"color": color, "dash": dash},
-            )
-        return figure
 
     def svg(self) -> str:
         """The chart as an SVG document."""
@@ -68,23 +53,22 @@ class LineChart:
             place = f'transform="rotate(-30 {x(index):.1f} {floor + 14})"'
             parts.append(_text(x(index), floor + 14, tick, anchor="end", more=place))
         for index, (name, values) in enumerate(self.curves.items()):
-            color, (_, dash) = _line_style(index)
-            points = [(x(i), y(value)) for i, value in enumerate(values) if value is not None]
-            path = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+            color, dash = _line_style(index)
+            points = [(x(i), y(value), value) for i, value in enumerate(values) if value is not None]
+            path = "L".join(f"{a:.1f} {b:.1f}" for a, b, _ in points)
             line = f'stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"'
             if points:
                 parts.append(f'<path d="M{path}" fill="none" {line}/>')
-            parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{color}"/>' for a, b in points]
+            parts += [
+                f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{color}">'
+                f"<title>{escape(name)}: {value:.2f}</title></circle>"
+                for a, b, value in points
+            ]
             height = _TOP + 16 * index
             parts.append(f'<path d="M{right + 14} {height}h22" {line}/>')
             parts.append(_text(right + 42, height + 4, name))
         height = max(_HEIGHT, _TOP + 16 * len(self.curves) + 10)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-            f'height="{height}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
-            + "".join(parts)
-            + "</svg>\n"
-        )
+        return _document(_WIDTH, height, parts)
 
 
 @dataclass(frozen=True)
@@ -95,35 +79,30 @@ class HeatMap:
     tasks: Sequence[str]
     matrix: Sequence[Sequence[float | None]]
 
-    def plotly(self) -> go.Figure:
-        """The heat map as an interactive figure."""
-        labels = [["" if cell is None else f"{cell:.1f}" for cell in row] for row in self.matrix]
-        figure = go.Figure(
-            layout={
-                "title": self.title,
-                "xaxis": {"title": "queries of", "side": "bottom"},
-                "yaxis": {"title": "after learning", "autorange": "reversed"},
-            }
-        )
-        figure.add_heatmap(
-            x=list(self.tasks),
-            y=list(self.tasks),
-            z=[list(row) for row in self.matrix],
-            text=labels,
-            texttemplate="%{text}",
-            colorscale="Viridis",
-            colorbar={"title": "R@1"},
-            hoverongaps=False,
-        )
-        return figure
+    def svg(self) -> str:
+        """The heat map as an SVG document; the first release is at the top."""
+        width, height = _CELL
+        highest = max((cell for row in self.matrix for cell in row if cell is not None), default=0.0) or 1.0
+        parts = [_text(12, 22, self.title, weight="bold", size=14)]
+        for release, row in enumerate(self.matrix):
+            y = _TOP + release * height
+            name = self.tasks[release] if release < len(self.tasks) else str(release + 1)
+            parts.append(_text(_NAMES - 8, y + height / 2 + 4, f"after {name}", anchor="end"))
+            for task, cell in enumerate(row):
+                if cell is not None:
+                    parts.append(_cell(_NAMES + task * width, y, cell, cell / highest))
+        floor = _TOP + len(self.matrix) * height
+        for task, name in enumerate(self.tasks):
+            x = _NAMES + (task + 0.5) * width
+            parts.append(
+                _text(x, floor + 16, name, anchor="end", more=f'transform="rotate(-30 {x:.1f} {floor + 16})"')
+            )
+        return _document(_NAMES + len(self.tasks) * width + 12, floor + _BOTTOM, parts)
 
 
 def write_page(path: Path, title: str, figures: Sequence[LineChart | HeatMap]) -> None:
-    """Write the charts to one HTML file that includes its script and needs no network."""
-    charts = [
-        to_html(figure.plotly(), full_html=False, include_plotlyjs=index == 0)
-        for index, figure in enumerate(figures)
-    ]
+    """Write the charts to one HTML file that needs no network. Points have their values as tooltips."""
+    charts = [f"<p>{figure.svg()}</p>" for figure in figures]
     path.write_text(
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
         f"<body>\n<h1>{escape(title)}</h1>\n" + "\n".join(charts) + "\n</body></html>\n",
@@ -131,7 +110,29 @@ def write_page(path: Path, title: str, figures: Sequence[LineChart | HeatMap]) -
     )
 
 
-def _line_style(index: int) -> tuple[str, tuple[str, str]]:
+def _document(width: int, height: int, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
+        + "".join(parts)
+        + "</svg>\n"
+    )
+
+
+def _cell(x: float, y: float, value: float, share: float) -> str:
+    share = min(1.0, max(0.0, share))
+    red, green, blue = (round(cold + (hot - cold) * share) for cold, hot in zip(_COLD, _HOT, strict=True))
+    width, height = _CELL
+    ink = "#fff" if share > 0.55 else "#333"
+    return (
+        f'<rect x="{x + 1:.1f}" y="{y + 1:.1f}" width="{width - 2}" height="{height - 2}" '
+        f'fill="rgb({red},{green},{blue})"/>'
+        f'<text x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}" font-size="12" text-anchor="middle" '
+        f'fill="{ink}">{value:.1f}</text>'
+    )
+
+
+def _line_style(index: int) -> tuple[str, str]:
     return _COLORS[index % len(_COLORS)], _DASHES[index // len(_COLORS) % len(_DASHES)]
 
 

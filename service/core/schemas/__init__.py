@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from service.core.schemas.health import Readiness
 from service.core.schemas.library import (
+    DomainRecall,
     LibraryOverview,
+    RecallBin,
     RecallFigures,
+    RecallMap,
     RecallMatrix,
     ReleaseSummary,
     ShardSummary,
     WorkerLease,
 )
-from service.core.schemas.model_types import Matrix, Split, State
+from service.core.schemas.model_types import Gallery, Matrix, Split, State
 from service.core.schemas.search import (
     MomentMatch,
     SearchBatch,
@@ -68,7 +71,9 @@ __all__ = [
     "ClipTiming",
     "DeletionRequest",
     "DeletionResult",
+    "DomainRecall",
     "Drift",
+    "Gallery",
     "LibraryOverview",
     "LocalFile",
     "LocalText",
@@ -78,7 +83,9 @@ __all__ = [
     "PreviewProblem",
     "PreviewRequest",
     "Readiness",
+    "RecallBin",
     "RecallFigures",
+    "RecallMap",
     "RecallMatrix",
     "RejectedVideo",
     "RelearnSpec",

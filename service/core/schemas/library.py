@@ -7,12 +7,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.core.schemas.model_types import Matrix, ResponseModel, State
+from service.core.schemas.model_types import Gallery, Matrix, ResponseModel, State
 from service.core.settings import QueryMode
 
 __all__ = [
+    "DomainRecall",
     "LibraryOverview",
+    "RecallBin",
     "RecallFigures",
+    "RecallMap",
     "RecallMatrix",
     "ReleaseSummary",
     "ShardSummary",
@@ -59,6 +62,65 @@ class RecallMatrix(ResponseModel):
     newest: dict[str, list[RecallFigures | None]] = Field(
         description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
     )
+
+
+class RecallBin(ResponseModel):
+    """Neighboring releases or domains that share a row or column of a map."""
+
+    first: int = Field(description="First position in the matrix, from 1.")
+    last: int = Field(description="Last position; equal to `first` if the bin is a single release or domain.")
+    t: int = Field(description="Learned order of the first domain.")
+    last_t: int = Field(description="Learned order of the last domain.")
+    name: str = Field(description="Name of the first domain.")
+    last_name: str | None = Field(description="Name of the last domain; null for a single one.")
+
+
+class DomainRecall(ResponseModel):
+    """Recall@1 of a domain over the releases of a map."""
+
+    task_id: str
+    name: str
+    loss: float | None = Field(description="Recall after it was learned minus recall of the newest release.")
+    zero_shot: float | None
+    recall: list[float | None]
+
+
+class RecallMap(ResponseModel):
+    """A window of the recall matrix with a bounded number of rows and columns.
+
+    Recall values are shares, 0..1, rounded to four digits. Rows are bins of releases, columns are bins of domains. The
+    curves describe the domains of the window; the measures of forgetting describe the library.
+    """
+
+    mode: QueryMode
+    modes: list[str] = Field(description="Query modes with results.")
+    gallery: Gallery
+    releases: int = Field(description="Rows of the complete matrix.")
+    domains: int = Field(description="Columns of the complete matrix.")
+    has_derived_split: bool = Field(description="Whether a share of the videos of a domain was held out.")
+    rows: list[RecallBin]
+    columns: list[RecallBin]
+    mean: Matrix = Field(description="Mean of the cells of each bin, weighed by their numbers of queries.")
+    low: Matrix | None = Field(description="Smallest cell of each bin; null if each bin is a single cell.")
+    high: Matrix | None = Field(description="Largest cell of each bin.")
+    maximum: float | None = Field(
+        description="Largest cell of the complete matrix, for a stable color scale."
+    )
+    zero_shot: list[float | None] = Field(description="Recall of the untrained backbone for each column.")
+    recall_mean: list[float | None] = Field(description="Mean recall of the domains for each row.")
+    recall_low: list[float | None] = Field(description="10th percentile of the domains for each row.")
+    recall_high: list[float | None] = Field(description="90th percentile of the domains for each row.")
+    lines: list[DomainRecall] = Field(
+        description="Up to 8 domains of the window; of a larger window, the three with the largest loss."
+    )
+    router_accuracy: list[float | None]
+    newest_recall_local: float | None = Field(
+        description="Mean recall of all domains with the newest release, each in its own shard."
+    )
+    bwf_local: float | None
+    bwf_global: float | None
+    fr: float | None
+    hm: float | None
 
 
 class ShardSummary(ResponseModel):

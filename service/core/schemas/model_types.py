@@ -6,10 +6,22 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-__all__ = ["Identifier", "Matrix", "Name", "RequestModel", "ResponseModel", "Scalar", "Split", "State", "Uri"]
+__all__ = [
+    "Gallery",
+    "Identifier",
+    "Matrix",
+    "Name",
+    "RequestModel",
+    "ResponseModel",
+    "Scalar",
+    "Split",
+    "State",
+    "Uri",
+]
 
 State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
 Split = Literal["train", "val", "test"]
+Gallery = Literal["local", "global", "local_all", "global_all"]
 Matrix = list[list[float | None]]  # rows are releases, columns are tasks; null where undefined
 Scalar = bool | int | float | str | None
 

@@ -176,7 +176,7 @@ def test_empty_query_shows_the_error_of_the_api(browser: WebDriver, address: str
 
 def test_recall_matrix_shows_values_of_the_api(browser: WebDriver, address: str, client: TestClient) -> None:
     browser.get(f"{address}/admin")
-    wait_for(browser, "#heat .heatmaplayer")
+    wait_for(browser, "#heat [data-cell='2-1']")
     browser.find_element(By.ID, "as-table").click()
     measures = client.get("/forgetting").json()
     cell = browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text

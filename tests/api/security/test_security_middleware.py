@@ -135,15 +135,6 @@ def test_declared_large_body_returns_413(client: TestClient, length: str) -> Non
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_plotly_is_served_from_the_installed_package(client: TestClient) -> None:
-    packed = client.get("/plotly.js")
-    assert packed.headers["content-encoding"] == "gzip"
-    assert "immutable" in packed.headers["cache-control"]
-    plain = client.get("/plotly.js", headers={"Accept-Encoding": "identity"})
-    assert plain.content == packed.content
-    assert b"plotly.js v" in plain.content[:200]
-
-
 def test_large_chunked_body_returns_413(client: TestClient) -> None:
     chunks = (b" " * 2**20 for _ in range(80))
     answer = client.post("/tasks", content=chunks, headers={"Content-Type": "application/json"})

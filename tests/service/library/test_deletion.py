@@ -25,7 +25,7 @@ from service.library import compaction, deletion
 from service.library import video_details as catalog_library
 from service.library.deletion import delete_task, delete_videos
 from service.library.overview import overview
-from service.library.recall_matrix import read_recall_matrix
+from service.library.recall.recall_matrix import read_recall_matrix
 from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.tasks import commands, lifecycle, probing

@@ -23,7 +23,7 @@ from service.catalog.tables import Moment, Recall, Release, Shard, Task
 from service.core.schemas import RecallMatrix
 from service.core.settings import settings
 from service.library.deletion import delete_videos
-from service.library.recall_matrix import read_recall_matrix
+from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Claim
 from service.tasks.task_events import events_after

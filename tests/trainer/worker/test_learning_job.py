@@ -17,7 +17,7 @@ from models.releases.release_lineage import ParentRelease
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Task, Video
 from service.core.settings import settings
-from service.library.recall_matrix import read_recall_matrix
+from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks.task_events import events_after
 from tests.trainer.worker.library_state import (
     current_release,

@@ -10,7 +10,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
-from service.library.recall_matrix import read_recall_matrix
+from service.library.recall.recall_matrix import read_recall_matrix
 
 Post = Callable[..., TaskDetails]
 

@@ -1,0 +1,259 @@
+"""Cells of the recall matrix as arrays, kept in memory until the library changes.
+
+A library of 200 domains has 20,000 cells per gallery and query mode. A published release adds one row, so only the
+cells of new releases are read again, unless a deletion has changed earlier ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from cachetools import LRUCache
+from sqlalchemy import Executable, func, or_, select
+from sqlalchemy.orm import Session
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Recall, Task
+from service.core.settings import QueryMode, settings
+
+__all__ = [
+    "GalleryCells",
+    "LearnedTask",
+    "RecallCells",
+    "nullable",
+    "read_measures_version",
+    "read_recall_cells",
+]
+
+_MAX_GALLERIES = 12  # four galleries of three query modes; a gallery of 1,000 domains takes 12 MB
+_FETCHED_ROWS = 20_000
+
+_lock = threading.Lock()
+_galleries: LRUCache[tuple[str, str, str], tuple[_State, GalleryCells]] = LRUCache(_MAX_GALLERIES)
+_modes: LRUCache[str, tuple[str, list[str]]] = LRUCache(_MAX_GALLERIES)
+
+
+class LearnedTask(NamedTuple):
+    """A learned task, as far as the recall matrix depends on it."""
+
+    order: int
+    id: str
+    name: str
+    release: str
+    held_out: str | None
+    finished_at: datetime | None
+    has_videos: bool
+
+
+@dataclass(frozen=True)
+class _State:
+    tasks: tuple[LearnedTask, ...]
+    last_cell: int
+
+    @property
+    def version(self) -> str:
+        return hashlib.blake2b(repr((self.tasks, self.last_cell)).encode(), digest_size=12).hexdigest()
+
+    @property
+    def last_order(self) -> int:
+        return self.tasks[-1].order if self.tasks else 0
+
+    def extends(self, earlier: _State) -> bool:
+        """Whether this state adds tasks to an earlier one, and its cells are unchanged."""
+        return self.tasks[: len(earlier.tasks)] == earlier.tasks
+
+
+@dataclass(frozen=True)
+class GalleryCells:
+    """Cells of one gallery, indexed by learned orders ``[i, t]``; row 0 is the untrained backbone.
+
+    Attributes:
+        r1: Recall@1, 0..1; NaN where it was not measured.
+        queries: Number of queries.
+        routed: Number of queries of each release whose own task was the first candidate ``[i]``.
+        routable: Number of queries of each release that were routed ``[i]``.
+    """
+
+    r1: npt.NDArray[np.float64]
+    queries: npt.NDArray[np.int64]
+    routed: npt.NDArray[np.float64]
+    routable: npt.NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, orders: int) -> GalleryCells:
+        """Cells of a library of learned tasks without measurements."""
+        size = orders + 1
+        return cls(
+            np.full((size, size), np.nan),
+            np.zeros((size, size), np.int64),
+            np.zeros(size),
+            np.zeros(size, np.int64),
+        )
+
+    def extended(self, orders: int) -> GalleryCells:
+        """A copy with space for more learned tasks."""
+        larger, size = GalleryCells.empty(orders), len(self.routed)
+        larger.r1[:size, :size], larger.queries[:size, :size] = self.r1, self.queries
+        larger.routed[:size], larger.routable[:size] = self.routed, self.routable
+        return larger
+
+    def router_accuracy(self, order: int) -> float | None:
+        """Share of the queries of all tasks up to a release whose own task was the first candidate."""
+        queries = int(self.routable[order])
+        return float(self.routed[order]) / queries if queries else None
+
+
+@dataclass(frozen=True)
+class RecallCells:
+    """Cells of one query mode.
+
+    Attributes:
+        version: Identifier of this state of all modes; it changes with each change of the cells.
+        mode: The query mode.
+        modes: Query modes with results.
+        releases: Tasks whose releases were measured, in learned order: the rows.
+        tasks: Tasks with queries, in learned order: the columns.
+        galleries: Cells by gallery.
+    """
+
+    version: str
+    mode: QueryMode
+    modes: list[str]
+    releases: tuple[LearnedTask, ...]
+    tasks: tuple[LearnedTask, ...]
+    galleries: dict[str, GalleryCells]
+
+    def matrix(self, gallery: str) -> npt.NDArray[np.float64]:
+        """Recall@1 of the measured releases on the tasks ``[R, T]``; NaN where undefined."""
+        return self._select(self.galleries[gallery].r1)
+
+    def queries(self, gallery: str) -> npt.NDArray[np.int64]:
+        """Numbers of queries of the cells of :meth:`matrix`."""
+        return self._select(self.galleries[gallery].queries)
+
+    def square(self, gallery: str) -> npt.NDArray[np.float64]:
+        """Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
+        orders = sorted({task.order for task in (*self.releases, *self.tasks)})
+        return np.asarray(_lower(self.galleries[gallery].r1)[np.ix_(orders, orders)])
+
+    def _select(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        rows, columns = ([task.order for task in axis] for axis in (self.releases, self.tasks))
+        return np.asarray(_lower(values)[np.ix_(rows, columns)])
+
+
+def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Mask the cells of tasks that a release had not learned."""
+    above = np.triu(np.ones(values.shape, bool), 1)
+    return np.where(above, np.nan if values.dtype.kind == "f" else 0, values)
+
+
+def read_measures_version() -> str:
+    """Read the identifier of the state of the recall matrix: its cells, and names and splits of the domains.
+
+    Raises:
+        Unavailable: the catalog is unreachable.
+    """
+    with session_scope() as session:
+        return _read_state(session).version
+
+
+def read_recall_cells(mode: QueryMode | None = None, galleries: Sequence[str] = ("local",)) -> RecallCells:
+    """Read the cells of one query mode; unchanged cells come from memory.
+
+    Args:
+        mode: Query mode; None: the mode in which the service searches, or the one with results.
+        galleries: Galleries to read. The local gallery is always included, since it defines rows and columns.
+
+    Raises:
+        Unavailable: the catalog is unreachable.
+    """
+    with session_scope() as session, _lock:
+        state = _read_state(session)
+        modes = _read_modes(session, state)
+        selected = mode or (settings().served_mode(modes) if modes else settings().query_mode)
+        read = {name: _read_gallery(session, state, selected, name) for name in {"local", *galleries}}
+    measured = ~np.isnan(_lower(read["local"].r1)[1:])
+    by_order = {task.order: task for task in state.tasks}
+    return RecallCells(
+        version=state.version,
+        mode=selected,
+        modes=modes,
+        releases=tuple(by_order[int(i) + 1] for i in np.flatnonzero(measured.any(axis=1))),
+        tasks=tuple(by_order[int(t)] for t in np.flatnonzero(measured.any(axis=0))),
+        galleries=read,
+    )
+
+
+def nullable(values: npt.NDArray[np.float64]) -> Any:
+    """Convert an array to lists with None in place of NaN, as JSON needs it."""
+    nulls: Any = None
+    return np.where(np.isnan(values), nulls, values.astype(object)).tolist()
+
+
+def _read_state(session: Session) -> _State:
+    rows = session.execute(
+        select(
+            Task.learned_order,
+            Task.id,
+            Task.name,
+            Task.release_id,
+            Task.held_out,
+            Task.finished_at,
+            Task.counts,
+        )
+        .where(Task.learned_order.is_not(None))
+        .order_by(Task.learned_order)
+    )
+    tasks = tuple(
+        LearnedTask(order, id_, name, release or "", held_out, finished_at, counts.get("accepted") != 0)
+        for order, id_, name, release, held_out, finished_at, counts in rows
+    )
+    return _State(tasks, session.scalar(select(func.max(Recall.id))) or 0)
+
+
+def _read_modes(session: Session, state: _State) -> list[str]:
+    url, version = settings().database_url, state.version
+    if url not in _modes or _modes[url][0] != version:
+        _modes[url] = version, sorted(session.scalars(select(Recall.mode).distinct()))
+    return _modes[url][1]
+
+
+def _read_gallery(session: Session, state: _State, mode: str, gallery: str) -> GalleryCells:
+    key = settings().database_url, mode, gallery
+    earlier, cells = _galleries.get(key, (None, GalleryCells.empty(0)))
+    if earlier == state:
+        return cells
+    rows = select(Recall.release_order, Recall.task_order, Recall.r1, Recall.queries, Recall.routing1).where(
+        Recall.mode == mode, Recall.gallery == gallery
+    )
+    if earlier is not None and earlier.last_order < state.last_order and state.extends(earlier):
+        last = earlier.last_order
+        rows = rows.where(
+            or_(Recall.release_order > last, (Recall.release_order == 0) & (Recall.task_order > last))
+        )
+        cells = cells.extended(state.last_order)
+    else:
+        cells = GalleryCells.empty(state.last_order)
+    _fill(session, cells, rows)
+    _galleries[key] = state, cells
+    return cells
+
+
+def _fill(session: Session, cells: GalleryCells, rows: Executable) -> None:
+    found = session.execute(rows.execution_options(yield_per=_FETCHED_ROWS))
+    for part in found.partitions():
+        i, t, r1, queries, routing = (np.array(column) for column in zip(*part, strict=True))
+        known = (i < len(cells.r1)) & (t < len(cells.r1))
+        i, t, queries = i[known], t[known], queries[known]
+        cells.r1[i, t], cells.queries[i, t] = r1[known], queries
+        share = np.array(routing, float)[known]  # None becomes NaN
+        is_routed = ~np.isnan(share)
+        np.add.at(cells.routable, i[is_routed], queries[is_routed])
+        np.add.at(cells.routed, i[is_routed], (share * queries)[is_routed])

@@ -1,0 +1,266 @@
+"""The recall matrix as a map of bounded size: bins of releases and domains, and a window to zoom into.
+
+The answer has at most ``bins`` rows and columns for any number of domains. A bin of the whole library is a window of
+its own, so that each cell can be reached in a few steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.errors import InvalidInput
+from service.core.schemas import DomainRecall, RecallBin, RecallMap
+from service.core.settings import QueryMode
+from service.library.recall.recall_cells import LearnedTask, RecallCells, nullable, read_recall_cells
+from service.library.recall.recall_matrix import forgetting_measures
+
+__all__ = ["MAX_BINS", "MAX_LINES", "MapWindow", "read_recall_map"]
+
+MAX_BINS = 60
+MAX_LINES = 8  # domains drawn as lines: the number of colors of the pages
+_WORST_LINES = 3  # of a window with more domains
+_DIGITS = 4  # of shares 0..1, a hundredth of a percent
+
+_Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MapWindow:
+    """Rows and columns of the recall matrix, counted from 1 and inclusive; None: up to the edge.
+
+    Attributes:
+        first_release, last_release: Rows.
+        first_domain, last_domain: Columns.
+    """
+
+    first_release: int | None = None
+    last_release: int | None = None
+    first_domain: int | None = None
+    last_domain: int | None = None
+
+
+def read_recall_map(
+    mode: QueryMode | None = None,
+    gallery: str = "local",
+    window: MapWindow | None = None,
+    bins: int = 40,
+) -> RecallMap:
+    """Read a window of the recall matrix, in bins if it has more rows or columns.
+
+    Args:
+        mode: Query mode; None: the mode in which the service searches, or the one with results.
+        gallery: ``local``, ``global``, ``local_all`` or ``global_all``.
+        window: Rows and columns; None: all. Bounds beyond the matrix are moved to its edge.
+        bins: Maximum number of rows and of columns of the map.
+
+    Raises:
+        InvalidInput: the first row or column of the window is after the last.
+        Unavailable: the catalog is unreachable.
+    """
+    window = window or MapWindow()
+    cells = read_recall_cells(mode, ("local", "global", gallery))
+    rows = _bounds("release", window.first_release, window.last_release, len(cells.releases))
+    columns = _bounds("domain", window.first_domain, window.last_domain, len(cells.tasks))
+    matrix, weights = cells.matrix(gallery), cells.queries(gallery)
+    inner, inner_weights = matrix[rows, columns], weights[rows, columns]
+    row_starts, column_starts = (_starts(len(axis), bins) for axis in (inner, inner.T))
+    is_binned = len(row_starts) < inner.shape[0] or len(column_starts) < inner.shape[1]
+    low, high = (_reduce(inner, row_starts, column_starts, take) for take in (np.fmin, np.fmax))
+    measures = forgetting_measures(cells)
+    series = _Series(cells, gallery, rows, columns, row_starts)
+    measured = matrix[~np.isnan(matrix)]
+    return RecallMap(
+        mode=cells.mode,
+        modes=cells.modes,
+        gallery=gallery,  # type: ignore[arg-type]
+        releases=len(cells.releases),
+        domains=len(cells.tasks),
+        has_derived_split=any(task.held_out == "derived" for task in cells.tasks),
+        rows=_bins(cells.releases, rows, row_starts),
+        columns=_bins(cells.tasks, columns, column_starts),
+        mean=_rounded(_weighted_mean(inner, inner_weights, row_starts, column_starts)),
+        low=_rounded(low) if is_binned else None,
+        high=_rounded(high) if is_binned else None,
+        maximum=_round(float(measured.max())) if measured.size else None,
+        zero_shot=_rounded(_zero_shot(cells, columns, column_starts)),
+        recall_mean=_rounded(series.mean()),
+        recall_low=_rounded(series.quantile(0.1, np.fmin)),
+        recall_high=_rounded(series.quantile(0.9, np.fmax)),
+        lines=series.lines(),
+        router_accuracy=_rounded(series.router_accuracy()),
+        newest_recall_local=_newest_mean(cells),
+        bwf_local=measures.bwf_local,
+        bwf_global=measures.bwf_global,
+        fr=measures.fr,
+        hm=measures.hm,
+    )
+
+
+def _bounds(axis: str, first: int | None, last: int | None, length: int) -> slice:
+    if first is not None and last is not None and first > last:
+        raise InvalidInput.at(
+            f"first_{axis}",
+            f"first_{axis} is {first}, after last_{axis}, which is {last}.",
+            f"Send first_{axis} ≤ last_{axis}.",
+        )
+    start = min(max(first or 1, 1), max(length, 1)) - 1
+    return slice(start, max(min(last or length, length), min(start + 1, length)))
+
+
+def _starts(length: int, bins: int) -> npt.NDArray[np.intp]:
+    """First positions of bins of equal size; the last bin may be smaller."""
+    return np.arange(0, length, max(1, -(-length // bins)), dtype=np.intp)
+
+
+def _reduce(
+    values: npt.NDArray[np.generic],
+    row_starts: npt.NDArray[np.intp],
+    column_starts: npt.NDArray[np.intp],
+    operation: np.ufunc,
+) -> _Values:
+    if not values.size:
+        return np.zeros((len(row_starts), len(column_starts)))
+    rows = operation.reduceat(values, row_starts, axis=0)
+    return np.asarray(operation.reduceat(rows, column_starts, axis=1), float)
+
+
+def _weighted_mean(
+    values: _Values,
+    weights: npt.NDArray[np.int64],
+    row_starts: npt.NDArray[np.intp],
+    column_starts: npt.NDArray[np.intp],
+) -> _Values:
+    """Mean of the measured cells of each bin, weighed by their queries; NaN without measured cells."""
+    used = np.where(np.isnan(values), 0, weights)
+    total = _reduce(np.nan_to_num(values) * used, row_starts, column_starts, np.add)
+    count = _reduce(used, row_starts, column_starts, np.add)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _zero_shot(cells: RecallCells, columns: slice, starts: npt.NDArray[np.intp]) -> _Values:
+    orders = [task.order for task in cells.tasks[columns]]
+    local = cells.galleries["local"]
+    one_row = np.zeros(1, np.intp)
+    return np.asarray(_weighted_mean(local.r1[:1, orders], local.queries[:1, orders], one_row, starts)[0])
+
+
+def _bins(axis: Sequence[LearnedTask], window: slice, starts: npt.NDArray[np.intp]) -> list[RecallBin]:
+    first, stop = window.start, window.stop
+    edges = [*(first + int(start) for start in starts), stop]
+    return [
+        RecallBin(
+            first=begin + 1,
+            last=end,
+            t=axis[begin].order,
+            last_t=axis[end - 1].order,
+            name=axis[begin].name,
+            last_name=axis[end - 1].name if end - begin > 1 else None,
+        )
+        for begin, end in itertools.pairwise(edges)
+    ]
+
+
+def _newest_mean(cells: RecallCells) -> float | None:
+    newest = cells.matrix("local")[-1:]
+    return _round(float(_row_mean(newest)[0])) if len(newest) else None
+
+
+class _Series:
+    """Curves over the bins of releases, for the domains of a window."""
+
+    def __init__(
+        self,
+        cells: RecallCells,
+        gallery: str,
+        rows: slice,
+        columns: slice,
+        starts: npt.NDArray[np.intp],
+    ) -> None:
+        self._cells, self._rows, self._columns, self._starts = cells, rows, columns, starts
+        self._matrix = cells.matrix(gallery)[:, columns]
+        self._inner = self._matrix[rows]
+
+    def mean(self) -> _Values:
+        """Mean over the releases of each bin of the mean over domains."""
+        return self._bin_mean(_row_mean(self._inner))
+
+    def quantile(self, share: float, extreme: np.ufunc) -> _Values:
+        """Extreme over the releases of each bin of a quantile over domains."""
+        values = _row_quantile(self._inner, share)
+        return np.asarray(extreme.reduceat(values, self._starts)) if values.size else values
+
+    def router_accuracy(self) -> _Values:
+        """Mean router accuracy of the releases of each bin."""
+        union = self._cells.galleries["global"]
+        shares = [union.router_accuracy(task.order) for task in self._cells.releases[self._rows]]
+        return self._bin_mean(np.array(shares, float))
+
+    def lines(self) -> list[DomainRecall]:
+        """All domains of a small window; of a larger one, those with the largest loss since they were learned."""
+        tasks = self._cells.tasks[self._columns]
+        losses = self._losses(tasks)
+        shown = range(len(tasks))
+        if len(tasks) > MAX_LINES:
+            worst = sorted(shown, key=lambda task: -np.nan_to_num(losses[task]))[:_WORST_LINES]
+            shown = sorted(task for task in worst if losses[task] > 0)  # type: ignore[assignment]
+        zero_shot = self._cells.galleries["local"].r1[0]
+        return [
+            DomainRecall(
+                task_id=tasks[task].id,
+                name=tasks[task].name,
+                loss=_round(losses[task]),
+                zero_shot=_round(zero_shot[tasks[task].order]),
+                recall=_rounded(self._bin_mean(self._inner[:, task])),
+            )
+            for task in shown
+        ]
+
+    def _losses(self, tasks: Sequence[LearnedTask]) -> _Values:
+        """Recall after a domain was learned minus that of the newest release."""
+        row_of = {task.order: row for row, task in enumerate(self._cells.releases)}
+        last = self._matrix[-1] if len(self._matrix) else np.zeros(0)
+        learned = [
+            self._matrix[row_of[task.order], column] if task.order in row_of else np.nan
+            for column, task in enumerate(tasks)
+        ]
+        return np.asarray(np.array(learned, float) - last)
+
+    def _bin_mean(self, values: _Values) -> _Values:
+        column = values.reshape(-1, 1)
+        return _weighted_mean(column, np.ones(column.shape, np.int64), self._starts, np.zeros(1, np.intp))[
+            :, 0
+        ]
+
+
+def _row_mean(matrix: _Values) -> _Values:
+    """Mean of the measured cells of each row; NaN without measured cells."""
+    count = (~np.isnan(matrix)).sum(axis=1)
+    return np.where(count > 0, np.nansum(matrix, axis=1) / np.maximum(count, 1), np.nan)
+
+
+def _row_quantile(matrix: _Values, share: float) -> _Values:
+    """Quantile of the measured cells of each row, with linear interpolation; NaN without measured cells."""
+    if not matrix.size:
+        return np.full(len(matrix), np.nan)
+    ordered = np.sort(matrix, axis=1)  # NaN last
+    last = np.maximum((~np.isnan(matrix)).sum(axis=1) - 1, 0)
+    position = last * share
+    below = position.astype(np.intp)
+    lower, upper = (
+        np.take_along_axis(ordered, index[:, None], axis=1)[:, 0]
+        for index in (below, np.minimum(below + 1, last))
+    )
+    return np.asarray(lower + (upper - lower) * (position - below))
+
+
+def _round(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), _DIGITS)
+
+
+def _rounded(values: _Values) -> list:  # type: ignore[type-arg]
+    return list(nullable(np.round(values, _DIGITS)))

@@ -1,0 +1,100 @@
+"""The complete recall matrix A[i, t] of the catalog and the measures derived from it.
+
+:mod:`models.forgetting_measures` defines the measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+from cachetools import LRUCache, cached
+from sqlalchemy import select
+
+from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
+from service.catalog.database import session_scope
+from service.catalog.tables import Recall
+from service.core.schemas import RecallFigures, RecallMatrix
+from service.core.settings import QueryMode
+from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells
+
+__all__ = ["GALLERIES", "ForgettingMeasures", "forgetting_measures", "read_recall_matrix"]
+
+GALLERIES = ("local", "global", "local_all", "global_all")
+
+
+@dataclass(frozen=True)
+class ForgettingMeasures:
+    """Measures of forgetting of a library; None where undefined."""
+
+    bwf_local: float | None
+    bwf_global: float | None
+    fr: float | None
+    hm: float | None
+
+
+@cached(LRUCache(8), key=lambda cells: (cells.version, cells.mode), lock=Lock())
+def forgetting_measures(cells: RecallCells) -> ForgettingMeasures:
+    """Return the measures of the cells of the local and the global gallery."""
+    local, union = (nullable(cells.square(gallery)) for gallery in ("local", "global"))
+    return ForgettingMeasures(
+        bwf_local=backward_forgetting(local),
+        bwf_global=backward_forgetting(union),
+        fr=forgetting_rate(local),
+        hm=harmonic_mean(local),
+    )
+
+
+def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
+    """Read the complete recall matrix of one query mode.
+
+    Its size grows with the square of the number of domains; :func:`~service.library.recall.recall_map.read_recall_map`
+    has a bound.
+
+    Args:
+        mode: Query mode; None: the mode in which the service searches, or the one with results.
+    """
+    cells = read_recall_cells(mode, GALLERIES)
+    matrices = {gallery: nullable(cells.matrix(gallery)) for gallery in GALLERIES}
+    measures = forgetting_measures(cells)
+    zero_shot = cells.galleries["local"].r1[0]
+    return RecallMatrix(
+        tasks=[task.name for task in cells.tasks],
+        task_ids=[task.id for task in cells.tasks],
+        releases=[task.release for task in cells.releases],
+        mode=cells.mode,
+        modes=cells.modes,
+        **{f"matrix_{gallery}": matrix for gallery, matrix in matrices.items()},
+        bwf_local=measures.bwf_local,
+        bwf_global=measures.bwf_global,
+        fr=measures.fr,
+        hm=measures.hm,
+        zero_shot=nullable(zero_shot[[task.order for task in cells.tasks]]),
+        recall_over_time_local=[_mean(row) for row in matrices["local"]],
+        recall_over_time_global=[_mean(row) for row in matrices["global"]],
+        router_accuracy=[cells.galleries["global"].router_accuracy(task.order) for task in cells.releases],
+        held_out=[task.held_out for task in cells.tasks],  # type: ignore[misc]
+        after=[task.name for task in cells.releases],
+        newest=_newest_row(cells),
+    )
+
+
+def _newest_row(cells: RecallCells) -> dict[str, list[RecallFigures | None]]:
+    if not cells.releases:
+        return {gallery: [] for gallery in GALLERIES}
+    newest = cells.releases[-1].order
+    with session_scope() as session:
+        rows = session.scalars(
+            select(Recall).where(Recall.release_order == newest, Recall.mode == cells.mode)
+        ).all()
+    found = {
+        (row.gallery, row.task_order): RecallFigures(queries=row.queries, r1=row.r1, r5=row.r5, r10=row.r10)
+        for row in rows
+    }
+    return {gallery: [found.get((gallery, task.order)) for task in cells.tasks] for gallery in GALLERIES}
+
+
+def _mean(row: Sequence[float | None]) -> float | None:
+    known = [value for value in row if value is not None]
+    return sum(known) / len(known) if known else None

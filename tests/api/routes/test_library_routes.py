@@ -1,0 +1,56 @@
+"""Conditional requests and the map of the recall matrix over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+
+MAP = "/forgetting/map"
+
+
+@pytest.mark.parametrize("path", ["/forgetting", MAP])
+def test_current_version_is_not_sent_again(client: TestClient, library: list[str], path: str) -> None:
+    first = client.get(path)
+    tag = {"If-None-Match": first.headers["etag"]}
+    again = client.get(path, headers=tag)
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    assert client.get(path, headers={"If-None-Match": f'"other", {tag["If-None-Match"]}'}).status_code == 304
+    other = client.get(path, params={"mode": "latest"}, headers=tag)
+    assert (other.status_code, other.json()["mode"]) == (200, "latest")
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, library[0])
+        task.held_out = "given" if task.held_out == "derived" else "derived"
+    changed = client.get(path, headers=tag)
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != first.headers["etag"]
+
+
+def test_window_of_the_map(client: TestClient, library: list[str]) -> None:
+    complete = client.get("/forgetting").json()
+    shown = client.get(MAP, params={"gallery": "global", "first_release": 2, "last_domain": 1}).json()
+    assert shown["mean"] == [[pytest.approx(complete["matrix_global"][1][0], abs=1e-4)]]
+    assert (shown["releases"], shown["domains"]) == (2, 2)
+    assert shown["bwf_global"] == complete["bwf_global"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"first_release": 0}, "first_release"),
+        ({"first_release": 3, "last_release": 2}, "first_release"),
+        ({"last_domain": "many"}, "last_domain"),
+        ({"bins": 61}, "bins"),
+        ({"gallery": "union"}, "gallery"),
+        ({"first_domains": 1}, "first_domains"),
+    ],
+)
+def test_invalid_window_names_the_parameter(
+    client: TestClient, library: list[str], parameters: dict[str, object], field: str
+) -> None:
+    answer = client.get(MAP, params=parameters)  # type: ignore[arg-type]
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
