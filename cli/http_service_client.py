@@ -21,6 +21,8 @@ from service.core.schemas import (
     RelearnSpec,
     SearchResponse,
     SimilarVideosResponse,
+    SyncDetails,
+    SyncSpec,
     TaskDetails,
     TaskSpec,
     VideoDetails,
@@ -121,6 +123,18 @@ class HttpServiceClient:
         body = RelearnSpec(name=name).model_dump(exclude_none=True)
         return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/relearn", json=body))
 
+    def register_sync(self, spec: SyncSpec) -> SyncDetails:
+        """Let a domain follow a folder of videos."""
+        return SyncDetails.model_validate(self._request("POST", "/syncs", json=spec.model_dump()))
+
+    def syncs(self) -> list[SyncDetails]:
+        """All registered syncs by name."""
+        return [SyncDetails.model_validate(sync) for sync in self._request("GET", "/syncs")]
+
+    def remove_sync(self, sync_id: str) -> None:
+        """Remove a registered sync."""
+        self._request("DELETE", f"/syncs/{quote(sync_id, safe='')}")
+
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""
         answers = [
@@ -169,7 +183,7 @@ class HttpServiceClient:
         response = self._http.request(method, path, **options)
         if response.is_error:
             raise _error_from(response)
-        return response.json()
+        return response.json() if response.content else None
 
 
 def _query_value(value: Any) -> Any:

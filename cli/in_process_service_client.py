@@ -15,6 +15,7 @@ from service.catalog.migrations import upgrade
 from service.core.schemas import RelearnSpec
 from service.library import deletion, video_listing
 from service.library.recall import recall_matrix
+from service.syncs import registered_syncs
 from service.tasks import commands, relearning
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         RecallMatrix,
         SearchResponse,
         SimilarVideosResponse,
+        SyncDetails,
+        SyncSpec,
         TaskDetails,
         TaskSpec,
         VideoSummary,
@@ -98,6 +101,18 @@ class InProcessServiceClient:
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
         return relearning.relearn_appended_videos(task_id, RelearnSpec(name=name)).task
+
+    def register_sync(self, spec: SyncSpec) -> SyncDetails:
+        """Let a domain follow a folder of videos."""
+        return registered_syncs.register_sync(spec)
+
+    def syncs(self) -> list[SyncDetails]:
+        """All registered syncs by name."""
+        return registered_syncs.list_syncs()
+
+    def remove_sync(self, sync_id: str) -> None:
+        """Remove a registered sync."""
+        registered_syncs.remove_sync(sync_id)
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

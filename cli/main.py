@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.commands import bench_commands, task_commands
-from cli.console import report_errors
+from cli.commands import bench_commands, registered_sync_commands, task_commands
+from cli.console import fail, report_errors
 
 __all__ = ["app"]
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(task_commands.app, name="tasks")
+app.add_typer(registered_sync_commands.app, name="syncs")
 app.add_typer(bench_commands.app, name="bench")
 
 Data = Annotated[
@@ -154,6 +155,14 @@ def sync(
         Literal["keep", "delete"],
         typer.Option("--vanished", help="Keep or delete videos whose file no longer exists."),
     ] = "keep",
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="INTERVAL",
+            help="Let the service follow a source below its media root at an interval, such as 15m, 2h or 1d.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the differences and change nothing.")
     ] = False,
@@ -166,6 +175,14 @@ def sync(
     """Bring a domain up to date with a folder: append new files, replace changed ones, skip unchanged ones."""
     from cli.commands.sync_command import run_sync
 
+    if every is not None:
+        if dry_run or in_place or encoding:
+            fail(
+                "--every cannot be combined with --dry-run, --in-place or --encoding.",
+                "The service reads the source itself, as UTF-8.",
+            )
+        registered_sync_commands.run_register(source, name, every, vanished, captions_from_names, url, data)
+        return
     run_sync(source, name, vanished, dry_run, in_place, encoding, captions_from_names, url, data)
 
 

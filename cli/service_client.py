@@ -12,6 +12,8 @@ if TYPE_CHECKING:
         RecallMatrix,
         SearchResponse,
         SimilarVideosResponse,
+        SyncDetails,
+        SyncSpec,
         TaskDetails,
         TaskSpec,
         VideoSummary,
@@ -59,6 +61,15 @@ class ServiceClient(Protocol):
 
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
+
+    def register_sync(self, spec: SyncSpec) -> SyncDetails:
+        """Let a domain follow a folder of videos."""
+
+    def syncs(self) -> list[SyncDetails]:
+        """All registered syncs by name."""
+
+    def remove_sync(self, sync_id: str) -> None:
+        """Remove a registered sync."""
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

@@ -21,8 +21,9 @@ from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_
 from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.maintenance import MaintenanceThread
+from service.syncs import sync_run
 from service.tasks import lifecycle, probing
-from service.tasks.broker import PROBE, celery_app
+from service.tasks.broker import PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due, shutdown
 
 __all__ = ["celery_app", "worker_name"]
@@ -41,6 +42,12 @@ def probe(task_id: str) -> None:
         with claim:
             probing.probe(claim)
     send_due()
+
+
+@celery_app.task(name=SYNC, ignore_result=True)  # type: ignore[untyped-decorator]
+def sync(sync_id: str) -> None:
+    """Run a registered sync, unless it is running."""
+    sync_run.run_sync(sync_id)
 
 
 _maintenance_threads: list[MaintenanceThread] = []

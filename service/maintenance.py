@@ -1,4 +1,4 @@
-"""The maintenance thread of a worker: reconcile tasks, sweep files that nothing refers to, report health."""
+"""The maintenance thread of a worker: reconcile tasks, start due syncs, sweep unused files, report health."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
 from service.storage.data_folder import check_data_folder
+from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
 from service.tasks.archives import upload_storage
 from service.tasks.uploads import upload_store
@@ -70,6 +71,7 @@ class MaintenanceThread(threading.Thread):
                         failed=report.failed,
                         cancelled=report.cancelled,
                     )
+                registered_syncs.send_due_syncs()
                 if time.monotonic() >= sweep_due:
                     sweep_due = time.monotonic() + _SWEEP_SECONDS
                     compaction.sweep_index()

@@ -11,6 +11,7 @@ import { drawCurves } from "./recall_curves.js";
 import { drawMap, fittingBins, mapNote, setUpMap } from "./recall_map.js";
 import { drawMeasures, drawTable } from "./recall_matrix.js";
 import { drawStorage } from "./storage_tables.js";
+import { refreshSyncs } from "./sync_list.js";
 import { drawTasks } from "./task_list.js";
 import { isFinishedAppend } from "./task_states.js";
 
@@ -35,7 +36,9 @@ function setUp() {
 }
 
 async function refreshIfVisible() {
-  if (!document.hidden) await refresh().catch(showUnreachable);
+  if (document.hidden) return;
+  await refresh().catch(showUnreachable);
+  await refreshSyncs().catch(() => {}); // the summary shows that the server is unreachable
 }
 
 async function refresh() {

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import typer
 
@@ -16,10 +15,10 @@ from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import MethodSettings
 from service.core.schemas import VideoSpec
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
-from service.tasks.manifests.sidecar_captions import VIDEO_SUFFIXES, caption_from_name, read_sidecars
+from service.tasks.manifests.folder_videos import list_folder_videos
+from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 
-__all__ = ["default_name", "find_manifest", "parse_settings", "read_videos", "run_ingest"]
+__all__ = ["default_name", "parse_settings", "read_videos", "run_ingest"]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MANIFEST_NAMES = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
@@ -117,18 +116,8 @@ def read_videos(
     Raises:
         InvalidInput: the manifest or a sidecar file is invalid.
     """
-    manifest = path if path.is_file() else find_manifest(path)
-    if manifest is None:
-        base, videos = path, _read_folder(path, encoding or "utf-8")
-    else:
-        with manifest.open("rb") as stream:
-            base, videos = manifest.parent, parse_manifest(stream, manifest.name, encoding or "utf-8")
-    if captions_from_names:
-        videos = [
-            video if video.captions else video.model_copy(update={"captions": caption_from_name(video.uri)})
-            for video in videos
-        ]
-    if manifest is None:
+    base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
+    if not has_manifest:
         captioned = sum(bool(video.captions) for video in videos)
         console.print(
             f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
@@ -136,28 +125,6 @@ def read_videos(
             else "No manifest: the videos have no captions and are indexed without training."
         )
     return base, videos
-
-
-def _read_folder(folder: Path, encoding: str) -> list[VideoSpec]:
-    files = sorted(
-        file for file in folder.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES and file.is_file()
-    )
-    if not files:
-        fail(
-            f"There are no videos in {folder}.",
-            f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
-        )
-
-    def open_sidecar(name: str) -> BinaryIO | None:
-        path = folder / name
-        return path.open("rb") if path.is_file() else None
-
-    return [read_sidecars(file.relative_to(folder).as_posix(), open_sidecar, encoding) for file in files]
-
-
-def find_manifest(folder: Path) -> Path | None:
-    """The file of a folder that lists its videos and captions; None if there is none."""
-    return next((folder / name for name in _MANIFEST_NAMES if (folder / name).is_file()), None)
 
 
 def default_name(path: Path) -> str:

@@ -11,11 +11,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.commands.ingest_command import default_name, find_manifest, read_videos
+from cli.commands.ingest_command import default_name, read_videos
 from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
 from service.core.schemas import TaskDetails, VideoSpec
+from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ __all__ = [
     "Recall",
     "Release",
     "Shard",
+    "Sync",
     "Task",
     "UtcDateTime",
     "Video",
@@ -266,6 +267,30 @@ class Event(Base):
     at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(String(16))  # state | progress | rejected | log
     data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+
+class Sync(Base):
+    """A domain that follows a folder of videos, with the last run."""
+
+    __tablename__ = "syncs"
+    __table_args__ = (CheckConstraint("vanished IN ('keep', 'delete')", name="vanished"),)
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(String(255), unique=True)
+    source: Mapped[str] = mapped_column(Text)
+    every_seconds: Mapped[int] = mapped_column(Integer)
+    vanished: Mapped[str] = mapped_column(String(8))
+    captions_from_names: Mapped[bool] = mapped_column(Boolean)
+    task_id: Mapped[str | None] = mapped_column(String(128))  # set: the domain existed at the last run
+    created_at: Mapped[datetime]
+
+    next_run_at: Mapped[datetime] = mapped_column(index=True)
+    lease_expires_at: Mapped[datetime | None]  # set: a run is in progress
+    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)  # incremented with every run
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    counts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # the fields of SyncCounts
 
 
 class IdempotencyKey(Base):

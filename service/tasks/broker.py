@@ -1,4 +1,4 @@
-"""The broker: messages that start workers. A message carries the id of a task and nothing else.
+"""The broker: messages that start workers. A message carries the id of a task or a sync and nothing else.
 
 Messages may be lost or duplicated; the catalog decides which jobs run (``service.tasks.lifecycle``).
 """
@@ -20,15 +20,18 @@ __all__ = [
     "GPU_QUEUE",
     "LEARN",
     "PROBE",
+    "SYNC",
     "celery_app",
     "is_reachable",
     "queue_length",
     "send_append",
     "send_learn",
     "send_probe",
+    "send_sync",
 ]
 
 PROBE, LEARN, APPEND = "cinestrata.probe", "cinestrata.learn", "cinestrata.append"
+SYNC = "cinestrata.sync"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
 _VISIBILITY_SECONDS = 12 * 3600  # Redis delivers an unacknowledged message again after this time
 _UNREACHABLE = (OperationalError, RedisError, OSError)
@@ -54,6 +57,7 @@ def _configuration() -> dict[str, Any]:
         "task_default_queue": CPU_QUEUE,
         "task_routes": {
             PROBE: {"queue": CPU_QUEUE},
+            SYNC: {"queue": CPU_QUEUE},
             LEARN: {"queue": GPU_QUEUE},
             APPEND: {"queue": GPU_QUEUE},
         },
@@ -91,6 +95,11 @@ def send_append(task_id: str) -> bool:
         False if the broker is unreachable; the reconciler sends the message later.
     """
     return _send(APPEND, GPU_QUEUE, task_id)
+
+
+def send_sync(sync_id: str) -> bool:
+    """Send the message that a registered sync is due; False if the broker is unreachable."""
+    return _send(SYNC, CPU_QUEUE, sync_id)
 
 
 def queue_length(queue: str) -> int | None:

@@ -25,6 +25,7 @@ from service.core.schemas.search import (
     SearchTiming,
     TaskRouting,
 )
+from service.core.schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from service.core.schemas.tasks import (
     AppendSpec,
     Drift,
@@ -100,6 +101,9 @@ __all__ = [
     "SimilarVideosResponse",
     "Split",
     "State",
+    "SyncCounts",
+    "SyncDetails",
+    "SyncSpec",
     "TaskDetails",
     "TaskEvent",
     "TaskProgress",

@@ -12,6 +12,7 @@ from cli.commands import sync_command
 from cli.commands.sync_command import run_sync
 from cli.in_process_service_client import InProcessServiceClient
 from media import VideoDecoder
+from service.core.errors import InvalidInput
 from service.tasks import commands, lifecycle, probing
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, shard_vectors
@@ -92,6 +93,6 @@ def test_missing_source_changes_nothing(tmp_path: Path) -> None:
     sync(source)
     (source / "a.mp4").unlink()
     for missing in (source, tmp_path / "elsewhere"):
-        with pytest.raises(typer.Exit):
+        with pytest.raises((typer.Exit, InvalidInput)):
             sync(missing, vanished="delete")
     assert len(catalog_vector_ids(domain())) == 1

@@ -1,0 +1,35 @@
+"""Registered syncs: domains that follow a folder of videos."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.core.schemas import SyncDetails, SyncSpec
+from service.syncs import registered_syncs
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/syncs", tags=["syncs"])
+
+
+@router.post("", status_code=201, operation_id="register_sync")
+def register_sync(spec: SyncSpec) -> SyncDetails:
+    """Let a domain follow a folder of videos below the media root, or a manifest there.
+
+    Workers compare both at once and then at the interval: new files are appended, changed files replace their former
+    version, captions are updated, and vanished files are kept or deleted. The domain is created if it does not exist.
+    A sync of the same name is replaced.
+    """
+    return registered_syncs.register_sync(spec)
+
+
+@router.get("", operation_id="list_syncs")
+def list_syncs() -> list[SyncDetails]:
+    """All registered syncs by name, with their last and next run."""
+    return registered_syncs.list_syncs()
+
+
+@router.delete("/{sync_id}", status_code=204, operation_id="remove_sync")
+def remove_sync(sync_id: str) -> None:
+    """Remove a sync. Its domain and videos stay."""
+    registered_syncs.remove_sync(sync_id)

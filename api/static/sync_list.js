@@ -1,0 +1,57 @@
+// The table of registered syncs: domains that follow a folder of videos.
+
+import { api } from "./api_client.js";
+import { $, button, el, setText } from "./dom.js";
+import { badge } from "./domain_layers.js";
+import { count, duration, timeAgo } from "./formatting.js";
+
+const KINDS = ["new", "changed", "recaptioned", "unchanged", "vanished", "deleted", "rejected"];
+
+/** Read the registered syncs and draw them; without any, the section is hidden. */
+export async function refreshSyncs() {
+  const syncs = await api("/syncs");
+  $("syncs-section").hidden = !syncs.length;
+  const failed = syncs.filter((sync) => sync.error).length;
+  setText($("syncs-note"), failed ? `${count(failed, "sync")} failed` : count(syncs.length, "folder"),
+    title: "The domain no longer follows the folder; its videos stay",
+  });
+  const error = sync.error ? el("div", { className: "wrong", textContent: sync.error }) : null;
+  return el(
+    "tr",
+    { "data-testid": `sync-${sync.name}` },
+    el("td", {}, badge(sync.name)),
+    el("td", {}, el("code", { textContent: sync.source }), error),
+    el("td", { textContent: duration(sync.every_seconds) }),
+    el("td", { textContent: lastRun(sync) }),
+    el("td", { textContent: nextRun(sync) }),
+    el("td", { textContent: filesText(sync.counts) }),
+    el("td", { className: "act" }, remove),
+  );
+}
+
+function lastRun(sync) {
+  if (sync.running) return "running";
+  return sync.finished_at ? timeAgo(sync.finished_at) : "–";
+}
+
+function nextRun(sync) {
+  const seconds = (new Date(sync.next_run_at) - Date.now()) / 1000;
+  return seconds > 0 ? `in ${duration(seconds)}` : "due";
+}
+
+function filesText(counts) {
+  if (!counts) return "–";
+  const shown = KINDS.filter((kind) => counts[kind]).map(
+    (kind) => `${counts[kind].toLocaleString()} ${kind}`,
+  );
+  return shown.join(", ") || "none";
+}
+
+async function removeSync(sync) {
+  try {
+    await api(`/syncs/${encodeURIComponent(sync.id)}`, { method: "DELETE" });
+    await refreshSyncs();
+  } catch (error) {
+    setText($("syncs-note"), error.message);
+  }
+}

@@ -1,0 +1,131 @@
+"""``cinestrata syncs``: list and remove registered syncs; ``cinestrata sync --every`` registers them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cli.console import console, fail, report_errors
+
+if TYPE_CHECKING:
+    from service.core.schemas import SyncDetails
+
+__all__ = ["app", "parse_interval", "run_register"]
+
+app = typer.Typer(help="List and remove registered syncs.", no_args_is_help=True)
+
+Url = Annotated[str | None, typer.Option("--url", envvar="CINESTRATA_URL", help="URL of a running service.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Data folder.")]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@app.command("list")
+@report_errors
+def list_(url: Url = None, data: Data = None) -> None:
+    """List all registered syncs with their last and next run."""
+    from rich.table import Table
+
+    from cli.connection import connect
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("domain", "source", "every", "last run", "next run", "files"):
+        table.add_column(heading, header_style="dim")
+    for sync in connect(url, data).syncs():
+        table.add_row(
+            sync.name,
+            sync.source,
+            _format_interval(sync.every_seconds),
+            "running" if sync.running else _format_time(sync.finished_at),
+            _format_time(sync.next_run_at),
+            f"[red]{sync.error}[/red]" if sync.error else _format_counts(sync),
+        )
+    console.print(table)
+
+
+@app.command()
+@report_errors
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of the domain, or id of the sync.")],
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Remove a registered sync. Its domain and videos stay."""
+    from cli.connection import connect
+
+    client = connect(url, data)
+    found = next((sync for sync in client.syncs() if name in (sync.id, sync.name)), None)
+    if found is None:
+        fail(f"There is no sync {name!r}.", "See `cinestrata syncs list`.")
+    client.remove_sync(found.id)
+    console.print(f"{found.name} no longer follows {found.source}.")
+
+
+def run_register(
+    source: Path,
+    name: str | None,
+    every: str,
+    vanished: Literal["keep", "delete"],
+    captions_from_names: bool,
+    url: str | None,
+    data: Path | None,
+) -> None:
+    """Register a sync that workers run at an interval.
+
+    Args:
+        source: Folder of videos below the media root of the service, or its manifest.
+        name: Name of the domain; None derives it from the path.
+        every: Interval, such as ``15m``.
+        vanished: Whether videos whose file is gone are kept or deleted.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        url: URL of a running service; None works on the data folder in this process.
+        data: Data folder; None takes it from the environment.
+    """
+    from cli.commands.ingest_command import default_name
+    from cli.connection import connect
+    from service.core.schemas import SyncSpec
+
+    spec = SyncSpec(
+        name=name or default_name(source),
+        source=str(source.resolve() if source.exists() else source),
+        every_seconds=parse_interval(every),
+        vanished=vanished,
+        captions_from_names=captions_from_names,
+    )
+    sync = connect(url, data).register_sync(spec)
+    console.print(f"{sync.name} follows {sync.source} every {_format_interval(sync.every_seconds)}.")
+
+
+def parse_interval(text: str) -> int:
+    """Seconds of an interval such as ``90s``, ``15m``, ``2h`` or ``1d``; at least a minute."""
+    match = re.fullmatch(r"(\d{1,7})([smhd])", text.strip())
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 60 <= seconds <= 366 * _UNITS["d"]:
+        fail(
+            f"--every {text} is not an interval between a minute and a year.",
+            "Write a number and a unit, such as 15m, 2h or 1d.",
+        )
+    return seconds
+
+
+def _format_interval(seconds: int) -> str:
+    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _UNITS[unit] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def _format_time(at: datetime | None) -> str:
+    if at is None:
+        return "never"
+    seconds = (at - datetime.now(UTC)).total_seconds()
+    unit = next((unit for unit in ("d", "h", "m") if abs(seconds) >= _UNITS[unit]), "s")
+    amount = f"{abs(seconds) / _UNITS[unit]:.0f} {unit}"
+    return f"in {amount}" if seconds > 0 else f"{amount} ago"
+
+
+def _format_counts(sync: SyncDetails) -> str:
+    counts = sync.counts.model_dump() if sync.counts else {}
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)

@@ -1,0 +1,65 @@
+"""Requests and responses about registered syncs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from service.core.schemas.model_types import Name, RequestModel, ResponseModel, Uri
+
+__all__ = ["MIN_SYNC_SECONDS", "SyncCounts", "SyncDetails", "SyncSpec"]
+
+MIN_SYNC_SECONDS = 60
+
+
+class SyncSpec(RequestModel):
+    """A domain that follows a folder of videos. Workers compare both at an interval."""
+
+    name: Name = Field(description="Name of the domain; it is created if it does not exist.")
+    source: Uri = Field(description="Folder of videos below the media root, or its manifest.")
+    every_seconds: int = Field(
+        ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds from one run to the next."
+    )
+    vanished: Literal["keep", "delete"] = Field(
+        default="keep", description="Whether videos whose file is gone are kept or deleted."
+    )
+    captions_from_names: bool = Field(
+        default=False, description="Whether the file name becomes the caption of a video without captions."
+    )
+
+
+class SyncCounts(ResponseModel):
+    """Numbers of files of a run."""
+
+    new: int = Field(default=0, description="Files that were sent for the first time.")
+    changed: int = Field(default=0, description="Files that were sent again, because their content changed.")
+    recaptioned: int = Field(default=0, description="Unchanged files whose captions were replaced.")
+    unchanged: int = 0
+    vanished: int = Field(default=0, description="Videos whose file is gone.")
+    deleted: int = Field(
+        default=0, description="Deleted videos: former versions, and vanished ones by choice."
+    )
+    rejected: int = Field(default=0, description="Files that were rejected before and have not changed.")
+
+
+class SyncDetails(ResponseModel):
+    """A registered sync with its last run."""
+
+    id: str
+    name: str
+    source: str
+    every_seconds: int
+    vanished: Literal["keep", "delete"]
+    captions_from_names: bool
+    task_id: str | None = Field(description="Task of the domain; null until it is created.")
+    created_at: datetime
+    next_run_at: datetime
+    running: bool
+    started_at: datetime | None = Field(description="Start of the last run.")
+    finished_at: datetime | None = Field(description="End of the last finished run.")
+    error: str | None = Field(
+        description="Why the last run changed nothing or stopped; null after a success."
+    )
+    counts: SyncCounts | None = Field(description="Files of the last run without an error.")

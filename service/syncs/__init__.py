@@ -1,0 +1,1 @@
+"""Syncs: domains that follow a folder of videos."""

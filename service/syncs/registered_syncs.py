@@ -1,0 +1,230 @@
+"""Registered syncs in the catalog: registration, listing, removal, and the claim on a run.
+
+A run has a lease, so that two workers never run the same sync at the same time: of two conditional UPDATEs one takes
+effect. A worker that dies leaves a lease that expires.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, cast
+
+from sqlalchemy import ColumnElement, or_, select, update
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Sync
+from service.core.errors import LeaseLost, NotFound
+from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
+from service.syncs.source_listing import resolve_source
+from service.tasks import broker
+from service.tasks.commands import new_id
+
+__all__ = ["SyncRun", "claim_run", "list_syncs", "register_sync", "remove_sync", "send_due_syncs"]
+
+LEASE_SECONDS = 300.0
+_RENEWAL_SECONDS = 30.0
+
+
+def register_sync(spec: SyncSpec) -> SyncDetails:
+    """Store a sync, which runs at once and then at its interval. A sync of the same name is replaced.
+
+    Raises:
+        InvalidInput: the source is outside of the media root, or does not exist.
+        Unavailable: nothing was stored; the request can be sent again.
+    """
+    resolve_source(spec.source)
+    with session_scope(write=True) as session:
+        row = session.scalars(select(Sync).where(Sync.name == spec.name).with_for_update()).one_or_none()
+        at = now(session)
+        if row is None:
+            row = Sync(id=new_id("syn"), name=spec.name, created_at=at, fencing_token=0)
+            session.add(row)
+        row.source, row.every_seconds = spec.source, spec.every_seconds
+        row.vanished, row.captions_from_names = spec.vanished, spec.captions_from_names
+        row.next_run_at, row.task_id = at, None  # a deleted domain is created again
+        session.flush()
+        details = _details(row, at)
+    send_due_syncs()
+    return details
+
+
+def list_syncs() -> list[SyncDetails]:
+    """Return all syncs by name."""
+    with session_scope() as session:
+        at = now(session)
+        return [_details(row, at) for row in session.scalars(select(Sync).order_by(Sync.name))]
+
+
+def remove_sync(sync_id: str) -> None:
+    """Remove a sync. Its domain and the videos stay; a run in progress ends at its next step.
+
+    Raises:
+        NotFound: the sync does not exist.
+    """
+    with session_scope(write=True) as session:
+        row = session.get(Sync, sync_id)
+        if row is None:
+            raise NotFound(f"There is no sync {sync_id!r}.")
+        session.delete(row)
+
+
+def send_due_syncs() -> int:
+    """Send a message for each due sync and set its next run; returns the number of messages.
+
+    A lost message delays the sync by one interval. If the broker is unreachable, the sync stays due.
+    """
+    with session_scope() as session:
+        due = session.execute(
+            select(Sync.id, Sync.next_run_at).where(Sync.next_run_at <= now(session), _is_idle(now(session)))
+        ).all()
+    sent = 0
+    for sync_id, planned in due:
+        if _postpone(sync_id, planned):
+            if broker.send_sync(sync_id):
+                sent += 1
+            else:
+                _restore(sync_id, planned)
+    return sent
+
+
+@dataclass
+class SyncRun:
+    """A claimed run of a sync.
+
+    Attributes:
+        id: Identifier of the sync.
+        name: Name of the domain.
+        source: Folder or manifest below the media root.
+        vanished: Whether videos of vanished files are kept or deleted.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        task_id: Task of the domain, if an earlier run found it.
+        token: Fencing token of the claim.
+    """
+
+    id: str
+    name: str
+    source: str
+    vanished: Literal["keep", "delete"]
+    captions_from_names: bool
+    task_id: str | None
+    token: int
+
+    def __post_init__(self) -> None:
+        self._renewed = time.monotonic()
+        self._lock = threading.Lock()
+
+    def report_alive(self) -> None:
+        """Renew the lease from time to time.
+
+        Raises:
+            LeaseLost: another worker took the run over, or the sync was removed.
+        """
+        if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
+            return
+        self.renew()
+
+    def renew(self, **values: object) -> None:
+        """Renew the lease at once, and set columns of the sync; raises LeaseLost."""
+        with session_scope(write=True) as session:
+            renewed = session.execute(
+                update(Sync)
+                .where(
+                    Sync.id == self.id, Sync.fencing_token == self.token, Sync.lease_expires_at.is_not(None)
+                )
+                .values(lease_expires_at=now(session) + timedelta(seconds=LEASE_SECONDS), **values)
+                .returning(Sync.id)
+                .execution_options(synchronize_session=False)
+            ).scalar_one_or_none()
+        if renewed is None:
+            raise LeaseLost(f"The sync {self.name!r} no longer belongs to this worker.")
+        self._renewed = time.monotonic()
+
+    def finish(self, counts: SyncCounts | None, error: str | None = None) -> None:
+        """Record the result and end the lease. A run that lost its lease records nothing."""
+        with session_scope(write=True) as session:
+            values: dict[str, object] = {
+                "lease_expires_at": None,
+                "finished_at": now(session),
+                "error": error,
+            }
+            if counts is not None:
+                values["counts"] = counts.model_dump()
+            session.execute(
+                update(Sync)
+                .where(Sync.id == self.id, Sync.fencing_token == self.token)
+                .values(**values)
+                .execution_options(synchronize_session=False)
+            )
+
+
+def claim_run(sync_id: str) -> SyncRun | None:
+    """Claim a run of a sync; None if it is running already, or was removed."""
+    with session_scope(write=True) as session:
+        at = now(session)
+        row = session.execute(
+            update(Sync)
+            .where(Sync.id == sync_id, _is_idle(at))
+            .values(
+                lease_expires_at=at + timedelta(seconds=LEASE_SECONDS),
+                fencing_token=Sync.fencing_token + 1,
+                started_at=at,
+            )
+            .returning(
+                Sync.name,
+                Sync.source,
+                Sync.vanished,
+                Sync.captions_from_names,
+                Sync.task_id,
+                Sync.fencing_token,
+            )
+            .execution_options(synchronize_session=False)
+        ).one_or_none()
+    if row is None:
+        return None
+    vanished = cast(Literal["keep", "delete"], row.vanished)
+    return SyncRun(
+        sync_id, row.name, row.source, vanished, row.captions_from_names, row.task_id, row.fencing_token
+    )
+
+
+def _is_idle(at: datetime) -> ColumnElement[bool]:
+    return or_(Sync.lease_expires_at.is_(None), Sync.lease_expires_at < at)
+
+
+def _postpone(sync_id: str, planned: datetime) -> bool:
+    """Set the next run of a due sync; False if another process was first."""
+    with session_scope(write=True) as session:
+        row = session.scalars(
+            select(Sync).where(Sync.id == sync_id, Sync.next_run_at == planned).with_for_update()
+        ).one_or_none()
+        if row is None:
+            return False
+        row.next_run_at = now(session) + timedelta(seconds=row.every_seconds)
+        return True
+
+
+def _restore(sync_id: str, planned: datetime) -> None:
+    with session_scope(write=True) as session:
+        session.execute(update(Sync).where(Sync.id == sync_id).values(next_run_at=planned))
+
+
+def _details(row: Sync, at: datetime) -> SyncDetails:
+    return SyncDetails(
+        id=row.id,
+        name=row.name,
+        source=row.source,
+        every_seconds=row.every_seconds,
+        vanished=cast(Literal["keep", "delete"], row.vanished),
+        captions_from_names=row.captions_from_names,
+        task_id=row.task_id,
+        created_at=row.created_at,
+        next_run_at=row.next_run_at,
+        running=row.lease_expires_at is not None and row.lease_expires_at >= at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=row.error,
+        counts=SyncCounts.model_validate(row.counts) if row.counts else None,
+    )

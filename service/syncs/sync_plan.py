@@ -1,0 +1,171 @@
+"""Plan of a sync: the differences between a source and its domain.
+
+The id of each video that a sync adds contains a digest of the file's path and a digest of its content:
+``<name>-<path>-<content>``. The next run compares the files with these ids, so that it needs no memory of its own, and
+may be interrupted at any moment and repeated. Since ids are unique, two runs at once cannot add a file twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from service.core.schemas import TaskDetails, VideoSpec, VideoSummary
+from service.tasks.ingestion_checks import normalize_caption
+
+__all__ = [
+    "SourceFile",
+    "SyncPlan",
+    "abandoned_appends",
+    "path_digest",
+    "plan_sync",
+    "relearned_domains",
+]
+
+_CLOCK_TOLERANCE = 2.0  # seconds: coarse timestamps of file systems, and clocks of two machines
+_SYNCED_ID = re.compile(r"^.*-(?P<path>[0-9a-f]{16})-(?P<content>[0-9a-f]{8})$")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A video file of a source, wherever the source is.
+
+    Attributes:
+        video: Its entry; the URI is relative to the source.
+        bytes: Size of the file.
+        modified: Time of its last modification, in seconds since the epoch.
+        content: Computes the hexadecimal digest of its content, at least eight characters.
+    """
+
+    video: VideoSpec
+    bytes: int
+    modified: float
+    content: Callable[[], str]
+
+
+@dataclass
+class SyncPlan:
+    """Differences between a source and its domain.
+
+    Attributes:
+        new: Videos of files that the domain does not have.
+        changed: Videos of files whose content differs from the domain's.
+        recaptioned: New captions of videos whose file has not changed, by id.
+        outdated: Ids of videos whose file has a newer version in the domain.
+        vanished: Ids of videos whose file is gone.
+        unchanged: Number of files that the domain has.
+        rejected: Reasons of files that were rejected before and have not changed, by URI.
+    """
+
+    new: list[VideoSpec] = field(default_factory=list)
+    changed: list[VideoSpec] = field(default_factory=list)
+    recaptioned: dict[str, list[str]] = field(default_factory=dict)
+    outdated: list[str] = field(default_factory=list)
+    vanished: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    rejected: dict[str, str] = field(default_factory=dict)
+
+
+def plan_sync(
+    files: Sequence[SourceFile],
+    stored: Iterable[VideoSummary],
+    report_alive: Callable[[], object] = lambda: None,
+) -> SyncPlan:
+    """Compare files with the videos of a domain; videos that another command added are ignored.
+
+    A file is unchanged if its size is that of the stored video and it was not modified since the video was added;
+    otherwise its content decides. The captions of a source replace those of the domain; a source without captions of a
+    video leaves them as they are.
+
+    Args:
+        files: Files of the source.
+        stored: Videos of the domain.
+        report_alive: Called after each file.
+    """
+    versions: dict[str, list[VideoSummary]] = {}
+    for version in stored:
+        if _SYNCED_ID.match(version.id):
+            versions.setdefault(_key(version.id), []).append(version)
+    plan = SyncPlan()
+    seen: set[str] = set()
+    for file in files:
+        key = path_digest(file.video.uri)
+        seen.add(key)
+        _compare(plan, file, key, versions.get(key, []))
+        report_alive()
+    plan.vanished = [
+        video.id
+        for key, videos in versions.items()
+        if key not in seen
+        for video in videos
+        if video.status == "accepted"
+    ]
+    return plan
+
+
+def _compare(plan: SyncPlan, file: SourceFile, key: str, former: Sequence[VideoSummary]) -> None:
+    """Add a file to the plan; ``former`` are the stored versions of its path."""
+    current = _find_current(file, former)
+    if current is None:
+        video = file.video.model_copy(update={"id": _video_id(file, key)})
+        current = next((version for version in former if version.id == video.id), None)
+        if current is None:
+            (plan.changed if former else plan.new).append(video)
+            return
+    if current.status == "rejected":
+        plan.rejected[file.video.uri] = current.reason or ""
+        return
+    plan.unchanged += 1
+    if current.status == "accepted":
+        plan.outdated += [v.id for v in former if v.id != current.id and v.status != "pending"]
+        captions = list(dict.fromkeys(map(normalize_caption, file.video.captions)))
+        if captions and captions != list(dict.fromkeys(current.captions)):
+            plan.recaptioned[current.id] = captions
+
+
+def path_digest(uri: str) -> str:
+    """Digest of a path relative to the source, as in the ids of synced videos."""
+    return hashlib.blake2b(PurePosixPath(uri).as_posix().encode(), digest_size=8).hexdigest()
+
+
+def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummary]) -> list[str]:
+    """Ids of failed or cancelled appends of synced videos alone: deleted, their videos can be sent again."""
+    ended = {task.id for task in tasks if task.into is not None and task.state in ("failed", "cancelled")}
+    by_append: dict[str, list[VideoSummary]] = {}
+    for video in stored:
+        if video.task_id in ended:
+            by_append.setdefault(video.task_id, []).append(video)
+    return [
+        append for append, videos in by_append.items() if all(_SYNCED_ID.match(video.id) for video in videos)
+    ]
+
+
+def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> list[TaskDetails]:
+    """The domain and the ready domains that took over its appended videos, in the order in which they arrived."""
+    found = [domain]
+    for task in sorted(tasks, key=lambda task: task.position):
+        if task.state == "ready" and any(task.relearns == former.id for former in found):
+            found.append(task)
+    return found
+
+
+def _find_current(file: SourceFile, versions: Sequence[VideoSummary]) -> VideoSummary | None:
+    """The version that is the file according to size and time; None if its content must be compared."""
+    for version in reversed(versions):
+        added = version.added_at.timestamp() if version.added_at else 0.0
+        if version.bytes == file.bytes and file.modified < added - _CLOCK_TOLERANCE:
+            return version
+    return None
+
+
+def _video_id(file: SourceFile, key: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9._]+", "_", PurePosixPath(file.video.uri).stem)[:64] or "video"
+    return f"{stem}-{key}-{file.content()[:8]}"
+
+
+def _key(video_id: str) -> str:
+    match = _SYNCED_ID.match(video_id)
+    return match["path"] if match else ""

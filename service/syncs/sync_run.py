@@ -1,0 +1,156 @@
+"""A run of a registered sync, in a worker.
+
+Every step may be interrupted and repeated: the next run compares the source with the videos that are stored by then,
+those of unfinished appends included, and the ids of synced videos are unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from service.core import request_limits
+from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost
+from service.core.schemas import AppendSpec, SyncCounts, TaskDetails, TaskSpec, VideoSpec, VideoSummary
+from service.core.settings import settings
+from service.library import deletion, video_listing
+from service.syncs.registered_syncs import SyncRun, claim_run
+from service.syncs.source_listing import list_local_source, resolve_source
+from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
+from service.tasks import commands
+
+__all__ = ["MAX_APPENDED", "run_sync"]
+
+MAX_APPENDED = 1000  # videos per append, so that an append is searchable soon
+_PAGE = 1000  # videos
+_DELETIONS = 500  # videos per transaction
+
+log = structlog.get_logger(__name__)
+
+
+def run_sync(sync_id: str) -> None:
+    """Compare the source of a sync with its domain and send the differences, unless the sync is running already.
+
+    Errors are recorded with the sync; nothing is deleted if the source cannot be listed completely.
+    """
+    run = claim_run(sync_id)
+    if run is None:
+        return
+    try:
+        counts = _synchronize(run)
+    except LeaseLost as error:
+        log.info("sync_stopped", sync=sync_id, reason=str(error))
+    except (CinestrataError, OSError) as error:
+        text = _explain(error)
+        log.warning("sync_failed", sync=sync_id, name=run.name, error=text)
+        run.finish(None, text)
+    except Exception as error:
+        run.finish(None, f"The run failed ({type(error).__name__}); see the log of the worker.")
+        raise
+    else:
+        run.finish(counts)
+
+
+def _synchronize(run: SyncRun) -> SyncCounts | None:
+    """Send the differences; None while the domain is being learned."""
+    path = resolve_source(run.source)
+    base, files = list_local_source(path, run.captions_from_names)
+    domain = _find_domain(run)
+    if domain is None:
+        task = _create_domain(run, base, plan_sync(files, (), run.report_alive).new)
+        run.renew(task_id=task.id)
+        return SyncCounts(new=len(files))
+    run.renew(task_id=domain.id)
+    if domain.state in ("failed", "cancelled"):
+        raise Conflict(
+            f"The domain {domain.name!r} is {domain.state}: correct the cause, then POST /tasks/{domain.id}/retry, "
+            "or delete the task."
+        )
+    if domain.state != "ready":
+        return None  # the next run continues
+    domains = relearned_domains(commands.list_tasks(), domain)
+    stored = list(_stored_videos(domains))
+    abandoned = abandoned_appends(commands.list_tasks(), stored)
+    for append in abandoned:
+        deletion.delete_task(append)
+    plan = plan_sync(files, (video for video in stored if video.task_id not in abandoned), run.report_alive)
+    sent = [*plan.new, *plan.changed]
+    for start in range(0, len(sent), MAX_APPENDED):
+        run.renew()
+        _append(domains[-1], _placed(base, sent[start : start + MAX_APPENDED]))
+    return SyncCounts(
+        new=len(plan.new),
+        changed=len(plan.changed),
+        unchanged=plan.unchanged,
+        vanished=len(plan.vanished),
+        deleted=_delete(run, plan),
+        rejected=len(plan.rejected),
+    )
+
+
+def _find_domain(run: SyncRun) -> TaskDetails | None:
+    """The domain of a sync; None if it does not exist yet. A deleted domain is not created again."""
+    tasks = [task for task in commands.list_tasks() if task.into is None]
+    found = next((task for task in tasks if task.name == run.name), None)
+    if found is None and run.task_id is not None:
+        raise Conflict(
+            f"The domain {run.name!r} was deleted. Remove the sync with DELETE /syncs/{run.id}, or register it again."
+        )
+    return found
+
+
+def _create_domain(run: SyncRun, base: Path, videos: Sequence[VideoSpec]) -> TaskDetails:
+    limit = request_limits.MAX_VIDEOS_PER_TASK
+    try:
+        spec = TaskSpec(name=run.name, videos=_placed(base, videos[:limit]))
+    except ValidationError as error:
+        raise InvalidInput.from_pydantic(error.errors()) from None
+    return commands.create_task(spec, caller="sync").task
+
+
+def _append(domain: TaskDetails, videos: list[VideoSpec]) -> None:
+    try:
+        spec = AppendSpec(videos=videos)
+    except ValidationError as error:
+        raise InvalidInput.from_pydantic(error.errors()) from None
+    commands.append_videos(domain.id, spec, caller="sync")
+
+
+def _placed(base: Path, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
+    """Videos with their paths below the media root; a file outside keeps its absolute path, and is refused."""
+    root = settings().media_root.resolve()
+    paths = ((video, (base / video.uri).resolve()) for video in videos)
+    return [
+        video.model_copy(update={"uri": str(path.relative_to(root) if path.is_relative_to(root) else path)})
+        for video, path in paths
+    ]
+
+
+def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
+    """Videos of domains and of the appends to them."""
+    for domain in domains:
+        cursor: str | None = None
+        while True:
+            page = video_listing.list_videos(domain.id, cursor=cursor, limit=_PAGE)
+            yield from page.videos
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+
+
+def _delete(run: SyncRun, plan: SyncPlan) -> int:
+    """Delete former versions, whose newer version is searchable, and vanished videos by choice."""
+    gone = [*plan.outdated, *(plan.vanished if run.vanished == "delete" else ())]
+    for start in range(0, len(gone), _DELETIONS):
+        run.renew()
+        deletion.delete_videos(gone[start : start + _DELETIONS])
+    return len(gone)
+
+
+def _explain(error: CinestrataError | OSError) -> str:
+    if isinstance(error, InvalidInput) and error.errors:
+        return " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])
+    return str(error)

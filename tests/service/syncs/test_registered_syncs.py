@@ -1,0 +1,208 @@
+"""Registered syncs: runs that create a domain, append, delete and record errors, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Sync, Task, Video
+from service.core.errors import InvalidInput, LeaseLost, NotFound
+from service.core.schemas import SyncDetails, SyncSpec
+from service.core.settings import settings
+from service.syncs.registered_syncs import (
+    claim_run,
+    list_syncs,
+    register_sync,
+    remove_sync,
+    send_due_syncs,
+)
+from service.syncs.sync_run import run_sync
+from service.tasks import broker, commands
+
+
+@pytest.fixture(autouse=True)
+def messages(
+    tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Ids of the syncs that messages were sent for."""
+    settings_factory(tmp_path)
+    sent: list[str] = []
+    monkeypatch.setattr(broker, "send_sync", lambda sync: sent.append(sync) or True)
+    monkeypatch.setattr(broker, "send_probe", lambda task: True)
+    return sent
+
+
+@pytest.fixture
+def films() -> Path:
+    """A folder of two files below the media root."""
+    folder = settings().media_root / "films"
+    folder.mkdir()
+    for name in ("a", "b"):
+        write(folder, name)
+    return folder
+
+
+def write(folder: Path, name: str, content: str = "") -> None:
+    (folder / f"{name}.mp4").write_bytes((content or name).encode())
+
+
+def register(**fields: object) -> SyncDetails:
+    return register_sync(
+        SyncSpec.model_validate({"name": "films", "source": "films", "every_seconds": 900} | fields)
+    )
+
+
+def run(sync: SyncDetails) -> SyncDetails:
+    """The sync after a run."""
+    run_sync(sync.id)
+    return next(found for found in list_syncs() if found.id == sync.id)
+
+
+def finish(state: str = "ready") -> None:
+    """Give all unfinished tasks a final state, with all of their videos accepted or moved to their domain."""
+    with session_scope(write=True) as session:
+        for task in session.query(Task).filter(Task.finished_at.is_(None)):
+            task.state, task.finished_at = state, datetime.now(UTC)
+            if state == "ready":
+                task.learned_order = None if task.target_id else task.position
+                values = {"status": "accepted", "task_id": task.target_id or task.id, "bytes": 1}
+                session.execute(update(Video).where(Video.task_id == task.id).values(**values))
+
+
+def appends() -> list[int]:
+    """Numbers of videos of the appends."""
+    return [task.counts.videos for task in commands.list_tasks() if task.into]
+
+
+def test_domain_follows_its_source(films: Path, messages: list[str]) -> None:
+    sync = register(vanished="delete", captions_from_names=True)
+    assert messages == [sync.id]
+    created = run(sync)
+    assert (created.error, created.counts and created.counts.new) == (None, 2)
+    (task,) = commands.list_tasks()
+    assert (task.name, task.counts.videos) == ("films", 2)
+    assert run(sync).error is None  # the domain is being learned
+    assert len(commands.list_tasks()) == 1
+    finish()
+    assert run(sync).task_id == task.id
+
+    write(films, "c", "third")
+    (films / "a.mp4").unlink()
+    counts = run(sync).counts
+    assert counts is not None
+    assert (counts.new, counts.unchanged, counts.vanished, counts.deleted) == (1, 1, 1, 1)
+    assert appends() == [1]
+    again = run(sync).counts  # the append is unfinished, and its file is not sent again
+    assert again is not None
+    assert (again.new, again.unchanged, again.deleted) == (0, 2, 0)
+    assert appends() == [1]
+
+
+def test_failed_append_is_sent_again(films: Path) -> None:
+    sync = register()
+    run(sync)
+    finish()
+    write(films, "c")
+    run(sync)
+    failed = [task.id for task in commands.list_tasks() if task.into]
+    finish("failed")
+    run(sync)
+    assert appends() == [1]
+    assert [task.id for task in commands.list_tasks() if task.into] != failed
+
+
+def test_lost_source_deletes_nothing(films: Path) -> None:
+    sync = register(vanished="delete")
+    run(sync)
+    finish()
+    for name in ("a", "b"):
+        (films / f"{name}.mp4").unlink()
+    emptied = run(sync)
+    assert "no videos" in (emptied.error or "")
+    films.rmdir()
+    assert "films" in (run(sync).error or "")
+    (task,) = commands.list_tasks()
+    assert task.counts.videos == 2
+    films.mkdir()
+    for name in ("a", "b"):
+        write(films, name)
+    assert run(sync).error is None
+
+
+def test_deleted_domain_is_not_created_again(films: Path) -> None:
+    sync = register()
+    run(sync)
+    finish("cancelled")
+    run(sync)
+    (task,) = commands.list_tasks()
+    with session_scope(write=True) as session:
+        session.query(Video).delete()
+        session.query(Task).delete()
+    assert "was deleted" in (run(sync).error or "")
+    assert commands.list_tasks() == []
+    register()  # registered again: wanted
+    assert run(sync).error is None
+    assert [found.name for found in commands.list_tasks()] == [task.name]
+
+
+def test_one_run_at_a_time(films: Path) -> None:
+    sync = register()
+    first = claim_run(sync.id)
+    assert first is not None
+    assert list_syncs()[0].running
+    assert claim_run(sync.id) is None
+    run_sync(sync.id)
+    assert commands.list_tasks() == []
+    with session_scope(write=True) as session:  # the worker died
+        session.execute(update(Sync).values(lease_expires_at=datetime.now(UTC) - timedelta(seconds=1)))
+    assert run(sync).error is None
+    with pytest.raises(LeaseLost):
+        first.renew()
+    first.finish(None, "late")
+    assert list_syncs()[0].error is None
+
+
+def test_due_syncs_are_sent_once(films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = register()
+    assert send_due_syncs() == 0
+    assert list_syncs()[0].next_run_at > datetime.now(UTC) + timedelta(seconds=800)
+    with session_scope(write=True) as session:
+        session.execute(update(Sync).values(next_run_at=datetime.now(UTC) - timedelta(seconds=1)))
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "send_sync", lambda sync: False)  # the broker is unreachable
+        assert send_due_syncs() == 0
+    assert send_due_syncs() == 1
+    assert messages == [sync.id, sync.id]
+
+
+def test_removed_sync_ends(films: Path) -> None:
+    sync = register()
+    running = claim_run(sync.id)
+    assert running is not None
+    remove_sync(sync.id)
+    with pytest.raises(LeaseLost):
+        running.renew()
+    assert list_syncs() == []
+    with pytest.raises(NotFound):
+        remove_sync(sync.id)
+    run_sync(sync.id)
+
+
+@pytest.mark.parametrize("source", ["../elsewhere", "/etc", "missing", "s3://bucket/films", "a\0b"])
+def test_source_outside_of_the_media_root_is_refused(source: str, films: Path) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        register(source=source)
+    assert refused.value.errors[0].field == "source"
+
+
+def test_registration_replaces_the_sync_of_a_name(films: Path) -> None:
+    first = register()
+    second = register(every_seconds=60, vanished="delete")
+    assert (second.id, second.every_seconds, second.vanished) == (first.id, 60, "delete")
+    assert len(list_syncs()) == 1

@@ -1,0 +1,148 @@
+"""Plans of a sync: new, changed, recaptioned, unchanged, vanished and rejected files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from media import content_hash
+from service.core.errors import InvalidInput
+from service.core.schemas import VideoSpec, VideoSummary
+from service.syncs.source_listing import local_files
+from service.syncs.sync_plan import SourceFile, SyncPlan, plan_sync
+
+ADDED = datetime(2026, 1, 2, tzinfo=UTC)
+BEFORE, AFTER = ADDED.timestamp() - 3600, ADDED.timestamp() + 3600
+NAMES = ("a.mp4", "inner/Küche 1.mp4")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with two files that were last modified before the domain was synced."""
+    for name in NAMES:
+        write(tmp_path, name, name.encode(), BEFORE)
+    return tmp_path
+
+
+def write(folder: Path, uri: str, content: bytes, modified: float) -> None:
+    path = folder / uri
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (modified, modified))
+
+
+def listed(folder: Path, names: Sequence[str] = NAMES, captions: Sequence[str] = ()) -> list[SourceFile]:
+    return list(local_files(folder, [VideoSpec(uri=name, captions=list(captions)) for name in names]))
+
+
+def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
+    """The stored video of a file, as the service lists it."""
+    path = folder / video.uri
+    return VideoSummary.model_validate(
+        {
+            "id": video.id,
+            "task_id": "tsk_1",
+            "uri": "uploads/x.mp4",
+            "status": "accepted",
+            "reason": None,
+            "captions": video.captions,
+            "effective_split": None,
+            "metadata": {},
+            "content_hash": content_hash(path),
+            "bytes": path.stat().st_size,
+            "duration": 1.0,
+            "added_at": ADDED,
+            "thumbnail_url": "",
+            "stream_url": "",
+        }
+        | fields
+    )
+
+
+def synced(folder: Path, **fields: object) -> list[VideoSummary]:
+    """The stored videos after a first sync of all files."""
+    return [stored(video, folder, **fields) for video in plan_sync(listed(folder), ()).new]
+
+
+def summary(plan: SyncPlan) -> tuple[int, int, int, int, int]:
+    """Numbers of new, changed, outdated, vanished and unchanged videos."""
+    return len(plan.new), len(plan.changed), len(plan.outdated), len(plan.vanished), plan.unchanged
+
+
+def test_first_sync_sends_everything_and_the_second_nothing(folder: Path) -> None:
+    plan = plan_sync(listed(folder), ())
+    assert summary(plan) == (2, 0, 0, 0, 0)
+    assert all(video.id and video.id.isascii() for video in plan.new)
+    assert summary(plan_sync(listed(folder), synced(folder))) == (0, 0, 0, 0, 2)
+
+
+def test_unchanged_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    videos = synced(folder)
+    monkeypatch.setattr(
+        "service.syncs.source_listing.content_hash", lambda path: pytest.fail("the file was read")
+    )
+    assert summary(plan_sync(listed(folder), videos)) == (0, 0, 0, 0, 2)
+
+
+def test_touched_file_with_the_same_content_is_unchanged(folder: Path) -> None:
+    videos = synced(folder)
+    os.utime(folder / NAMES[0], (AFTER, AFTER))
+    assert summary(plan_sync(listed(folder), videos)) == (0, 0, 0, 0, 2)
+
+
+def test_changed_file_is_replaced_after_its_new_version_is_accepted(folder: Path) -> None:
+    """The former version stays until the new one is searchable, also over an interruption."""
+    videos = synced(folder)
+    write(folder, "a.mp4", b"another content", AFTER)
+    plan = plan_sync(listed(folder), videos)
+    assert summary(plan) == (0, 1, 0, 0, 1)
+    (changed,) = plan.changed
+    pending = stored(changed, folder, status="pending", bytes=None, content_hash=None)
+    assert summary(plan_sync(listed(folder), [*videos, pending])) == (0, 0, 0, 0, 2)
+    accepted = plan_sync(listed(folder), [*videos, stored(changed, folder)])
+    assert (accepted.outdated, accepted.unchanged) == ([videos[0].id], 2)
+
+
+def test_vanished_file_is_reported(folder: Path) -> None:
+    videos = synced(folder)
+    plan = plan_sync(listed(folder, NAMES[1:]), videos)
+    assert (plan.vanished, plan.unchanged) == ([videos[0].id], 1)
+
+
+def test_rejected_file_is_sent_again_only_when_it_changes(folder: Path) -> None:
+    videos = synced(folder, status="rejected", reason="It is empty.", bytes=None, content_hash=None)
+    plan = plan_sync(listed(folder), videos)
+    assert (summary(plan), plan.rejected) == (
+        (0, 0, 0, 0, 0),
+        dict.fromkeys(NAMES, "It is empty."),
+    )
+    write(folder, "a.mp4", b"repaired", AFTER)
+    assert summary(plan_sync(listed(folder), videos)) == (0, 1, 0, 0, 0)
+
+
+def test_videos_of_other_commands_are_ignored(folder: Path) -> None:
+    other = stored(VideoSpec(uri=NAMES[0], id="my-video"), folder)
+    assert summary(plan_sync(listed(folder), [other])) == (2, 0, 0, 0, 0)
+
+
+def test_captions_of_the_source_replace_others(folder: Path) -> None:
+    """White space makes no difference, and a source without captions leaves those of the domain."""
+    videos = synced(folder, captions=["a cat"])
+    assert plan_sync(listed(folder), videos).recaptioned == {}
+    assert plan_sync(listed(folder, captions=["a  cat"]), videos).recaptioned == {}
+    plan = plan_sync(listed(folder, NAMES[:1], captions=["a dog", "a dog"]), videos)
+    assert plan.recaptioned == {videos[0].id: ["a dog"]}
+    assert plan.unchanged == 1
+
+
+def test_missing_files_and_given_ids_are_refused_by_name(folder: Path) -> None:
+    with pytest.raises(InvalidInput) as missing:
+        listed(folder, ["a.mp4", "gone.mp4"])
+    assert "gone.mp4" in missing.value.errors[0].message
+    with pytest.raises(InvalidInput) as named:
+        list(local_files(folder, [VideoSpec(uri="a.mp4", id="mine")]))
+    assert "'mine'" in named.value.errors[0].message
