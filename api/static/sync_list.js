@@ -12,7 +12,13 @@ export async function refreshSyncs() {
   const syncs = await api("/syncs");
   $("syncs-section").hidden = !syncs.length;
   const failed = syncs.filter((sync) => sync.error).length;
-  setText($("syncs-note"), failed ? `${count(failed, "sync")} failed` : count(syncs.length, "folder"),
+  setText($("syncs-note"), failed ? `${count(failed, "sync")} failed` : count(syncs.length, "folder"));
+  $("syncs").tBodies[0].replaceChildren(...syncs.map(syncRow));
+}
+
+function syncRow(sync) {
+  const remove = button("Remove", () => removeSync(sync), {
+    "aria-label": `Remove the sync of ${sync.name}; its videos stay`,
     title: "The domain no longer follows the folder; its videos stay",
   });
   const error = sync.error ? el("div", { className: "wrong", textContent: sync.error }) : null;
