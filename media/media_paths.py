@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from media.errors import MediaError
+from media.sources.source_uris import redact_uri
 
 __all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri", "staged_files", "staged_path"]
 
@@ -36,9 +37,12 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
                 f"{uri!r} has a ? or # in it; write %3F or %23 where they belong to the name, else leave them out"
             )
         if parts.netloc not in ("", "localhost"):
-            raise MediaError(f"{uri!r} names another machine; give a file below the media root")
+            raise MediaError(f"{redact_uri(uri)!r} names another machine; give a file below the media root")
     elif "://" in uri:
-        raise MediaError(f"{uri!r} is not a local file; put it below the media root and give its path there")
+        raise MediaError(
+            f"{redact_uri(uri)!r} is not a local file, and its protocol is none of s3, gs, https and http; put the "
+            "file below the media root and give its path there"
+        )
     if "\0" in text or not text:
         raise MediaError(f"{uri!r} is not a path")
     try:

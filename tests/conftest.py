@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import httpx
 import pytest
 import redis
 import structlog
@@ -20,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from sqlalchemy import create_engine, make_url, text
 
 from tests.milvus import Milvus, fresh_milvus
+from tests.web_files import WebFiles
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
@@ -149,6 +151,46 @@ def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
 def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
     """A Milvus that the tests of a module share; each test uses collections of its own. See :mod:`tests.milvus`."""
     with fresh_milvus(tmp_path_factory.mktemp("milvus")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """URL of a real S3 server in this process."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Client of the S3 server, which processes of the test use, too; the server is empty."""
+    import boto3
+    import s3fs
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    httpx.post(f"{s3_url}/moto-api/reset").raise_for_status()
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield boto3.client("s3")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def web_files() -> Iterator[WebFiles]:
+    """A real web server whose files and errors the test defines."""
+    with WebFiles() as server:
         yield server
 
 

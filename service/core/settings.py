@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from index.milvus.milvus_address import MilvusIndex, without_password
 from index.scanning.search_options import EXACT_ROWS, Device
+from media.sources.object_store import missing_package
+from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
 from service.core.method_names import METHOD_NAMES
@@ -143,6 +145,8 @@ class Settings(BaseSettings):
     # Locations
     data_dir: Path = Path("cinestrata-data")
     media_root: Path = Path()  # root folder of videos that are named by path; default data_dir/media
+    # prefixes of the remote videos that tasks may name, such as s3://bucket/videos/; default: none
+    sources: Annotated[tuple[str, ...], NoDecode] = ()
     # URLs may contain passwords, so the representation of the settings omits them.
     database_url: str = Field(
         default="", repr=False
@@ -220,6 +224,20 @@ class Settings(BaseSettings):
     def _drop_empty_key(cls, value: SecretStr | None) -> SecretStr | None:
         return _nonempty_secret(value)
 
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _split_sources(cls, value: object) -> object:
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("sources")
+    @classmethod
+    def _validate_sources(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            prefix = SourcePrefix.parse(text)
+            if prefix.root is not None and (package := missing_package(prefix.root.scheme)):
+                raise ValueError(f"{text!r} needs {package}: pip install 'cinestrata[{prefix.root.scheme}]'")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_variables(cls, values: Any) -> Any:
@@ -288,6 +306,11 @@ class Settings(BaseSettings):
     def cache_dir(self) -> Path:
         """Folder of sampled frames; may be deleted at any time."""
         return self.data_dir / "cache" / "frames"
+
+    @property
+    def sources_dir(self) -> Path:
+        """Folder of remote videos while they are processed; may be deleted while no process runs."""
+        return self.data_dir / "cache" / "sources"
 
     @property
     def checkpoints_dir(self) -> Path:

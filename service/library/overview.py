@@ -45,7 +45,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> LibraryOverview:
         releases = session.scalars(select(Release).order_by(Release.learned_order)).all()
         leases = session.scalars(
             select(Task)
-            .where(Task.state.in_(ACTIVE_STATES), Task.lease_expires_at >= at)
+            .where(Task.state.in_(ACTIVE_STATES), Task.lease_owner.is_not(None), Task.lease_expires_at >= at)
             .order_by(Task.position)
         ).all()
     reasons = dict(errors) | {

@@ -1,14 +1,41 @@
-"""Local files of videos, for probing and embedding, whatever the source of the video is."""
+"""Access to the content of videos, whatever their source: local folders, web servers, object stores."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 
+from media import MediaError
+from media.sources.downloading import DownloadLimits, downloaded
+from media.sources.media_source import ByteRange, ListedFile, MediaSource, RemoteStream
+from media.sources.object_store import ObjectStore
+from media.sources.source_cache import SourceCache
+from media.sources.source_errors import SourceOutage
+from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix, is_source_uri
+from media.sources.web_server import WebServer
+from service.core import request_limits
+from service.core.errors import DataFolderNotWritable, SourceUnavailable
+from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 
-__all__ = ["local_video"]
+__all__ = ["check_video_uri", "list_source", "local_video", "open_remote_video"]
+
+MAX_DOWNLOADED_BYTES = 16 * 1024**3  # files of all workers of the data folder together
+
+
+def check_video_uri(uri: str) -> None:
+    """Check that a URI names a local file, or a file of an allowed source, without a request to the source.
+
+    Raises:
+        MediaError: The URI is malformed, its source is not allowed, or its local file does not exist.
+    """
+    if is_source_uri(uri):
+        _parse_file(uri)
+    else:
+        resolve_video_path(uri)
 
 
 @contextmanager
@@ -21,5 +48,73 @@ def local_video(uri: str) -> Iterator[Path]:
     Raises:
         MediaError: The video cannot be used; probing rejects it.
         SourceUnavailable: The source of the video cannot be reached at the moment; the video must not be rejected.
+        DataFolderNotWritable: The cache of sources cannot be written.
     """
-    yield resolve_video_path(uri)
+    if not is_source_uri(uri):
+        yield resolve_video_path(uri)
+        return
+    parsed = _parse_file(uri)
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(
+                downloaded(
+                    _source(parsed),
+                    parsed,
+                    SourceCache(settings().sources_dir, MAX_DOWNLOADED_BYTES),
+                    DownloadLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
+                )
+            )
+        except SourceOutage as outage:
+            raise SourceUnavailable(outage.reason) from outage
+        except OSError as error:
+            raise DataFolderNotWritable(settings().sources_dir, error) from error
+        yield path
+
+
+@contextmanager
+def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream]:
+    """The content of a remote video, or of a range of it, as a stream.
+
+    Raises:
+        MediaError: The video does not exist any more, or its source is not allowed.
+        SourceOutage: The source cannot be reached at the moment.
+    """
+    parsed = _parse_file(uri)
+    with _source(parsed).open(parsed, part) as stream:
+        yield stream
+
+
+def list_source(folder: SourceUri) -> list[ListedFile]:
+    """All files below a folder of an object store.
+
+    Raises:
+        MediaError: The folder cannot be listed: it is on a web server, or access is denied.
+        SourceOutage: The store cannot be reached, or the bucket does not exist.
+    """
+    if folder.port is not None:
+        raise MediaError(
+            f"{folder.shown} is on a web server, which cannot be listed; name a manifest of its files"
+        )
+    return ObjectStore().list_files(folder)
+
+
+def _parse_file(uri: str) -> SourceUri:
+    parsed = SourceUri.parse(uri)
+    parsed.require_file()
+    find_prefix(parsed, _allowed_prefixes(settings().sources))
+    return parsed
+
+
+@lru_cache(maxsize=4)
+def _allowed_prefixes(sources: tuple[str, ...]) -> tuple[SourcePrefix, ...]:
+    return tuple(map(SourcePrefix.parse, sources))
+
+
+def _source(uri: SourceUri) -> MediaSource:
+    return ObjectStore() if uri.port is None else _web_server(settings().sources, os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _web_server(sources: tuple[str, ...], pid: int) -> WebServer:
+    """Web servers with their open connections, which a forked process must not share."""
+    return WebServer(partial(find_prefix, allowed=_allowed_prefixes(sources)))

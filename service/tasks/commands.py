@@ -208,7 +208,7 @@ def cancel_task(task_id: str) -> TaskDetails:
                 raise Conflict(
                     f"The shard of task {task_id} is already published; the task is about to be ready."
                 )
-            if task.lease_expires_at is None or task.lease_expires_at < now(session):
+            if task.lease_owner is None or (task.lease_expires_at or now(session)) <= now(session):
                 set_state(session, task, "cancelled")
             elif not task.cancel_requested:
                 task.cancel_requested = True

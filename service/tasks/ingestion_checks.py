@@ -17,7 +17,7 @@ from service.core.method_names import METHOD_NAMES
 from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.storage.library_backbone import default_method
-from service.storage.library_paths import resolve_video_path
+from service.storage.video_access import check_video_uri
 
 __all__ = [
     "AppendRecord",
@@ -174,7 +174,7 @@ def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:
         yield FieldError(field, "The path contains a control character.", "Remove it.")
         return
     try:
-        resolve_video_path(uri)
+        check_video_uri(uri)
     except MediaError as error:
         yield FieldError(field, f"{error.reason}.")
     except (OSError, ValueError):

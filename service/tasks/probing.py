@@ -10,11 +10,12 @@ from pathlib import Path
 from sqlalchemy import select
 
 from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
+from media.sources.source_uris import redact_uri
 from models.backbones.backbone_loading import FrameSpec, frame_spec
 from service.catalog.tables import Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.core import request_limits
-from service.core.errors import DataFolderNotWritable
+from service.core.errors import DataFolderNotWritable, SourceUnavailable
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.data_folder import require_writable
@@ -27,6 +28,8 @@ from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
 __all__ = ["probe"]
+
+_MAX_OUTAGES = 3  # videos whose source is unavailable, until the rest of the task is postponed, too
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def _probe_videos(claim: Claim) -> None:
     spec = frame_spec(library_backbone(), settings().frames)
     pending, hashes, total = _load_videos(claim, spec)
     done, started = total - len(pending), time.monotonic()
+    outages: list[SourceUnavailable] = []
     with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
         for number, video in enumerate(pending):
             elapsed = time.monotonic() - started
@@ -70,7 +74,14 @@ def _probe_videos(claim: Claim) -> None:
                 videos_per_second=number / elapsed if number else None,
                 eta_seconds=elapsed / number * (len(pending) - number) if number else None,
             )
-            _probe_video(claim, decoder, spec, video, hashes)
+            try:
+                _probe_video(claim, decoder, spec, video, hashes)
+            except SourceUnavailable as error:  # the video stays pending; others may have another source
+                outages.append(error)
+                if len(outages) == _MAX_OUTAGES:
+                    raise
+    if outages:
+        raise outages[0]
     claim.progress("probing", 1.0, done=total, total=total)
 
 
@@ -118,14 +129,14 @@ def _read_video(
 ) -> VideoInfo:
     """Hash and decode a file; raises MediaError if it cannot be used, or if an accepted video has the same content."""
     try:
-        decoder.limits.check_file(path, video.uri)
+        decoder.limits.check_file(path, redact_uri(video.uri))
         digest = content_hash(path)
     except FileNotFoundError as error:
         raise MediaError("The file does not exist any more.") from error
     except OSError as error:
         raise MediaError(f"The file cannot be read ({error.strerror or type(error).__name__}).") from error
     if digest in hashes:
-        raise MediaError(SAME_CONTENT + hashes[digest])
+        raise MediaError(SAME_CONTENT + redact_uri(hashes[digest]))
     info = _decode(decoder, spec, path, video)
     if info.content_hash != digest:
         raise MediaError("The file changed while it was read.")
@@ -138,7 +149,7 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingV
             path,
             frames=spec.frames,
             size=spec.size,
-            name=video.uri,
+            name=redact_uri(video.uri),
             thumbnail=library_paths.thumbnail_path(video.id),
             cache=settings().cache_dir,
         )
@@ -165,7 +176,12 @@ def _reject(claim: Claim, video: _PendingVideo, reason: str) -> None:
         if row is None:  # deleted during decoding
             return
         row.status, row.reason, row.content_hash = "rejected", reason, None
-        record(session, claim.task.id, "rejected", {"uri": video.uri, "video_id": video.id, "reason": reason})
+        record(
+            session,
+            claim.task.id,
+            "rejected",
+            {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
+        )
 
 
 def _finish(claim: Claim) -> None:

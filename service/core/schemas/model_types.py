@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+
+from media.sources.source_uris import redact_uri
 
 __all__ = [
     "Gallery",
@@ -14,6 +16,7 @@ __all__ = [
     "RequestModel",
     "ResponseModel",
     "Scalar",
+    "ShownUri",
     "Split",
     "State",
     "Uri",
@@ -28,6 +31,7 @@ Scalar = bool | int | float | str | None
 Name = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9 ._-]+$")]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+ShownUri = Annotated[str, AfterValidator(redact_uri)]  # queries of URLs may contain tokens
 
 
 class RequestModel(BaseModel):

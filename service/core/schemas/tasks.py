@@ -13,6 +13,7 @@ from service.core.schemas.model_types import (
     RequestModel,
     ResponseModel,
     Scalar,
+    ShownUri,
     Split,
     State,
     Uri,
@@ -36,7 +37,9 @@ __all__ = [
 class VideoSpec(RequestModel):
     """A video of a new task."""
 
-    uri: Uri = Field(description="Path below the media root, or its file:// URI.")
+    uri: Uri = Field(
+        description="Path below the media root, its file:// URI, or an s3, gs or https URI of an allowed source."
+    )
     captions: list[str] = Field(default_factory=list, description="Captions of the video.")
     id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")
     split: Split | None = Field(
@@ -111,6 +114,10 @@ class TaskProgress(ResponseModel):
     epochs: int | None = None
     loss: float | None = None
     videos_per_second: float | None = None
+    outages: int | None = Field(
+        default=None,
+        description="Attempts in a row that ended because the source of the videos was unavailable.",
+    )
     unmeasured: str | None = Field(
         default=None, description="For a ready task: reason why the recall matrix has no row of its release."
     )
@@ -124,7 +131,7 @@ class TaskProgress(ResponseModel):
 class RejectedVideo(ResponseModel):
     """A rejected video with the reason."""
 
-    uri: str
+    uri: ShownUri
     reason: str
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, Split
+from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, ShownUri, Split
 
 __all__ = ["DeletionRequest", "DeletionResult", "VideoDetails", "VideoMoment", "VideoPage", "VideoSummary"]
 
@@ -25,7 +25,7 @@ class VideoDetails(ResponseModel):
     id: str
     task: str
     task_id: str
-    uri: str
+    uri: ShownUri
     status: Literal["pending", "accepted", "rejected"]
     reason: str | None
     captions: list[str]
@@ -53,7 +53,7 @@ class VideoSummary(ResponseModel):
 
     id: str
     task_id: str = Field(description="Task of the video: its domain, or an append that is not published yet.")
-    uri: str
+    uri: ShownUri
     status: Literal["pending", "accepted", "rejected"]
     reason: str | None
     captions: list[str]

@@ -25,6 +25,7 @@ from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Task
 from service.core.errors import (
     CinestrataError,
     LeaseLost,
+    SourceUnavailable,
     TaskCancelled,
     TaskInterruption,
     Unavailable,
@@ -35,6 +36,7 @@ from service.core.settings import settings
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.publishing import AppendPublication, Publication
 from service.tasks.lifecycle.shutdown import is_stopping
+from service.tasks.lifecycle.source_outages import postpone
 from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
 from service.tasks.task_events import record
 
@@ -90,6 +92,7 @@ class Claim:
     - ``LeaseLost``: nothing is written; another worker owns the task.
     - ``TaskCancelled``: the task is cancelled.
     - ``WorkerStopping`` or a signal: the task is given back; the attempt does not count.
+    - ``SourceUnavailable``: the task is given back and repeated after a pause.
     - ``Unavailable``: the task is given back; the attempt counts.
     - Other exceptions: the task fails, with the text of the exception as its error.
 
@@ -348,6 +351,10 @@ class Claim:
             self.cancel()
         elif isinstance(error, TaskInterruption) or not isinstance(error, Exception):
             self.release()
+        elif isinstance(error, SourceUnavailable):
+            with self.transaction() as session:
+                task = lock_owned_task(session, self.task.id, self.token)
+                postpone(session, task, self.task.progress, error)
         elif isinstance(error, (Unavailable, SQLAlchemyError)):
             log.warning("task_released", task=self.task.id, exc_info=error)
             self.release(count_attempt=True)

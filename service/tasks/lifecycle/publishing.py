@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from media.sources.source_uris import redact_uri
 from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
@@ -269,13 +270,13 @@ class AppendPublication:
             )
         ).all()
         for video in videos:
-            reason = SAME_CONTENT + known[video.content_hash or ""]
+            reason = SAME_CONTENT + redact_uri(known[video.content_hash or ""])
             video.status, video.reason, video.content_hash = "rejected", reason, None
             record(
                 session,
                 self._append.id,
                 "rejected",
-                {"uri": video.uri, "video_id": video.id, "reason": reason},
+                {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
             )
         session.flush()
         return [video.vector_id for video in videos]

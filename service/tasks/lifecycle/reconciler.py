@@ -142,5 +142,6 @@ def _settle(session: Session, task: Task) -> str:
         )
         return "failed"
     clear_lease(task)
-    record_lost_worker(session, task.id, owner, published=False)
+    if owner is not None:  # otherwise the pause of an unavailable source ended
+        record_lost_worker(session, task.id, owner, published=False)
     return "recovered"

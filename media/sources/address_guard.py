@@ -1,0 +1,138 @@
+"""Connections to checked addresses only, so that a URL cannot reach the server's own network.
+
+The name of a host is resolved once per connection, all of its addresses are checked, and the connection is opened to
+one of these addresses. A name server that answers differently a moment later (DNS rebinding) has no effect, and neither
+has the notation of an address (decimal, octal, IPv6 with an embedded IPv4 address), because the resolver's result is
+checked and not the text of the URL.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpcore
+
+from media.errors import MediaError
+from media.sources.source_errors import SourceOutage
+
+__all__ = ["GuardedNetwork", "is_private_address", "is_public_address"]
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolver = Callable[[str, int], Iterable[str]]
+
+# Services of clouds that give credentials to every process of a machine, outside of the link-local ranges.
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
+    )
+)
+_NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+_COMPATIBLE = ipaddress.IPv6Network("::/96")
+_SHARED = ipaddress.IPv4Network("100.64.0.0/10")
+_UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
+
+
+def is_public_address(address: Address) -> bool:
+    """Whether an address belongs to a host of the public internet."""
+    return all(
+        each.is_global
+        and not each.is_multicast
+        and not (isinstance(each, ipaddress.IPv6Address) and each.is_site_local)
+        and each not in _METADATA
+        for each in _with_embedded(address)
+    )
+
+
+def is_private_address(address: Address) -> bool:
+    """Whether an address belongs to a host of a private network or to this machine.
+
+    Metadata services, link-local, multicast and reserved addresses are neither public nor private: nothing allows them.
+    """
+    return all(each not in _METADATA and _is_local(each) for each in _with_embedded(address))
+
+
+def _is_local(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv4Address):
+        is_rfc1918 = address.is_private and not (
+            address.is_reserved or address in ipaddress.IPv4Network("0.0.0.0/8")
+        )
+        return address.is_loopback or ((is_rfc1918 or address in _SHARED) and not address.is_link_local)
+    return address.is_loopback or address in _UNIQUE_LOCAL
+
+
+def _with_embedded(address: Address) -> list[Address]:
+    """The address that decides: IPv4 addresses in mapped, translated and tunneled form are checked, too."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    last_bits = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if any(address in network for network in _NAT64):
+        return [last_bits]
+    if address in _COMPATIBLE and int(address) > 1:
+        return [address, last_bits]
+    if address.sixtofour is not None:
+        return [address, address.sixtofour]
+    if address.teredo is not None:
+        return [address, *address.teredo]
+    return [address]
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+class GuardedNetwork(httpcore.NetworkBackend):
+    """Network of an HTTP client that connects to allowed addresses only.
+
+    Attributes:
+        allows_private: Whether hosts of private networks and of this machine are allowed, in addition to public ones.
+    """
+
+    def __init__(self, allows_private: bool, resolve: Resolver = _resolve) -> None:
+        self.allows_private = allows_private
+        self._resolve = resolve
+        self._network = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """Resolve a host, check its addresses, and connect to the first that accepts the connection.
+
+        Raises:
+            MediaError: An address of the host is not allowed.
+            SourceOutage: The host cannot be resolved.
+            httpcore.ConnectError, httpcore.ConnectTimeout: No address accepts the connection.
+        """
+        try:
+            # A zone (%eth0) belongs to link-local addresses, which are refused with and without it.
+            addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in self._resolve(host, port)]
+        except (OSError, UnicodeError, ValueError) as error:
+            raise SourceOutage(f"The host {host!r} cannot be resolved.") from error
+        for address in addresses:
+            if not (is_public_address(address) or (self.allows_private and is_private_address(address))):
+                raise MediaError(
+                    f"the host {host!r} has an address that is not public; an operator can allow hosts of private "
+                    "networks with private+ in CINESTRATA_SOURCES"
+                )
+        failure: Exception = httpcore.ConnectError("the host has no address")
+        for address in addresses:
+            try:
+                return self._network.connect_tcp(str(address), port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        """Refuse: a URL names no socket of this machine."""
+        raise httpcore.UnsupportedProtocol("Unix sockets are not allowed.")

@@ -1,0 +1,168 @@
+"""Objects of S3 and Google Cloud Storage, through fsspec.
+
+Credentials, endpoints and proxies are those of the libraries' environment (``AWS_…``, ``FSSPEC_S3_…``,
+``GOOGLE_APPLICATION_CREDENTIALS``). The texts of their errors, which may contain parts of requests, are not passed on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from media.errors import MediaError
+from media.sources.media_source import ByteRange, ListedFile, RemoteStream
+from media.sources.source_errors import InconsistentFile, SourceOutage
+from media.sources.source_uris import SourceUri
+from media.sources.web_server import RangeNotSatisfiable
+
+__all__ = ["ObjectStore", "missing_package"]
+
+_BLOCK = 8 * 1024**2  # bytes per request
+_BLOCK_SECONDS = 45.0  # per request, including its repetitions by the library
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 3}}},
+    "gs": {},
+}
+# Codes of S3 about the credentials of the server, not about one object.
+_CREDENTIAL_CODES = frozenset(
+    {
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidToken",
+        "NotSignedUp",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
+
+
+def missing_package(scheme: str) -> str | None:
+    """The package that a scheme needs and that is not installed; None if nothing is missing."""
+    package = _PACKAGES.get(scheme)
+    return package if package is not None and find_spec(package) is None else None
+
+
+class ObjectStore:
+    """Objects of buckets."""
+
+    @contextmanager
+    def open(self, uri: SourceUri, part: ByteRange | None = None) -> Iterator[RemoteStream]:
+        """Open an object; see :class:`MediaSource`. The object is checked for changes at its end."""
+        store = _filesystem(uri)
+        size, version = _stat(store, uri)
+        start, stop = _bounds(uri, part, size)
+        yield RemoteStream(
+            _blocks(store, uri, start, stop, version), size, start, stop - start, part is not None, version
+        )
+
+    def list_files(self, folder: SourceUri) -> list[ListedFile]:
+        """All objects below a folder, in order of their names.
+
+        Raises:
+            MediaError: The server's credentials do not allow the listing.
+            SourceOutage: The bucket does not exist, or the store cannot be reached.
+        """
+        store = _filesystem(folder)
+        base = f"{folder.host}/{folder.key}".rstrip("/") + "/"
+        with _named_failures(store, folder):
+            found = store.find(base, detail=True)
+            if not found and not store.exists(folder.host):
+                raise SourceOutage(f"The bucket {folder.origin} does not exist.")
+        return [
+            ListedFile(name[len(base) :], int(entry["size"] or 0), _version(entry))
+            for name, entry in sorted(found.items())
+            if entry["type"] == "file" and name.startswith(base) and name != base
+        ]
+
+
+def _filesystem(uri: SourceUri) -> Any:
+    if package := missing_package(uri.scheme):
+        raise SourceOutage(
+            f"{uri.origin} needs the package {package}: pip install 'cinestrata[{uri.scheme}]' on this machine."
+        )
+    import fsspec  # slow together with its drivers
+
+    return fsspec.filesystem(uri.scheme, use_listings_cache=False, **_OPTIONS[uri.scheme])
+
+
+def _stat(store: Any, uri: SourceUri) -> tuple[int, str]:
+    """Size and version of an object."""
+    with _named_failures(store, uri):
+        entry = store.info(f"{uri.host}/{uri.key}", timeout=_BLOCK_SECONDS)
+    if entry["type"] != "file":
+        raise MediaError(f"{uri.shown} is a folder; name a file")
+    return int(entry["size"] or 0), _version(entry)
+
+
+def _version(entry: dict[str, Any]) -> str:
+    keys = ("ETag", "etag", "generation", "VersionId", "LastModified", "mtime", "updated")
+    return ":".join(str(entry[key]) for key in keys if entry.get(key))
+
+
+def _bounds(uri: SourceUri, part: ByteRange | None, size: int) -> tuple[int, int]:
+    if part is None:
+        return 0, size
+    if part.first is None:
+        start, stop = max(0, size - (part.last or 0)), size
+    else:
+        start, stop = part.first, size if part.last is None else min(part.last + 1, size)
+    if start >= stop:
+        raise RangeNotSatisfiable(f"{uri.shown} has no byte of the requested range")
+    return start, stop
+
+
+def _blocks(store: Any, uri: SourceUri, start: int, stop: int, version: str) -> Iterator[bytes]:
+    for first in range(start, stop, _BLOCK):
+        last = min(first + _BLOCK, stop)
+        with _named_failures(store, uri):
+            block = store.cat_file(f"{uri.host}/{uri.key}", start=first, end=last, timeout=_BLOCK_SECONDS)
+        if len(block) != last - first:
+            raise InconsistentFile(f"{uri.shown} ends early: the file changes while it is read")
+        yield block
+    if _stat(store, uri)[1] != version:
+        raise InconsistentFile(f"{uri.shown} changes while it is read")
+
+
+@contextmanager
+def _named_failures(store: Any, uri: SourceUri) -> Iterator[None]:
+    """Raise MediaError for errors about one object, and SourceOutage for all others."""
+    started = time.monotonic()
+    try:
+        yield
+    except (MediaError, SourceOutage):
+        raise
+    except FileNotFoundError as error:
+        if not _has_bucket(store, uri.host):
+            raise SourceOutage(f"The bucket {uri.origin} does not exist, or cannot be reached.") from error
+        raise MediaError(f"{uri.shown} does not exist in its bucket") from error
+    except Exception as error:
+        code = _error_code(error)
+        if code in _CREDENTIAL_CODES or type(error).__name__ in ("NoCredentialsError", "RefreshError"):
+            raise SourceOutage(f"{uri.origin} refuses the credentials of this machine ({code}).") from error
+        if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):
+            raise MediaError(f"{uri.shown} is forbidden; allow the service's account to read it") from error
+        seconds = time.monotonic() - started
+        raise SourceOutage(f"{uri.origin} cannot be read ({code}, after {seconds:.0f} s).") from error
+
+
+def _has_bucket(store: Any, bucket: str) -> bool:
+    try:
+        return bool(store.exists(bucket, timeout=_BLOCK_SECONDS))
+    except Exception:
+        return False
+
+
+def _error_code(error: BaseException) -> str:
+    """Code of an S3 response, otherwise the type of the error. Its text is not used, because it may hold secrets."""
+    for each in (error, error.__cause__):
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code") or type(error).__name__)
+    return type(error).__name__
