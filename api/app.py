@@ -18,6 +18,7 @@ from api.request_metrics import RequestMetricsMiddleware
 from api.routes import (
     clip_routes,
     deletion_routes,
+    domain_routes,
     health_routes,
     library_routes,
     search_routes,
@@ -78,6 +79,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         task_routes.router,
         task_event_routes.router,
         upload_routes.router,
+        domain_routes.router,
         search_routes.router,
         clip_routes.router,
         video_routes.router,

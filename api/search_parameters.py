@@ -20,13 +20,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
 from service.core.schemas import SearchQuery
+from service.search.explanations.query_reports import MAX_WORST_QUERIES
 from service.search.requests.video_filters import parse_where_json
 
 __all__ = [
     "AllVideosParameters",
     "CaptionsParameters",
     "ClipParameters",
+    "ExplanationParameters",
     "ParameterModelRoute",
+    "QueryReportParameters",
     "SearchParameters",
     "SimilarParameters",
     "VideoListParameters",
@@ -129,15 +132,9 @@ class ClipParameters(_FilterParameters):
     ] = None
 
 
-class SearchParameters(_FilterParameters):
-    """Parameters of ``GET /search``."""
-
+class _TextParameters(_FilterParameters):
     q: Annotated[str, Query(description="Description of the video, in words.", examples=["eggs are whisked"])]
     mode: Annotated[str | None, Query(description="Query mode: 'pinned', 'mapped' or 'latest'.")] = None
-    min_confidence: Annotated[
-        float | None,
-        Query(description="Minimum confidence of a result, 0..1."),
-    ] = None
     routes: Annotated[
         str | None,
         Query(
@@ -147,25 +144,53 @@ class SearchParameters(_FilterParameters):
             ),
         ),
     ] = None
+    moments: Annotated[
+        int, Query(description="Maximum number of moments of each long video, best first.")
+    ] = 3
+
+    def query(self) -> SearchQuery:
+        """The query, without a second validation."""
+        return SearchQuery.model_construct(**self.service_arguments())
+
+
+class ExplanationParameters(_TextParameters):
+    """Parameters of ``GET /videos/{video_id}/explanation``."""
+
+    k: Annotated[
+        int | None,
+        Query(
+            description="Number of results in which the video has a rank; default: the maximum of a search."
+        ),
+    ] = None  # type: ignore[assignment]
+
+
+class QueryReportParameters(_StrictModel):
+    """Parameters of ``GET /tasks/{task_id}/queries``."""
+
+    worst: Annotated[
+        int, Query(ge=0, le=MAX_WORST_QUERIES, description="Maximum number of worst queries.")
+    ] = 10
+
+
+class SearchParameters(_TextParameters):
+    """Parameters of ``GET /search``."""
+
+    min_confidence: Annotated[
+        float | None,
+        Query(description="Minimum confidence of a result, 0..1."),
+    ] = None
     rerank: Annotated[
         str | None,
         Query(
             description="'frames' ranks the first 100 results by their frame vectors, where shards store them."
         ),
     ] = None
-    moments: Annotated[
-        int, Query(description="Maximum number of moments of each long video, best first.")
-    ] = 3
     cursor: Annotated[
         str | None,
         Query(
             description="`next_cursor` of the previous page; all parameters except k and moments must be unchanged."
         ),
     ] = None
-
-    def query(self) -> SearchQuery:
-        """The query, without a second validation."""
-        return SearchQuery.model_construct(**self.service_arguments())
 
 
 class ParameterModelRoute(APIRoute):

@@ -1,4 +1,7 @@
-"""HTML pages: search at ``/``, library at ``/admin``, sign-in at ``/login``. Their scripts use only the public API."""
+"""HTML pages: search at ``/``, library at ``/admin``, domains, videos, sign-in at ``/login``.
+
+Their scripts use only the public API.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,18 @@ def admin_page(request: Request, settings: SettingsDep) -> Response:
     return _render_page(
         request, settings, "admin.html", methods=METHOD_NAMES, default_method=default_method()
     )
+
+
+@router.get("/domains/{task_id}", response_class=HTMLResponse)
+def domain_page(request: Request, settings: SettingsDep, task_id: str) -> Response:
+    """The page of a domain. Its script shows an unknown id as an error."""
+    return _render_page(request, settings, "domain.html", id=task_id)
+
+
+@router.get("/watch/{video_id}", response_class=HTMLResponse)
+def video_page(request: Request, settings: SettingsDep, video_id: str) -> Response:
+    """The page of a video. With the parameters of a search, it explains the video's score."""
+    return _render_page(request, settings, "video.html", id=video_id)
 
 
 @router.get("/login", response_class=HTMLResponse)

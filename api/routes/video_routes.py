@@ -10,8 +10,8 @@ from fastapi.responses import FileResponse
 
 from api.dependencies import QueryDep
 from api.range_requests import range_response
-from api.search_parameters import AllVideosParameters, SimilarParameters
-from service.core.schemas import SimilarVideosResponse, VideoDetails, VideoPage
+from api.search_parameters import AllVideosParameters, ExplanationParameters, SimilarParameters
+from service.core.schemas import ResultExplanation, SimilarVideosResponse, VideoDetails, VideoPage
 from service.library import video_details, video_listing
 
 __all__ = ["router"]
@@ -44,6 +44,21 @@ def find_similar(
     left, the response is 409.
     """
     return service.search_similar(video_id, **dict(parameters))
+
+
+@router.get("/{video_id}/explanation", operation_id="explain_result")
+def explain_result(
+    service: QueryDep, video_id: str, parameters: Annotated[ExplanationParameters, Query()]
+) -> ResultExplanation:
+    """The parts of a video's score for a text: cosine, routing evidence and confidence, and its rank.
+
+    The video need not be among the results; `rank` is then null.
+    """
+    query = parameters.query()
+    if parameters.k is None:
+        query.k = service.settings.limits.max_results
+    with service.admit(1):
+        return service.explain(video_id, query)
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)

@@ -3,7 +3,9 @@
 import { drawing, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { roundPercent, timeRange } from "./formatting.js";
-import { openPlayer, prefersReducedMotion } from "./video_player.js";
+import { videoPath } from "./page_links.js";
+import { prefersReducedMotion, thumbnail } from "./video_media.js";
+import { openPlayer } from "./video_player.js";
 
 const LIKELY = 0.5;
 const OPEN_ICON = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
@@ -22,15 +24,21 @@ export function resultCard(result) {
     "li",
     properties,
     previewFrame(result, title),
-    el("p", { className: "caption", textContent: title, title }),
+    el("p", { className: "caption", title }, pageLink(result, title)),
     el("div", { className: "meta" }, badge(result.task), score),
   );
+}
+
+/** A link to the page of the video, which explains its score for the search of this page. */
+function pageLink(result, title) {
+  const href = videoPath(result.video_id, new URLSearchParams(location.search));
+  return el("a", { href, textContent: title });
 }
 
 function previewFrame(result, title) {
   const frame = el("div", { className: "frame" });
   const play = el("button", { type: "button", className: "play", "aria-label": `Play: ${title}` });
-  play.append(thumbnail(result, frame));
+  play.append(thumbnail(result.thumbnail_url));
   const properties = {
     type: "button",
     className: "icon-button open",
@@ -89,23 +97,6 @@ function likelihood({ confidence, matches }) {
 function explainScore({ confidence, score }) {
   if (confidence == null) return "Similarity, increased by the routing evidence of the domain";
   return `Relevant with a probability of ${roundPercent(confidence)}; score ${score.toFixed(3)}`;
-}
-
-function thumbnail(result, frame) {
-  const properties = {
-    src: result.thumbnail_url,
-    alt: "",
-    loading: "lazy",
-    decoding: "async",
-    draggable: false,
-  };
-  const image = el("img", properties);
-  const replace = () => {
-    image.remove();
-    frame.append(el("span", { className: "gone", textContent: "no thumbnail" }));
-  };
-  image.addEventListener("error", replace, { once: true });
-  return image;
 }
 
 /** A looping video, or an image if the file is an animation; invisible if the browser supports neither. */

@@ -19,7 +19,9 @@ from service.core.errors import InvalidInput
 from service.core.schemas import (
     CaptionsResponse,
     ClipSearchResponse,
+    QueryReport,
     Readiness,
+    ResultExplanation,
     SearchQuery,
     SearchResponse,
     SimilarVideosResponse,
@@ -27,6 +29,8 @@ from service.core.schemas import (
 from service.core.settings import Settings, settings
 from service.search.batch_scheduler import BatchScheduler, Unfinished
 from service.search.errors import TaskNotLoaded, UnknownTask
+from service.search.explanations.query_reports import QueryReports
+from service.search.explanations.result_explanation import explain_result
 from service.search.requests.search_request import SearchRequest, parse_requests
 from service.search.requests.video_filters import NO_FILTER
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -67,6 +71,7 @@ class SearchEngine:
         metadata_cache: Cache of video metadata.
         caption_index: Cache of encoded captions.
         clips: Search by uploaded clips.
+        query_reports: Reports on the queries of domains.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
@@ -78,6 +83,7 @@ class SearchEngine:
         self.metadata_cache = VideoMetadataCache()
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
+        self.query_reports = QueryReports(self.settings, self.metadata_cache)
 
     def start(self) -> None:
         """Load the newest generation and follow the index in background threads."""
@@ -221,6 +227,29 @@ class SearchEngine:
             complete = [state for state in group if not state.wave]
             responses |= zip(complete, finish_searches(snapshot, complete, self.metadata_cache), strict=True)
         return [responses[state] if state in responses else Unfinished(state) for state in states]
+
+    # -- explanations -------------------------------------------------------------------------------------------
+
+    def report_queries(self, task_id: str, worst: int = 10) -> QueryReport:
+        """Captions of a domain, searched like queries; see :mod:`service.search.explanations.query_reports`.
+
+        Args:
+            task_id: Identifier of the domain's task.
+            worst: Maximum number of worst queries.
+        """
+        return self._with_loaded_tasks(lambda snapshot: self.query_reports.report(snapshot, task_id, worst))
+
+    def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
+        """Parts of the score of a video; see :func:`service.search.explanations.result_explanation.explain_result`.
+
+        Args:
+            video_id: Identifier of the video.
+            query: The search.
+        """
+        (request,) = parse_requests([query], self.settings)
+        return self._with_loaded_tasks(
+            lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
+        )
 
     # -- videos -------------------------------------------------------------------------------------------------
 

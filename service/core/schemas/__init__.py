@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from service.core.schemas.explanations import (
+    FirstResultShare,
+    LossCurve,
+    LossPoint,
+    QueryOutcome,
+    QueryReport,
+    QueryWord,
+    ResultExplanation,
+)
 from service.core.schemas.health import Readiness
 from service.core.schemas.library import (
     DomainRecall,
@@ -74,15 +83,21 @@ __all__ = [
     "DeletionResult",
     "DomainRecall",
     "Drift",
+    "FirstResultShare",
     "Gallery",
     "LibraryOverview",
     "LocalFile",
     "LocalText",
+    "LossCurve",
+    "LossPoint",
     "Matrix",
     "MomentMatch",
     "OmittedPath",
     "PreviewProblem",
     "PreviewRequest",
+    "QueryOutcome",
+    "QueryReport",
+    "QueryWord",
     "Readiness",
     "RecallBin",
     "RecallFigures",
@@ -91,6 +106,7 @@ __all__ = [
     "RejectedVideo",
     "RelearnSpec",
     "ReleaseSummary",
+    "ResultExplanation",
     "SearchBatch",
     "SearchBatchResponse",
     "SearchQuery",

@@ -1,0 +1,35 @@
+"""Quality of a single domain: ranks of its own captions, and its losses."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import QueryDep
+from api.search_parameters import QueryReportParameters
+from service.core.schemas import LossCurve, QueryReport
+from service.library.training_losses import read_loss_curve
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/tasks", tags=["measures"])
+
+
+@router.get("/{task_id}/queries", operation_id="get_query_report")
+def get_query_report(
+    service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
+) -> QueryReport:
+    """Captions of a domain, searched like queries: share of found videos, worst queries, and confusion of domains.
+
+    At most 128 captions are searched, of held-out videos where there are any (`split`), among all videos of the
+    library. The searches run at the first request after a change of the library; later requests use their results.
+    """
+    with service.admit(1):
+        return service.report_queries(task_id, parameters.worst)
+
+
+@router.get("/{task_id}/losses", operation_id="get_loss_curve")
+def get_loss_curve(task_id: str) -> LossCurve:
+    """The loss of training steps of a task, in order; `reason` tells why there are none."""
+    return read_loss_curve(task_id)

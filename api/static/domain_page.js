@@ -1,0 +1,166 @@
+// The page of a domain: its state, videos, worst queries, confusion with other domains, losses and rejected videos.
+
+import "./search_shortcut.js";
+import { api } from "./api_client.js";
+import { openDeleteDialog } from "./delete_dialog.js";
+import { $, el, setText } from "./dom.js";
+import { colorNumber, dot } from "./domain_layers.js";
+import { showVideos } from "./domain_videos.js";
+import { count, duration, percent, shortId, timeAgo } from "./formatting.js";
+import { watchHealth } from "./health_indicator.js";
+import { showLossCurve } from "./loss_curve.js";
+import { domainPath, pageId } from "./page_links.js";
+import { showQueryReport } from "./query_report.js";
+import { showRejected } from "./rejected_list.js";
+import { isFinal } from "./task_states.js";
+
+const POLL_MILLISECONDS = 4000;
+const page = { task: null, appends: [], shown: "" };
+
+watchHealth();
+await load();
+setInterval(() => {
+  const isChanging = page.task && [page.task, ...page.appends].some((task) => !isFinal(task));
+  if (isChanging && !document.hidden) load();
+}, POLL_MILLISECONDS);
+
+async function load() {
+  try {
+    const [task, tasks] = await Promise.all([
+      api(`/tasks/${encodeURIComponent(pageId())}`),
+      api("/tasks").catch(() => []),
+    ]);
+    if (task.into) return location.replace(domainPath(task.into));
+    assignColors(tasks);
+    page.task = task;
+    page.appends = tasks.filter((other) => other.into === task.id);
+    draw();
+  } catch (error) {
+    if (!page.task) showMissing(error);
+  }
+}
+
+function assignColors(tasks) {
+  const learned = tasks.filter((task) => task.learned_order);
+  learned.sort((a, b) => a.learned_order - b.learned_order);
+  for (const task of learned) colorNumber(task.name);
+}
+
+function showMissing(error) {
+  const title = error.status === 404 ? "There is no such domain." : "The domain cannot be loaded.";
+  const link = el("p", { className: "act" }, el("a", { href: "/admin", textContent: "Open the library" }));
+  $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
+  $("missing").hidden = false;
+}
+
+function draw() {
+  const { task, appends } = page;
+  document.title = `${task.name} · Cinestrata`;
+  $("missing").hidden = true;
+  drawHead(task);
+  drawGlance(task, appends);
+  // A poll that changes nothing must not close dialogs, lose the focus or repeat searches.
+  const state = JSON.stringify([task.state, task.counts, appends.map(({ state }) => state)]);
+  if (state === page.shown) return;
+  page.shown = state;
+  showVideos(task, showChange);
+  showRejected(task, appends);
+  if (task.state !== "ready") return;
+  showQueryReport(task);
+  showLossCurve(task);
+}
+
+function drawHead(task) {
+  $("name").replaceChildren(dot(task.name), el("span", { textContent: task.name }));
+  const isEmptied = task.state === "ready" && !task.counts.accepted;
+  const state = isEmptied ? "deleted" : task.state;
+  $("state").hidden = false;
+  setText($("state"), state);
+  $("state").dataset.state = state;
+  $("state").toggleAttribute("data-live", !isFinal(task) && state !== "queued");
+  $("actions").hidden = !isFinal(task);
+  $("search-link").hidden = task.state !== "ready" || isEmptied;
+  $("search-link").href = `/?${new URLSearchParams({ task: task.name })}`;
+  $("delete-domain").hidden = isEmptied;
+  $("delete-domain").onclick = () => confirmDeletion(task);
+  $("work").hidden = isFinal(task);
+  $("work-bar").value = task.progress.fraction;
+  const left = task.eta_seconds ? `, about ${duration(task.eta_seconds)} left` : "";
+  setText($("work-text"), `${task.progress.stage || task.state}${left}`);
+  $("failure").hidden = !task.error;
+  setText($("failure"), [task.error, task.error_hint].filter(Boolean).join(" "));
+}
+
+function drawGlance(task, appends) {
+  const { counts } = task;
+  $("glance").hidden = false;
+  setText($("count"), (counts.accepted || counts.videos).toLocaleString());
+  const parts = [
+    [counts.train, "for training"],
+    [counts.val, "for validation"],
+    [counts.test, "held out"],
+    [counts.appended, "appended"],
+    [counts.rejected, "rejected"],
+  ];
+  const shown = parts
+    .filter(([number]) => number)
+    .map(([number, use]) => `${number.toLocaleString()} ${use}`);
+  setText($("count-note"), shown.join(", "));
+  const isLearned = task.state === "ready";
+  setText($("learned"), isLearned ? timeAgo(task.finished_at) : "–");
+  setText($("learned-note"), isLearned ? learnedNote(task) : "Not learned yet.");
+  setText($("appended"), count(counts.appended, "video"));
+  drawAppends(appends);
+}
+
+function learnedNote(task) {
+  const way = task.trained ? `With ${task.method}` : "Indexed without training";
+  const position = task.learned_order ? `, t = ${task.learned_order}` : "";
+  return `${way}${position}, release ${shortId(task.release)}.`;
+}
+
+function drawAppends(appends) {
+  const newest = [...appends].sort((a, b) => new Date(b.created_at) - new Date(a.created_at));
+  if (!newest.length) {
+    setText($("appended-note"), "No videos were appended.");
+    return;
+  }
+  const lines = newest.slice(0, 3).map((append) => el("div", { textContent: appendLine(append) }));
+  if (newest.length > 3)
+    lines.push(el("div", { textContent: `and ${count(newest.length - 3, "earlier append")}` }));
+  $("appended-note").replaceChildren(...lines);
+}
+
+function appendLine({ counts, state, progress, created_at: at }) {
+  const videos = count(counts.accepted || counts.videos, "video");
+  if (state === "ready") return `${videos}, ${timeAgo(at)}`;
+  const share = state === "failed" || state === "cancelled" ? "" : ` ${percent(progress.fraction, 0)}`;
+  return `${videos}: ${state}${share}`;
+}
+
+function confirmDeletion({ id, name, counts, learned_order: learned }) {
+  openDeleteDialog({
+    title: `Delete “${name}”?`,
+    name,
+    path: `/tasks/${encodeURIComponent(id)}`,
+    lost: [
+      `${count(counts.videos, "video")} with captions, metadata and thumbnails, and uploaded files. No search finds them any more.`,
+      learned && "The evaluation of the domain: its column of the recall matrix.",
+    ],
+    kept: [
+      "Your own files below the media root.",
+      learned && "Its effect on the encoders, and its layer.",
+      learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
+      "Earlier backups.",
+    ],
+    onDeleted: () => location.assign("/admin"),
+  });
+}
+
+/** Announce a change of a video, and read the domain again. */
+async function showChange(text) {
+  $("done").hidden = false;
+  setText($("done"), text);
+  $("done").focus(); // the pressed button is gone
+  await load();
+}

@@ -1,0 +1,39 @@
+// Addresses of the pages of domains and videos.
+
+import { el } from "./dom.js";
+import { badge } from "./domain_layers.js";
+
+/** Parameters of a search that determine the score and the rank of a video. */
+const SEARCH_PARAMETERS = [
+  "q",
+  "task",
+  "mode",
+  "routes",
+  "min_duration",
+  "max_duration",
+  "arrived_after",
+  "arrived_before",
+  "where",
+];
+
+export const domainPath = (id) => `/domains/${encodeURIComponent(id)}`;
+
+/** @param parameters parameters of the search that found the video; without a text, the page explains no score */
+export function videoPath(id, parameters = new URLSearchParams()) {
+  const search = searchParameters(parameters);
+  return `/watch/${encodeURIComponent(id)}${search.has("q") ? `?${search}` : ""}`;
+}
+
+/** The parameters of an address that belong to a search. */
+export function searchParameters(parameters) {
+  return new URLSearchParams(
+    SEARCH_PARAMETERS.flatMap((name) => parameters.getAll(name).map((value) => [name, value])),
+  );
+}
+
+/** The id of the domain or video that the page shows. */
+export const pageId = () => document.querySelector(".page").dataset.id;
+
+export function domainLink(name, id) {
+  return el("a", { href: domainPath(id), className: "domain-link" }, badge(name));
+}

@@ -1,0 +1,123 @@
+// The parts of a video's score for the search that the address contains.
+
+import { api } from "./api_client.js";
+import { $, el } from "./dom.js";
+import { dot, stackBar } from "./domain_layers.js";
+import { percent, roundPercent, timeRange } from "./formatting.js";
+
+const MIN_SHOWN_WEIGHT = 0.005;
+const NO_EVIDENCE = 0.05; // nats
+
+/** Explain why a search gives a video its score. */
+export async function showExplanation(video, search) {
+  $("why").hidden = false;
+  const back = el("a", { href: `/?${search}`, textContent: "Show the results" });
+  $("why-query").replaceChildren(el("q", { textContent: search.get("q") }), " ", back);
+  try {
+    draw(await api(`/videos/${encodeURIComponent(video.id)}/explanation?${search}`));
+  } catch (error) {
+    $("why-body").replaceChildren(
+      el("p", { className: "muted", textContent: `The score cannot be explained. ${error.message}` }),
+    );
+  }
+}
+
+function draw(explanation) {
+  const parts = [
+    part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
+    part("Score", explanation.score.toFixed(3), "The sum of the next two parts."),
+    part("Similarity", explanation.cosine.toFixed(3), similarityNote(explanation)),
+    part("Routing", signed(explanation.routing_term), routingNote(explanation)),
+    part(
+      "Confidence",
+      explanation.confidence == null ? "–" : roundPercent(explanation.confidence),
+      confidenceNote(explanation),
+    ),
+  ];
+  $("why-body").replaceChildren(
+    el("dl", { className: "score-parts" }, ...parts),
+    ...routing(explanation),
+    ...words(explanation),
+  );
+}
+
+const part = (name, value, note) =>
+  el(
+    "div",
+    {},
+    el("dt", { textContent: name }),
+    el("dd", { textContent: String(value) }),
+    el("dd", { className: "muted", textContent: note }),
+  );
+
+const signed = (value) => (Math.abs(value) < 0.0005 ? "0.000" : value.toFixed(3).replace("-", "−"));
+
+function rankNote({ rank, depth }) {
+  return rank
+    ? "Position among the results of this search."
+    : `The video is not among the first ${depth} results.`;
+}
+
+function similarityNote({ cosine, video_cosine: whole, moments }) {
+  const [best] = moments;
+  if (best && whole < cosine)
+    return `Cosine of the query and the moment ${timeRange(best)}; whole video: ${whole.toFixed(3)}.`;
+  return "Cosine of the query and the video.";
+}
+
+function routingNote({ weight, task, routing_prior: prior }) {
+  return `${prior} × the logarithm of ${percent(weight, weight < 0.1 ? 2 : 0)}, the weight of ${task}.`;
+}
+
+function confidenceNote({ confidence, matches, rank }) {
+  if (confidence == null)
+    return rank ? "The release is not calibrated for this search." : "Only for results of the search.";
+  if (matches === false)
+    return "Probability that this is the described video. The result is behind the end of the answer.";
+  return "Probability that this is the described video.";
+}
+
+function routing({ routing: weights }) {
+  const bar = el("div", { className: "stack-bar", role: "img" });
+  stackBar(
+    bar,
+    "Share of each domain in the routing of this query",
+    weights.map(({ task, weight }) => ({ name: task, share: weight })),
+  );
+  const shown = weights.filter(({ weight }) => weight >= MIN_SHOWN_WEIGHT);
+  const items = shown.map(({ task, weight }) =>
+    el("li", {}, dot(task), `${task} ${Math.round(100 * weight)} %`),
+  );
+  return [
+    el("h3", { textContent: "Domains that the words point to" }),
+    bar,
+    el("ul", { className: "legend" }, ...items),
+  ];
+}
+
+function words({ words: found, task }) {
+  if (!found.length) return [];
+  const items = found.map(({ text, known, evidence }) => {
+    const className = wordKind(known, evidence);
+    const title = known
+      ? `Evidence for ${task}: ${evidence.toFixed(2)} nats above the mean of the domains`
+      : `No caption of ${task} contains it`;
+    const note = known ? signedNats(evidence) : "unknown";
+    return el("li", { className, title }, text, el("small", { textContent: note }));
+  });
+  return [
+    el("h3", { textContent: `Words of the query in the captions of ${task}` }),
+    el("ul", { className: "words" }, ...items),
+    el("p", {
+      className: "muted",
+      textContent: "Evidence in nats, relative to the mean of the searched domains.",
+    }),
+  ];
+}
+
+function wordKind(known, evidence) {
+  if (!known) return "unknown";
+  return evidence > NO_EVIDENCE ? "points-here" : "";
+}
+
+const signedNats = (value) => `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;

@@ -1,0 +1,29 @@
+// Facts about a video as entries of a definition list.
+
+import { el } from "./dom.js";
+import { bytes, timeAgo } from "./formatting.js";
+
+const SPLITS = { train: "training", val: "validation", test: "held out", appended: "appended" };
+
+export const fact = (name, value) => el("div", {}, el("dt", { textContent: name }), el("dd", {}, value));
+
+/** Use of a video in its domain, in words. */
+export const splitName = (split) => SPLITS[split] ?? "";
+
+export function fileFacts(video) {
+  const values = [
+    ["Length", video.duration && `${video.duration.toFixed(1)} s, ${video.frames ?? "?"} frames`],
+    ["Picture", video.width && `${video.width} × ${video.height}, ${video.codec}`],
+    ["File", video.bytes && bytes(video.bytes)],
+    ["Use", splitName(video.effective_split)],
+    ["Added", video.added_at && timeAgo(video.added_at)],
+    ["Id", video.id],
+  ];
+  return values.filter(([, value]) => value).map(([name, value]) => fact(name, value));
+}
+
+export function metadataFacts(metadata) {
+  return Object.entries(metadata).map(([name, value]) => fact(name, metadataText(value)));
+}
+
+const metadataText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));

@@ -1,0 +1,106 @@
+// The page of a video: player, moments, captions, metadata, similar videos, and the explanation of a search result.
+
+import "./search_shortcut.js";
+import { api } from "./api_client.js";
+import { $, el, setText } from "./dom.js";
+import { colorNumber } from "./domain_layers.js";
+import { watchHealth } from "./health_indicator.js";
+import { domainLink, domainPath, pageId, searchParameters } from "./page_links.js";
+import { resultCard } from "./result_card.js";
+import { showExplanation } from "./result_explanation.js";
+import { confirmVideoDeletion } from "./video_deletion.js";
+import { fileFacts, metadataFacts } from "./video_facts.js";
+import { momentButton, videoElement } from "./video_media.js";
+
+const SIMILAR_VIDEOS = 8;
+
+watchHealth();
+await load();
+
+async function load() {
+  let video;
+  try {
+    const [found, tasks] = await Promise.all([
+      api(`/videos/${encodeURIComponent(pageId())}`),
+      api("/tasks").catch(() => []),
+    ]);
+    assignColors(tasks);
+    video = found;
+  } catch (error) {
+    showMissing(error);
+    return;
+  }
+  draw(video);
+  if (video.status !== "accepted") return;
+  const search = searchParameters(new URLSearchParams(location.search));
+  if (search.has("q")) showExplanation(video, search);
+  showSimilar(video);
+}
+
+function assignColors(tasks) {
+  const learned = tasks.filter((task) => task.learned_order);
+  learned.sort((a, b) => a.learned_order - b.learned_order);
+  for (const task of learned) colorNumber(task.name);
+}
+
+function showMissing(error) {
+  const title = error.status === 404 ? "There is no such video." : "The video cannot be loaded.";
+  const link = el("p", { className: "act" }, el("a", { href: "/", textContent: "Open the search page" }));
+  $("missing").replaceChildren(el("strong", { textContent: title }), error.message, link);
+  $("missing").hidden = false;
+}
+
+function draw(video) {
+  const title = video.captions[0] || video.id;
+  document.title = `${title} · Cinestrata`;
+  $("video").hidden = false;
+  $("crumb-domain").hidden = false;
+  $("domain-link").href = domainPath(video.task_id);
+  setText($("domain-link"), video.task);
+  setText($("title"), title);
+  $("domain").replaceChildren(domainLink(video.task, video.task_id));
+  $("screen").replaceChildren(screenContent(video));
+  $("moments").hidden = !video.moments.length;
+  const moments = video.moments.map((moment) => el("li", {}, momentButton(moment, $("screen"))));
+  $("moment-list").replaceChildren(...moments);
+  const captions = video.captions.map((caption) => el("li", { textContent: caption }));
+  $("captions").replaceChildren(...(captions.length ? captions : [emptyNote("No captions.")]));
+  const metadata = metadataFacts(video.metadata);
+  $("metadata").replaceChildren(...(metadata.length ? metadata : [emptyNote("No metadata.", "div")]));
+  $("file").replaceChildren(...fileFacts(video));
+  $("delete-video").onclick = () => confirmVideoDeletion(video, (name) => showDeletion(name, video));
+}
+
+const emptyNote = (textContent, tag = "li") => el(tag, { className: "muted", textContent });
+
+function screenContent(video) {
+  if (video.status === "accepted") return videoElement(video, { autoplay: false });
+  const text =
+    video.status === "rejected"
+      ? `The video was rejected. ${video.reason ?? ""}`
+      : "The video is not checked yet.";
+  return el("p", { textContent: text });
+}
+
+function showDeletion(name, { task, task_id: id }) {
+  $("video").hidden = true;
+  $("why").hidden = true;
+  $("similar").hidden = true;
+  const link = el("a", { href: domainPath(id), textContent: `Open the domain “${task}”` });
+  $("done").replaceChildren(`“${name}” was deleted. `, link);
+  $("done").hidden = false;
+  $("done").focus();
+}
+
+async function showSimilar(video) {
+  const path = `/videos/${encodeURIComponent(video.id)}/similar`;
+  $("similar").hidden = false;
+  try {
+    const response = await api(`${path}?k=${SIMILAR_VIDEOS}`);
+    const scope = `Nearest stored vectors of ${response.task}.`;
+    setText($("similar-note"), response.results.length ? scope : "There is no other video to compare.");
+    $("similar-grid").replaceChildren(...response.results.map(resultCard));
+  } catch (error) {
+    setText($("similar-note"), error.message);
+  }
+}

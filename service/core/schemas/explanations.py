@@ -1,0 +1,143 @@
+"""Responses that explain search results: queries of a domain with their ranks, score of a single result, losses."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from service.core.schemas.library import RecallFigures
+from service.core.schemas.model_types import ResponseModel, Split
+from service.core.schemas.search import MomentMatch, SearchResult, TaskRouting
+from service.core.settings import QueryMode
+
+__all__ = [
+    "FirstResultShare",
+    "LossCurve",
+    "LossPoint",
+    "QueryOutcome",
+    "QueryReport",
+    "QueryWord",
+    "ResultExplanation",
+]
+
+
+class QueryOutcome(ResponseModel):
+    """A caption that was searched, and the rank of its video."""
+
+    caption: str
+    video_id: str = Field(description="Video of the caption.")
+    thumbnail_url: str
+    rank: int | None = Field(
+        description="Rank of the video; null if it is not among the first `depth` results."
+    )
+    domain_weight: float = Field(description="Routing weight of the video's domain, 0..1.")
+    results: list[SearchResult] = Field(description="The first three results.")
+
+
+class FirstResultShare(ResponseModel):
+    """Share of the queries whose first result is a video of one domain. ``task`` is the name of its task."""
+
+    task: str
+    task_id: str
+    queries: int
+    share: float = Field(description="Share of all searched captions, 0..1.")
+
+
+class QueryReport(ResponseModel):
+    """Captions of a domain, searched like queries among all videos of the library. ``task`` is its name.
+
+    The captions are a fixed sample of one split: of the held-out videos where there are any, otherwise of the
+    validation, appended or training videos.
+    """
+
+    task: str
+    task_id: str
+    release: str | None
+    generation: int
+    mode: QueryMode | None
+    split: Split | Literal["appended"] | None = Field(
+        description="Split of the videos; null without captions."
+    )
+    held_out: bool = Field(
+        description="Whether the videos were held out: neither learned nor used for routing."
+    )
+    queries: int = Field(description="Number of searched captions.")
+    captions: int = Field(description="Number of videos of the split that have captions.")
+    depth: int = Field(description="Number of results in which a video has a rank.")
+    recall_at_1: float | None = Field(description="Share of the queries with rank 1, 0..1.")
+    recall_at_10: float | None = Field(description="Share of the queries with rank 1 to 10, 0..1.")
+    measured: dict[Literal["local", "global", "local_all", "global_all"], RecallFigures] = Field(
+        description="Stored recall of the newest release that was measured, by gallery, as in the recall matrix."
+    )
+    first_results: list[FirstResultShare] = Field(
+        description="Domains of the first results, by falling share."
+    )
+    worst: list[QueryOutcome] = Field(
+        description="Queries that do not rank their video first, worst rank first."
+    )
+
+
+class QueryWord(ResponseModel):
+    """A word of a query and its routing evidence for a domain."""
+
+    text: str
+    known: bool = Field(description="Whether the captions of the domain contain all tokens of the word.")
+    evidence: float = Field(
+        description="Evidence for the domain in nats, relative to the mean over the searched domains."
+    )
+
+
+class ResultExplanation(ResponseModel):
+    """Parts of the score of a video for a query: ``score = cosine + routing_prior × log(weight)``.
+
+    ``task`` is the name of the video's task.
+    """
+
+    query: str
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    mode: QueryMode
+    rank: int | None = Field(description="Rank of the video; null if it is not among the first `k` results.")
+    depth: int = Field(description="Number of results in which the video has a rank.")
+    score: float
+    cosine: float = Field(description="Cosine of the query vector and the best vector of the video.")
+    video_cosine: float | None = Field(
+        description="Cosine of the query vector and the vector of the whole video; lower than `cosine` where a moment "
+        "is nearer."
+    )
+    routing_prior: float = Field(description="Cosine per nat of routing evidence.")
+    routing_term: float = Field(description="Routing prior times the log weight of the domain; at most 0.")
+    weight: float = Field(description="Routing weight of the domain among the searched domains, 0..1.")
+    routing: list[TaskRouting] = Field(description="The likeliest domains, by falling weight.")
+    confidence: float | None = Field(
+        description="Probability that this is the described video; null outside the first `k` results, and where the "
+        "release is not calibrated."
+    )
+    matches: bool | None = Field(
+        description="Whether the result belongs to the answer; null as `confidence`."
+    )
+    moments: list[MomentMatch] = Field(description="Best moments of a long video, by falling score.")
+    words: list[QueryWord] = Field(description="Words of the query, in order.")
+
+
+class LossPoint(ResponseModel):
+    """Loss of one training step."""
+
+    at: datetime
+    epoch: int | None
+    fraction: float = Field(description="Completed share of the training, 0..1.")
+    loss: float
+
+
+class LossCurve(ResponseModel):
+    """Losses of the training of a task, in the order of the steps."""
+
+    task_id: str
+    method: str
+    points: list[LossPoint] = Field(description="At most 400 steps; longer trainings are thinned out evenly.")
+    reason: str | None = Field(default=None, description="Reason why there are no points.")

@@ -1,0 +1,200 @@
+"""Reports on the queries of a domain: which of its own captions do not find their video, and what is found instead.
+
+The recall matrix contains shares only. A report repeats a bounded number of these queries with the served release, as
+searches of all videos of the library, and keeps their first results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from index.hits import Hit
+from service.core.schemas import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
+from service.core.settings import QueryMode, Settings
+from service.library.newest_recall import newest_recall
+from service.library.video_details import thumbnail_url
+from service.search.errors import UnknownTask
+from service.search.explanations.caption_samples import CaptionSample, SampledCaption, sample_captions
+from service.search.requests.search_request import parse_requests
+from service.search.result_views import ResultList, build_results
+from service.search.single_flight_cache import SingleFlightCache
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search.executor import advance_searches, start_searches
+from service.search.text_search.search_state import SearchState
+from service.search.video_metadata_cache import VideoMetadataCache
+
+__all__ = ["MAX_WORST_QUERIES", "QueryReports"]
+
+MAX_WORST_QUERIES = 50
+_SHOWN_RESULTS = 3
+_BATCH = 16  # captions searched at a time; other searches run between batches
+_MAX_CACHED_DOMAINS = 256
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """A searched caption: the rank of its video, and the first hits."""
+
+    caption: SampledCaption
+    rank: int | None
+    domain_weight: float
+    hits: Sequence[Hit]
+
+
+@dataclass(frozen=True)
+class _SearchedSample:
+    """Searches of all captions of a sample; ``worst`` are those that do not rank their video first."""
+
+    mode: QueryMode
+    depth: int
+    ranks: Sequence[int | None]
+    first_tasks: Counter[str]
+    worst: Sequence[_Outcome]
+
+
+class QueryReports:
+    """Reports on the queries of domains, computed at first use and cached per generation of the index. Thread-safe.
+
+    Args:
+        settings: Settings of the process.
+        cache: Source of the metadata that searches need.
+    """
+
+    def __init__(self, settings: Settings, cache: VideoMetadataCache) -> None:
+        self._settings = settings
+        self._metadata = cache
+        self._searched: SingleFlightCache[str, _SearchedSample] = SingleFlightCache(_MAX_CACHED_DOMAINS)
+
+    def report(self, snapshot: SearchSnapshot, task_id: str, worst: int) -> QueryReport:
+        """The report on a domain.
+
+        Args:
+            snapshot: Snapshot to search.
+            task_id: Identifier of the domain's task.
+            worst: Maximum number of worst queries.
+
+        Raises:
+            NotFound: There is no such task.
+            Conflict: The task is an append, or is not learned.
+            UnknownTask: The snapshot does not contain the task.
+            Unavailable: The shard of the task cannot be searched.
+        """
+        sample = sample_captions(task_id)
+        if not sample.captions:
+            return _empty_report(snapshot, task_id, sample)
+        if task_id not in snapshot.task_names:
+            raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
+        snapshot.require_searchable(task_id)
+        # Captions can change without a new generation.
+        version = (snapshot.release_id, snapshot.generation, sample.captions)
+        searched = self._searched.get(
+            task_id,
+            version,
+            lambda _: _search_sample(snapshot, task_id, sample, self._settings, self._metadata),
+        )
+        return _report(snapshot, task_id, sample, searched, worst)
+
+
+def _search_sample(
+    snapshot: SearchSnapshot,
+    task_id: str,
+    sample: CaptionSample,
+    settings: Settings,
+    cache: VideoMetadataCache,
+) -> _SearchedSample:
+    depth = settings.limits.max_results
+    queries = [SearchQuery(q=caption.text, k=depth, moments=0) for caption in sample.captions]
+    requests = parse_requests(queries, settings, is_batch=True)
+    outcomes: list[_Outcome] = []
+    for start in range(0, len(requests), _BATCH):
+        states = start_searches(snapshot, requests[start : start + _BATCH], settings, cache)
+        while any(state.wave for state in states):
+            advance_searches(snapshot, states)
+        batch = sample.captions[start : start + _BATCH]
+        outcomes += [
+            _outcome(state, caption, task_id, depth) for state, caption in zip(states, batch, strict=True)
+        ]
+        mode = states[0].mode
+    failed = [outcome for outcome in outcomes if outcome.rank != 1]
+    failed.sort(key=lambda outcome: (-(outcome.rank or math.inf), outcome.domain_weight))
+    return _SearchedSample(
+        mode=mode,
+        depth=depth,
+        ranks=[outcome.rank for outcome in outcomes],
+        first_tasks=Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits),
+        worst=failed[:MAX_WORST_QUERIES],
+    )
+
+
+def _outcome(state: SearchState, caption: SampledCaption, task_id: str, depth: int) -> _Outcome:
+    hits = state.planner.hits()[:depth]
+    rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
+    weight = math.exp(dict(state.routing.log_weights).get(task_id, -math.inf))
+    return _Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS])
+
+
+def _empty_report(snapshot: SearchSnapshot, task_id: str, sample: CaptionSample) -> QueryReport:
+    return QueryReport(
+        task=sample.task_name,
+        task_id=task_id,
+        release=snapshot.release_id,
+        generation=snapshot.generation,
+        mode=None,
+        split=None,
+        held_out=False,
+        queries=0,
+        captions=0,
+        depth=0,
+        recall_at_1=None,
+        recall_at_10=None,
+        measured={},
+        first_results=[],
+        worst=[],
+    )
+
+
+def _report(
+    snapshot: SearchSnapshot, task_id: str, sample: CaptionSample, searched: _SearchedSample, worst: int
+) -> QueryReport:
+    count = len(searched.ranks)
+    shown = searched.worst[:worst]
+    results = build_results([ResultList(outcome.hits) for outcome in shown], snapshot)
+    return QueryReport(
+        task=sample.task_name,
+        task_id=task_id,
+        release=snapshot.release_id,
+        generation=snapshot.generation,
+        mode=searched.mode,
+        split=sample.split,  # type: ignore[arg-type]
+        held_out=sample.split == "test",
+        queries=count,
+        captions=sample.videos,
+        depth=searched.depth,
+        recall_at_1=_share_within(searched.ranks, 1),
+        recall_at_10=_share_within(searched.ranks, 10),
+        measured=newest_recall(task_id, searched.mode),  # type: ignore[arg-type]
+        first_results=[
+            FirstResultShare(
+                task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count
+            )
+            for task, queries in searched.first_tasks.most_common()
+        ],
+        worst=[
+            QueryOutcome(
+                caption=outcome.caption.text,
+                video_id=outcome.caption.video_id,
+                thumbnail_url=thumbnail_url(outcome.caption.video_id),
+                rank=outcome.rank,
+                domain_weight=outcome.domain_weight,
+                results=page,
+            )
+            for outcome, page in zip(shown, results, strict=True)
+        ],
+    )
+
+
+def _share_within(ranks: Sequence[int | None], k: int) -> float:
+    return sum(rank is not None and rank <= k for rank in ranks) / len(ranks)

@@ -1,0 +1,155 @@
+"""Explanation of a search result: the parts of its score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from index.hits import Hit
+from models.routing.router import distinct_tokens
+from service.core.errors import InvalidInput
+from service.core.schemas import MomentMatch, QueryWord, ResultExplanation, TaskRouting
+from service.core.settings import Settings
+from service.search.requests.search_request import SearchRequest
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.video_grouping import has_moments
+from service.search.text_search.best_moments import find_best_moments
+from service.search.text_search.executor import advance_searches, start_searches
+from service.search.text_search.result_confidence import compute_confidence
+from service.search.text_search.search_state import SearchState
+from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search.similar_search import load_stored_vector
+
+__all__ = ["explain_result"]
+
+Vector = npt.NDArray[np.float32]
+
+_MAX_WORDS = 64
+_LISTED_TASKS = 8
+
+
+def explain_result(
+    snapshot: SearchSnapshot,
+    settings: Settings,
+    cache: VideoMetadataCache,
+    video_id: str,
+    request: SearchRequest,
+) -> ResultExplanation:
+    """Parts of the score that a search gives a video, whether or not the video is among its results.
+
+    Args:
+        snapshot: Snapshot to search.
+        settings: Settings of the process.
+        cache: Source of the metadata that filters and moments need.
+        video_id: Identifier of the video.
+        request: The search; the video has a rank among its first k results.
+
+    Raises:
+        NotFound: There is no such video.
+        TaskNotLoaded: The snapshot does not contain the video's task.
+        Conflict: The video has no vector.
+        InvalidInput: A parameter is invalid, or the search leaves out the domain of the video.
+        Unavailable: The shard of a task cannot be searched.
+    """
+    vector_id, task, _ = load_stored_vector(snapshot, video_id)
+    (state,) = start_searches(snapshot, [request], settings, cache)
+    if task not in state.planner.lifts:
+        raise InvalidInput.at(
+            "task",
+            f"The search does not include {snapshot.task_names[task]!r}, the domain of the video.",
+            "Name this domain, or leave the parameter out.",
+        )
+    while state.wave:
+        advance_searches(snapshot, [state])
+    hits = state.planner.hits()
+    confidence = compute_confidence(snapshot, hits, request, state.routing, state.mode)
+    ranked = [hit.id for hit in hits[: request.query.k]]
+    lift = float(state.planner.lifts[task])
+    (query,) = snapshot.encode([(request.text, str(state.mode), task)])
+    video_cosine = _video_cosine(snapshot, task, query, vector_id)
+    moments = _moments(snapshot, task, query, vector_id, lift, request.query.moments, cache)
+    cosine = max([video_cosine, *(moment.score - lift for moment in moments)])
+    is_ranked = vector_id in ranked
+    weights = dict(state.routing.log_weights)
+    return ResultExplanation(
+        query=request.query.q,
+        video_id=video_id,
+        task=snapshot.task_names[task],
+        task_id=task,
+        release=snapshot.release_id,
+        generation=snapshot.generation,
+        mode=state.mode,
+        rank=1 + ranked.index(vector_id) if is_ranked else None,
+        depth=request.query.k,
+        score=cosine + lift,
+        cosine=cosine,
+        video_cosine=video_cosine,
+        routing_prior=request.routing_prior,
+        routing_term=lift,
+        weight=math.exp(weights[task]),
+        routing=_routing(snapshot, state, task),
+        confidence=confidence.results.get(vector_id) if is_ranked else None,
+        matches=None if confidence.reached is None or not is_ranked else vector_id in confidence.reached,
+        moments=moments,
+        words=_words(snapshot, request.text, task, list(weights)),
+    )
+
+
+def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id: int) -> float:
+    """Cosine of the whole video, from the scan that searches use."""
+    (found,) = snapshot.scan([ShardScan(task, query, 1, np.array([vector_id], np.int64), group=None)])
+    if not len(found.scores):  # the shard broke since the vector was read
+        raise snapshot.unavailable_error(task)
+    return float(found.scores[0])
+
+
+def _moments(
+    snapshot: SearchSnapshot,
+    task: str,
+    query: Vector,
+    vector_id: int,
+    lift: float,
+    count: int,
+    cache: VideoMetadataCache,
+) -> list[MomentMatch]:
+    if not has_moments(snapshot.shards[task]):
+        return []
+    found = find_best_moments(
+        snapshot, [Hit(task, vector_id, 0.0)], {task: query}, {task: lift}, max(1, count), cache
+    )
+    return found.get(vector_id, [])
+
+
+def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[TaskRouting]:
+    """The likeliest tasks, and the task of the video."""
+    return [
+        TaskRouting(
+            task=snapshot.task_names[other],
+            task_id=other,
+            weight=math.exp(log_weight),
+            searched=other in state.planner.searched,
+        )
+        for place, (other, log_weight) in enumerate(state.routing.log_weights)
+        if place < _LISTED_TASKS or other == task
+    ]
+
+
+def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str]) -> list[QueryWord]:
+    """Words of a text, and how much the routing profile of a task knows them."""
+    positions = np.array([snapshot.router_positions[other] for other in tasks], np.int64)
+    own = tasks.index(task)
+    words = text.split()[:_MAX_WORDS]
+    found = []
+    for word, tokens in zip(words, snapshot.query_vectors.tokens(words), strict=True):
+        distinct = distinct_tokens(tokens)
+        evidence = snapshot.router.word_evidence(distinct, positions)
+        known = bool(len(distinct)) and bool(
+            snapshot.router.coverage(distinct, positions[own : own + 1])[0] >= 1
+        )
+        found.append(
+            QueryWord(text=word, known=known, evidence=float(evidence[own]) - float(evidence.mean()))
+        )
+    return found

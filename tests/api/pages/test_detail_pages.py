@@ -1,0 +1,221 @@
+"""The pages of a domain and of a video in a real browser."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Video
+from service.tasks import task_events
+from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.learned_library import FIRST, SECOND
+from tests.catalog_rows import accepted_videos
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+QUERY = "a ball moves left"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+
+
+def _find(browser: WebDriver, css: str) -> WebElement:
+    return browser.find_element(By.CSS_SELECTOR, css)
+
+
+def _press(browser: WebDriver, *keys: str) -> None:
+    webdriver.ActionChains(browser).send_keys(*keys).perform()
+
+
+def _has_no_overflow(browser: WebDriver) -> bool:
+    return bool(browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
+
+
+def _open_domain(browser: WebDriver, address: str, task: str) -> None:
+    browser.get(f"{address}/domains/{task}")
+    wait_for(browser, "[data-testid=video]")
+    wait_for(browser, "[data-testid=confusion]")
+
+
+def test_domain_page_shows_videos_queries_confusion_and_losses(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    report = client.get(f"/tasks/{library[0]}/queries?worst=50").json()
+    _open_domain(browser, address, library[0])
+    assert browser.title == f"{FIRST} · Cinestrata"
+    assert (_find(browser, "h1").text, _find(browser, "[data-testid=state]").text) == (FIRST, "ready")
+    assert _find(browser, "#count").text == "12"
+    assert "6 held out" in _find(browser, "#count-note").text
+    assert len(texts(browser, "[data-testid=video]")) == 12
+    measured = report["measured"]["global"]
+    assert _find(browser, "#found").text == f"{100 * measured['r1']:.0f} %"
+    shown = texts(browser, "#confusion .share-value")
+    assert shown == [f"{100 * part['share']:.0f} % ({part['queries']})" for part in report["first_results"]]
+    assert "held-out captions" in _find(browser, "#queries-note").text
+    rows = browser.find_elements(By.CSS_SELECTOR, "[data-testid=worst-query]")
+    assert len(rows) == min(5, len(report["worst"])) > 0
+    worst = report["worst"][0]
+    expected_rank = f"Rank {worst['rank']}" if worst["rank"] else "Not among 100"
+    assert rows[0].find_element(By.CSS_SELECTOR, ".pill").text == expected_rank
+    assert rows[0].find_element(By.CSS_SELECTOR, ".worst-caption").text == worst["caption"]
+    assert len(rows[0].find_elements(By.CSS_SELECTOR, ".instead img")) == 3
+    if len(report["worst"]) > 5:
+        _find(browser, "#more-queries-button").click()
+        assert len(texts(browser, "[data-testid=worst-query]")) == len(report["worst"])
+    assert "loss of single training steps" in _find(browser, "#loss-note").text
+    assert not _find(browser, "#rejected").is_displayed()
+
+
+def test_search_of_the_domain_begins_from_its_page(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    _open_domain(browser, address, library[1])
+    _find(browser, "#search-link").click()
+    wait_for(browser, "#domains button", 3)
+    assert _find(browser, "#domains [aria-checked=true]").text == SECOND
+
+
+def test_further_videos_and_losses_are_read_on_demand(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    with session_scope(write=True) as session:
+        for fraction, loss in ((0.2, 3.0), (0.6, 2.0), (0.9, 1.5)):
+            data = {"stage": "training", "fraction": fraction, "epoch": 2, "loss": loss}
+            task_events.record(session, library[1], "progress", data)
+        last = session.query(Video).filter(Video.task_id == library[1], Video.status == "accepted").first()
+        assert last is not None
+        for number in range(20):
+            copied = {
+                "task_id": library[1],
+                "uri": "x.mp4",
+                "status": "accepted",
+                "captions": [],
+                "extra": {},
+            }
+            session.add(Video(id=f"copy-{number}", **copied))
+    try:
+        _open_domain(browser, address, library[1])
+        assert len(texts(browser, "[data-testid=video]")) == 12
+        browser.execute_script("document.getElementById('more-button').focus()")
+        _press(browser, Keys.ENTER)
+        wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == 32)
+        focused = browser.execute_script("return document.activeElement.closest('li').dataset.video")
+        assert focused == _find(browser, "[data-testid=video]:nth-child(13)").get_attribute("data-video")
+        assert not _find(browser, "#more").is_displayed()
+        label = _find(browser, ".loss-plot").get_attribute("aria-label") or ""
+        assert "to 1.50 in 2 epochs" in label
+        browser.get_log("browser")  # the copies have no thumbnails
+    finally:
+        with session_scope(write=True) as session:
+            session.query(Video).filter(Video.id.like("copy-%")).delete()
+
+
+def test_result_leads_to_the_page_that_explains_it(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    browser.get(f"{address}/?{urlencode({'q': QUERY})}")
+    wait_for(browser, "[data-testid=result]", 24)
+    card = _find(browser, "[data-testid=result]:nth-child(2)")
+    video = card.get_attribute("data-video")
+    browser.execute_script("arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".caption a"))
+    _press(browser, Keys.ENTER)
+    wait_for(browser, ".score-parts dt", 5)
+    expected = client.get(f"/videos/{video}/explanation", params={"q": QUERY}).json()
+    parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
+    assert parts["Rank"] == "2"
+    assert parts["Score"] == f"{expected['score']:.3f}"
+    assert parts["Similarity"] == f"{expected['cosine']:.3f}"
+    assert [text.split()[0] for text in texts(browser, ".words li")] == QUERY.split()
+    details = client.get(f"/videos/{video}").json()
+    assert _find(browser, "#title").text == details["captions"][0]
+    assert texts(browser, "#captions li") == details["captions"]
+    assert len(wait_for(browser, "#similar [data-testid=result]", 8)) == 8
+    _find(browser, "#why-query a").click()
+    wait_for(browser, "[data-testid=result]", 24)
+    assert _find(browser, "#q").get_attribute("value") == QUERY
+
+
+def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str, library: list[str]) -> None:
+    video = accepted_videos(library[0])[0]
+    browser.get(f"{address}/watch/{video.id}?task=x")
+    wait_for(browser, "#similar [data-testid=result]", 8)
+    assert not _find(browser, "#why").is_displayed()
+    _find(browser, "#domain-link").click()
+    wait_for(browser, "[data-testid=video]")
+    assert _find(browser, "h1").text == FIRST
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [("domains/nowhere", "There is no such domain."), ("watch/nothing", "There is no such video.")],
+)
+def test_unknown_id_is_an_error_with_a_way_back(
+    browser: WebDriver, address: str, path: str, title: str
+) -> None:
+    browser.get(f"{address}/{path}")
+    wait_until(browser, lambda b: _find(b, "#missing").is_displayed())
+    assert _find(browser, "#missing strong").text == title
+    assert _find(browser, "#missing a").is_displayed()
+    browser.get_log("browser")  # the browser logs the 404
+
+
+def test_markup_in_captions_and_metadata_is_text(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    video = accepted_videos(library[0])[0]
+    with session_scope(write=True) as session:
+        row = session.query(Video).filter(Video.id == video.id).one()
+        row.captions, row.extra = [HOSTILE, HOSTILE * 30], {HOSTILE: HOSTILE, "list": [HOSTILE], "n": None}
+    try:
+        with screen_size(browser, 390, 844):
+            for path in (f"domains/{library[0]}", f"watch/{video.id}?{urlencode({'q': HOSTILE})}"):
+                browser.get(f"{address}/{path}")
+                wait_until(browser, lambda b: HOSTILE in _find(b, "main").text)
+                wait_for(browser, ".stack-bar" if "watch" in path else "[data-testid=confusion]")
+                assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
+                assert "taken" not in browser.title.split(" · ")
+                assert _has_no_overflow(browser)
+    finally:
+        with session_scope(write=True) as session:
+            row = session.query(Video).filter(Video.id == video.id).one()
+            row.captions, row.extra = video.captions, video.extra
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_pages_fit_the_screen(browser: WebDriver, address: str, library: list[str], width: int) -> None:
+    video = accepted_videos(library[0])[0]
+    with screen_size(browser, width, 844):
+        _open_domain(browser, address, library[0])
+        assert _has_no_overflow(browser)
+        browser.get(f"{address}/watch/{video.id}?{urlencode({'q': QUERY})}")
+        wait_for(browser, ".score-parts dt", 5)
+        wait_for(browser, "#similar [data-testid=result]", 8)
+        assert _has_no_overflow(browser)
+
+
+def test_deleted_videos_leave_the_pages(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    """Runs last: consumes two videos of the library."""
+    _open_domain(browser, address, library[0])
+    card = _find(browser, "[data-testid=video]")
+    doomed = card.get_attribute("data-video") or ""
+    browser.execute_script("arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".card-actions button"))
+    _press(browser, Keys.ENTER, doomed, Keys.ENTER)
+    wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == 11)
+    assert browser.execute_script("return document.activeElement.id") == "done"
+    assert client.get(f"/videos/{doomed}").status_code == 404
+    doomed = _find(browser, "[data-testid=video]").get_attribute("data-video") or ""
+    browser.get(f"{address}/watch/{doomed}")
+    wait_until(browser, lambda b: _find(b, "#delete-video").is_displayed())
+    browser.execute_script("document.querySelector('#delete-video').focus()")
+    _press(browser, Keys.ENTER, doomed, Keys.ENTER)
+    wait_until(browser, lambda b: _find(b, "#done").is_displayed())
+    assert "was deleted" in _find(browser, "#done").text
+    assert client.get(f"/videos/{doomed}").status_code == 404
