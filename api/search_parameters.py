@@ -19,8 +19,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
+from service.core.request_limits import MAX_WORST_QUERIES
 from service.core.schemas import SearchQuery
-from service.search.explanations.query_reports import MAX_WORST_QUERIES
 from service.search.requests.video_filters import parse_where_json
 
 __all__ = [

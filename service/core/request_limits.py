@@ -21,6 +21,7 @@ __all__ = [
     "MAX_UNPACKED_BYTES",
     "MAX_VIDEOS_PER_TASK",
     "MAX_VIDEO_BYTES",
+    "MAX_WORST_QUERIES",
 ]
 
 _MIB = 1024**2
@@ -32,6 +33,7 @@ MAX_BATCH_QUERIES = 256
 MAX_PAGED_RESULTS = (
     10_000  # results of one search over all its pages: every page ranks the results before it again
 )
+MAX_WORST_QUERIES = 50  # of a report on a domain
 MAX_CLIP_BYTES = 256 * _MIB  # a clip or picture to search with
 MAX_CLIP_SECONDS = 30.0  # time to decode it
 

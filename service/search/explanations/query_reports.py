@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from index.hits import Hit
+from service.core import request_limits
 from service.core.schemas import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
 from service.core.settings import QueryMode, Settings
 from service.library.newest_recall import newest_recall
@@ -26,9 +27,8 @@ from service.search.text_search.executor import advance_searches, start_searches
 from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
-__all__ = ["MAX_WORST_QUERIES", "QueryReports"]
+__all__ = ["QueryReports"]
 
-MAX_WORST_QUERIES = 50
 _SHOWN_RESULTS = 3
 _BATCH = 16  # captions searched at a time; other searches run between batches
 _MAX_CACHED_DOMAINS = 256
@@ -125,7 +125,7 @@ def _search_sample(
         depth=depth,
         ranks=[outcome.rank for outcome in outcomes],
         first_tasks=Counter(outcome.hits[0].task for outcome in outcomes if outcome.hits),
-        worst=failed[:MAX_WORST_QUERIES],
+        worst=failed[: request_limits.MAX_WORST_QUERIES],
     )
 
 
