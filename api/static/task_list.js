@@ -3,8 +3,8 @@
 import { api } from "./api_client.js";
 import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
-import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
+import { domainLink } from "./page_links.js";
 import { isFinal, isSearchable } from "./task_states.js";
 
 const STAGES = ["probing", "training", "indexing", "evaluating"];
@@ -67,7 +67,7 @@ class TaskRow {
       "li",
       { "data-task": task.id },
       this.order,
-      el("span", { className: "name" }, badge(task.name)),
+      el("span", { className: "name" }, domainLink(task.name, task.into ?? task.id)),
       stateCell,
       el(
         "div",
