@@ -32,7 +32,6 @@ endif
 BIOME := $(NODE) node_modules/@biomejs/biome/bin/biome
 DATA ?= cinestrata-data
 PORT ?= 8000
-OUT ?= bench-search
 
 .PHONY: help
 help: ## List the verbs
@@ -70,6 +69,7 @@ bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, l
 	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
 
 .PHONY: bench-search
+bench-search: OUT ?= bench-search
 bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OUT=folder)
 	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
 	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is skipped: it needs a C++ compiler."
@@ -78,6 +78,13 @@ bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OU
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --structures --out $(OUT)
 	@$(BIN)/python -m benchmarks.search.query_encoding | tee $(OUT)/query-forward.md
 	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
+
+.PHONY: bench-ingest
+bench-ingest: OUT ?= bench-ingest
+bench-ingest: $(VENV)/.runtime ## Measure ingest against bounds, and libraries that grow (OUT=folder)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.ingest_cost --out $(OUT)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth videos --out $(OUT)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth domains --out $(OUT)
 
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders

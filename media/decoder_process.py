@@ -163,13 +163,15 @@ def _limit_process(limits: VideoLimits, frame_bytes: int) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file next to the target, sync it and rename it, so that readers see all of it or nothing."""
+    """Write a file next to the target and rename it, so that readers see all of it or nothing.
+
+    The file is not synced: this would take longer than the decoding of a short video, and files that a power cut
+    truncates are decoded again (frames) or reported as missing (thumbnails).
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = staged_path(path, os.getpid())
     try:
         write(staged)
-        with staged.open("rb") as file:
-            os.fsync(file.fileno())
         os.replace(staged, path)
     finally:
         staged.unlink(missing_ok=True)

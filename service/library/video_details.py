@@ -89,7 +89,7 @@ def thumbnail_path(video_id: str) -> Path:
     """
     _uri(video_id)  # an id of a request becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
         raise NotFound(f"Video {video_id!r} has no thumbnail: it is not probed yet, or was rejected.")
     return path
 

@@ -236,8 +236,12 @@ def test_video_that_crashes_decoder_raises_and_next_is_decoded(
 def test_child_that_dies_while_writing_leaves_no_files(
     make_video: MakeVideo, tmp_path: Path, fragile_child: Fragile, when: str
 ) -> None:
-    weak = {"write": "os.fsync", "replace": "os.replace"}[when]
-    fragile_child(f"{weak} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)")
+    die = "os.kill(os.getpid(), signal.SIGKILL)"
+    weak = {
+        "write": f"child.np.save = lambda path, *_, **__: (path.write_bytes(b'begun'), {die})",
+        "replace": f"os.replace = lambda *_: {die}",
+    }
+    fragile_child(weak[when])
     out = tmp_path / "out"
     with pytest.raises(MediaError, match="SIGKILL"):
         decode(make_video("clip.mp4"), frames=1, size=8, cache=out / "c", thumbnail=out / "t.jpg")
