@@ -10,9 +10,10 @@ from pathlib import Path
 from fastapi import Request
 from fastapi.responses import FileResponse
 
+from media.sources.media_source import ByteRange
 from service.core.errors import CinestrataError, NotFound
 
-__all__ = ["range_response"]
+__all__ = ["RangeNotSatisfiable", "parse_range", "range_response"]
 
 _SINGLE_RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
 
@@ -46,15 +47,27 @@ def range_response(request: Request, path: Path, media_type: str, headers: dict[
     return FileResponse(path, media_type=media_type, headers=headers, stat_result=status)
 
 
-def _is_satisfiable_range(header: str, size: int) -> bool:
-    """Whether the header is a valid single range; raises RangeNotSatisfiable for one outside the file."""
-    match = _SINGLE_RANGE.fullmatch(header.strip().replace(" ", ""))
+def parse_range(header: str | None) -> ByteRange | None:
+    """The range of a ``Range`` header; None if there is no header, or not a valid one with a single range."""
+    match = _SINGLE_RANGE.fullmatch((header or "").strip().replace(" ", ""))
     if match is None or not any(match.groups()):
-        return False
+        return None
     first, last = (int(group) if group else None for group in match.groups())
     if first is not None and last is not None and first > last:
+        return None
+    return ByteRange(first, last)
+
+
+def _is_satisfiable_range(header: str, size: int) -> bool:
+    """Whether the header is a valid single range; raises RangeNotSatisfiable for one outside the file."""
+    part = parse_range(header)
+    if part is None:
         return False
-    if (first is not None and first >= size) or (first is None and last == 0) or size == 0:
+    if (
+        (part.first is not None and part.first >= size)
+        or (part.first is None and part.last == 0)
+        or size == 0
+    ):
         raise RangeNotSatisfiable(
             f"The file has {size} bytes; none of them is in the range {header[:100]}.",
             headers={"Content-Range": f"bytes */{size}"},

@@ -6,11 +6,14 @@ import mimetypes
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, Response
+from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import QueryDep
 from api.range_requests import range_response
+from api.remote_playback import remote_response
 from api.search_parameters import AllVideosParameters, ExplanationParameters, SimilarParameters
+from media.sources.source_uris import file_name, is_source_uri
 from service.core.schemas import ResultExplanation, SimilarVideosResponse, VideoDetails, VideoPage
 from service.library import video_details, video_listing
 
@@ -77,12 +80,18 @@ def get_thumbnail(video_id: str, request: Request) -> FileResponse:
     response_class=FileResponse,
     responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}},
 )
-def stream_video(video_id: str, request: Request) -> FileResponse:
-    """The video file, with support for byte ranges."""
-    path = video_details.stream_path(video_id)
-    # Uploads are untrusted: a browser must treat the file as a video and never execute it.
+async def stream_video(video_id: str, request: Request) -> Response:
+    """The video file, with support for byte ranges. The service forwards videos of remote sources."""
+    uri = await run_in_threadpool(video_details.video_uri, video_id)
+    # Files of users are untrusted: a browser must treat them as videos and never execute them.
     headers = {"Cache-Control": _CACHE_ONE_DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
-    guess = mimetypes.guess_type(path.name)[0] or ""
+    if is_source_uri(uri):
+        return await remote_response(request, video_id, uri, _media_type(file_name(uri)), headers)
+    path = await run_in_threadpool(video_details.stream_path, video_id)
+    return await run_in_threadpool(range_response, request, path, _media_type(path.name), headers)
+
+
+def _media_type(name: str) -> str:
+    guess = mimetypes.guess_type(name)[0] or ""
     is_playable = guess.startswith("video/") or guess == "image/gif"
-    media_type = guess if is_playable else "application/octet-stream"
-    return range_response(request, path, media_type, headers)
+    return guess if is_playable else "application/octet-stream"

@@ -69,6 +69,6 @@ class MediaSource(Protocol):
 
         Raises:
             MediaError: The file does not exist, or the source forbids access to it.
-            RangeNotSatisfiable: The file has no byte of the range.
+            RangeOutside: The file has no byte of the range.
             SourceOutage: The source cannot be reached at the moment.
         """

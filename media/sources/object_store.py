@@ -14,9 +14,8 @@ from typing import Any
 
 from media.errors import MediaError
 from media.sources.media_source import ByteRange, ListedFile, RemoteStream
-from media.sources.source_errors import InconsistentFile, SourceOutage
+from media.sources.source_errors import InconsistentFile, RangeOutside, SourceOutage
 from media.sources.source_uris import SourceUri
-from media.sources.web_server import RangeNotSatisfiable
 
 __all__ = ["ObjectStore", "missing_package"]
 
@@ -114,7 +113,7 @@ def _bounds(uri: SourceUri, part: ByteRange | None, size: int) -> tuple[int, int
     else:
         start, stop = part.first, size if part.last is None else min(part.last + 1, size)
     if start >= stop:
-        raise RangeNotSatisfiable(f"{uri.shown} has no byte of the requested range")
+        raise RangeOutside(f"{uri.shown} has no byte of the requested range")
     return start, stop
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from media.errors import MediaError
 
-__all__ = ["InconsistentFile", "SourceOutage"]
+__all__ = ["InconsistentFile", "RangeOutside", "SourceOutage"]
 
 
 class SourceOutage(RuntimeError):
@@ -23,3 +23,7 @@ class SourceOutage(RuntimeError):
 
 class InconsistentFile(MediaError):
     """A file ended early or changed during its download. A new attempt may succeed."""
+
+
+class RangeOutside(MediaError):
+    """A file has no byte of the requested range."""

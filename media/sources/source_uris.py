@@ -13,7 +13,7 @@ import httpx
 
 from media.errors import MediaError
 
-__all__ = ["SourcePrefix", "SourceUri", "find_prefix", "is_source_uri", "redact_uri"]
+__all__ = ["SourcePrefix", "SourceUri", "file_name", "find_prefix", "is_source_uri", "redact_uri"]
 
 _SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -26,6 +26,14 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 def is_source_uri(uri: str) -> bool:
     """Whether a URI names a file of a remote source."""
     return _SCHEME.match(uri) is not None
+
+
+def file_name(uri: str) -> str:
+    """Name of the file that the URI of a remote source names; empty for a malformed URI."""
+    try:
+        return SourceUri.parse(uri).segments[-1]
+    except MediaError:
+        return ""
 
 
 def redact_uri(uri: str) -> str:

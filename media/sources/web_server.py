@@ -19,7 +19,7 @@ import httpx
 from media.errors import MediaError
 from media.sources.address_guard import GuardedNetwork
 from media.sources.media_source import ByteRange, RemoteStream
-from media.sources.source_errors import InconsistentFile, SourceOutage
+from media.sources.source_errors import InconsistentFile, RangeOutside, SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri
 
 __all__ = ["WebServer"]
@@ -34,10 +34,6 @@ _TIMEOUTS = {
 _REDIRECTS = (301, 302, 303, 307, 308)
 _OUTAGES = (408, 421, 425, 429)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
-
-
-class RangeNotSatisfiable(MediaError):
-    """A file has no byte of the requested range."""
 
 
 class WebServer:
@@ -151,7 +147,7 @@ def _check_status(response: httpcore.Response, uri: SourceUri) -> None:
             f"{uri.shown} is forbidden by its server (status {status}); allow the service to read it"
         )
     if status == 416:
-        raise RangeNotSatisfiable(f"{uri.shown} has no byte of the requested range")
+        raise RangeOutside(f"{uri.shown} has no byte of the requested range")
     if status not in (200, 206):
         raise MediaError(f"{uri.shown} cannot be read: its server answers with status {status}")
     if (_header(response, "content-encoding") or "identity").lower() != "identity":

@@ -22,6 +22,7 @@ __all__ = [
     "thumbnail_path",
     "thumbnail_url",
     "video_fields",
+    "video_uri",
 ]
 
 
@@ -87,7 +88,7 @@ def thumbnail_path(video_id: str) -> Path:
     Raises:
         NotFound: the video is unknown, rejected or not probed yet.
     """
-    _uri(video_id)  # an id of a request becomes a path only if the catalog has it
+    video_uri(video_id)  # an id of a request becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
     if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
         raise NotFound(f"Video {video_id!r} has no thumbnail: it is not probed yet, or was rejected.")
@@ -101,7 +102,7 @@ def stream_path(video_id: str) -> Path:
         NotFound: the video is unknown, or its file does not exist any more.
     """
     try:
-        return library_paths.resolve_video_path(_uri(video_id))
+        return library_paths.resolve_video_path(video_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
             f"The file of video {video_id!r} is not in the media root any more. The video stays "
@@ -109,7 +110,12 @@ def stream_path(video_id: str) -> Path:
         ) from error
 
 
-def _uri(video_id: str) -> str:
+def video_uri(video_id: str) -> str:
+    """Return the URI of a video as the catalog has it; it may contain a token.
+
+    Raises:
+        NotFound: the video is unknown.
+    """
     with session_scope() as session:
         uri = session.scalar(select(Video.uri).where(Video.id == video_id))
     if uri is None:

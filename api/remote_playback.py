@@ -1,0 +1,83 @@
+"""Playback of remote videos: the service forwards the bytes of the source.
+
+Credentials, tokens and addresses of a source stay inside the service, and the content security policy of the pages
+permits no other host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import structlog
+from anyio import CancelScope, CapacityLimiter, to_thread
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+
+from api.range_requests import RangeNotSatisfiable, parse_range
+from media import MediaError
+from media.sources.media_source import RemoteStream
+from media.sources.source_errors import RangeOutside, SourceOutage
+from service.core.errors import NotFound, SourceUnavailable
+from service.storage.video_access import open_remote_video
+
+__all__ = ["remote_response"]
+
+log = structlog.get_logger(__name__)
+
+# Threads of their own, so that sources without an answer do not occupy the threads of other requests.
+_READERS = CapacityLimiter(16)
+_PAUSE = 10  # seconds after which a client may try again
+
+
+async def remote_response(
+    request: Request, video_id: str, uri: str, media_type: str, headers: dict[str, str]
+) -> Response:
+    """A remote video, or the range of it that the request names.
+
+    Raises:
+        NotFound: The source does not have the file any more, or is not allowed any more.
+        RangeNotSatisfiable: The file has no byte of the range.
+        SourceUnavailable: The source cannot be reached at the moment.
+    """
+    stack = ExitStack()
+    try:
+        stream = await to_thread.run_sync(_open, stack, request, uri, limiter=_READERS)
+    except RangeOutside as error:
+        raise RangeNotSatisfiable(f"{error.reason}.") from error
+    except MediaError as error:
+        raise NotFound(
+            f"Video {video_id!r} stays searchable, but cannot be played: {error.reason}."
+        ) from error
+    except SourceOutage as error:
+        raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error
+    headers = {**headers, "Accept-Ranges": "bytes"}
+    if stream.length is not None:
+        headers["Content-Length"] = str(stream.length)
+    if stream.is_partial and stream.length is not None:
+        last, total = stream.start + stream.length - 1, "*" if stream.total is None else stream.total
+        headers["Content-Range"] = f"bytes {stream.start}-{last}/{total}"
+    status = 206 if stream.is_partial else 200
+    if request.method == "HEAD":
+        await to_thread.run_sync(stack.close, limiter=_READERS)
+        return Response(status_code=status, media_type=media_type, headers=headers)
+    return StreamingResponse(_body(stream, stack, video_id), status, headers, media_type)
+
+
+def _open(stack: ExitStack, request: Request, uri: str) -> RemoteStream:
+    return stack.enter_context(open_remote_video(uri, parse_range(request.headers.get("range"))))
+
+
+async def _body(stream: RemoteStream, stack: ExitStack, video_id: str) -> AsyncIterator[bytes]:
+    chunks: Iterator[bytes] = iter(stream.chunks)
+    read = partial(next, chunks, None)
+    try:
+        while (chunk := await to_thread.run_sync(read, limiter=_READERS)) is not None:
+            yield chunk
+    except (SourceOutage, MediaError) as error:  # the status is sent already: the client sees a short body
+        log.warning("playback_interrupted", video_id=video_id, error=error.reason)
+        raise
+    finally:
+        with CancelScope(shield=True):
+            await to_thread.run_sync(stack.close, limiter=_READERS)
