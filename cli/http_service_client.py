@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpServiceClient"]
 
 _PAGE = 1000  # videos
+_SECONDS_PER_VIDEO = 0.005
 
 
 class HttpServiceClient:
@@ -52,6 +53,7 @@ class HttpServiceClient:
         headers = {"X-API-Key": key} if key else {}
         # A proxy from the environment cannot reach a service on this machine.
         is_local = httpx.URL(url).host in ("127.0.0.1", "::1", "localhost")
+        self._timeout = timeout
         self._http = httpx.Client(
             base_url=url.rstrip("/"),
             headers=headers,
@@ -64,7 +66,9 @@ class HttpServiceClient:
         """Create a task. Requests with the same idempotency key create one task."""
         body = spec.model_dump(mode="json", exclude_none=True)
         headers = {"Idempotency-Key": key} if key else {}
-        return TaskDetails.model_validate(self._request("POST", "/tasks", json=body, headers=headers))
+        timeout = self._write_timeout(len(spec.videos))
+        answer = self._request("POST", "/tasks", json=body, headers=headers, timeout=timeout)
+        return TaskDetails.model_validate(answer)
 
     def create_task_from_archive(
         self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: MethodSettings
@@ -82,7 +86,10 @@ class HttpServiceClient:
         """Append videos to a learned domain. Requests with the same idempotency key create one append."""
         body = spec.model_dump(mode="json", exclude_none=True)
         headers = {"Idempotency-Key": key} if key else {}
-        answer = self._request("POST", f"/tasks/{task_id}/videos", json=body, headers=headers)
+        timeout = self._write_timeout(len(spec.videos))
+        answer = self._request(
+            "POST", f"/tasks/{task_id}/videos", json=body, headers=headers, timeout=timeout
+        )
         return TaskDetails.model_validate(answer)
 
     def append_archive(self, task_id: str, archive: BinaryIO, filename: str) -> TaskDetails:
@@ -178,6 +185,10 @@ class HttpServiceClient:
     def ready(self) -> Readiness:
         """Readiness and the release that answers searches; not an error if the service is not ready."""
         return Readiness.model_validate_json(self._http.get("/readyz").content)
+
+    def _write_timeout(self, videos: int) -> float:
+        """Seconds until a request with so many videos fails; the service looks for the file of each."""
+        return self._timeout + videos * _SECONDS_PER_VIDEO
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
         response = self._http.request(method, path, **options)

@@ -36,11 +36,13 @@ def worker_name() -> str:
 
 @celery_app.task(name=PROBE, ignore_result=True)  # type: ignore[untyped-decorator]
 def probe(task_id: str) -> None:
-    """Probe a task's videos, if that is still due, then send a message to the training worker."""
+    """Probe a task's videos, or chunks of them if another worker has claimed the task, then send due messages."""
     claim = lifecycle.claim_probing(task_id, worker_name())
     if claim is not None:
         with claim:
             probing.probe(claim)
+    else:
+        probing.probe_free_chunks(task_id, worker_name())
     send_due()
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.catalog.database import dispose, session_scope
-from service.catalog.tables import Task
+from service.catalog.tables import Chunk, Task
 from service.core.errors import CinestrataError
 from service.tasks.lifecycle.state_machine import clear_lease
 
@@ -30,6 +30,12 @@ def release_leases(pid: int | None = None) -> None:
                 select(Task).where(Task.lease_owner.startswith(owner, autoescape=True))
             ):
                 clear_lease(task)
+            session.execute(
+                update(Chunk)
+                .where(Chunk.lease_owner.startswith(owner, autoescape=True))
+                .values(lease_owner=None, lease_expires_at=None, fencing_token=Chunk.fencing_token + 1)
+                .execution_options(synchronize_session=False)
+            )
     except CinestrataError:
         pass
     finally:

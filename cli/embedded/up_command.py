@@ -29,12 +29,13 @@ from cli.embedded.process_supervisor import StartFailed, Supervisor
 if TYPE_CHECKING:
     from service.core.settings import Settings
 
-__all__ = ["readiness_check", "run_up"]
+__all__ = ["probing_worker_names", "readiness_check", "run_up"]
 
 _START_SECONDS = 300.0  # importing torch for the first time from a slow disk takes minutes
 _BROKER_SECONDS = 10.0
 _LIVENESS_SECONDS = 60.0  # after this time, a live service counts as up although it is not ready
 _SMALL_MACHINE_CORES = 4  # up to this number, threads of the API would only compete with those of the trainer
+_MAX_PROBING_WORKERS = 8
 _WORKERS, _API, _BROKER = range(3)  # stop order
 
 
@@ -131,12 +132,19 @@ def _service_processes(settings: Settings, listener: socket.socket, redis_url: s
 
     api = child("api", ["serve", "--fd", str(listener.fileno())], one_thread, _API)
     api.fds = (listener.fileno(),)
-    return [
-        api,
-        # Searches have priority over the workers.
-        child("worker-cpu", ["worker", "--queue", "cpu"], one_thread, _WORKERS, nice=5),
-        child("worker-gpu", ["worker", "--queue", "gpu"], {}, _WORKERS, nice=5),
+    # Searches have priority over the workers.
+    probing = [
+        child(name, ["worker", "--queue", "cpu"], one_thread, _WORKERS, nice=5)
+        for name in probing_worker_names(cores)
     ]
+    return [api, *probing, child("worker-gpu", ["worker", "--queue", "gpu"], {}, _WORKERS, nice=5)]
+
+
+def probing_worker_names(cores: int) -> list[str]:
+    """Names of the probing workers, which share the videos of a task: one for every two cores, so that searches and
+    training keep the others."""
+    count = min(max(cores // 2, 1), _MAX_PROBING_WORKERS)
+    return ["worker-cpu", *(f"worker-cpu-{number}" for number in range(2, count + 1))]
 
 
 def _single_thread_environment() -> dict[str, str]:

@@ -30,6 +30,7 @@ __all__ = [
     "LEARNING_STATES",
     "STATES",
     "Base",
+    "Chunk",
     "Event",
     "IdempotencyKey",
     "Moment",
@@ -154,6 +155,7 @@ class Video(Base):
     __table_args__ = (
         CheckConstraint("status IN ('pending', 'accepted', 'rejected')", name="status"),
         Index("ix_videos_task_id_status", "task_id", "status"),
+        Index("ix_videos_content_hash", "content_hash"),
         {"sqlite_autoincrement": True},
     )
 
@@ -184,6 +186,38 @@ class Video(Base):
     frames: Mapped[int | None] = mapped_column(BigInteger)
 
     task: Mapped[Task] = relationship(back_populates="videos")
+
+
+class Chunk(Base):
+    """A part of a task's videos that a worker processes at a time: those with vector ids from first to last.
+
+    The rows exist while the stage runs. A chunk has a lease of its own, so several workers share a task.
+    """
+
+    __tablename__ = "chunks"
+    __table_args__ = (
+        UniqueConstraint("task_id", "stage", "number"),
+        CheckConstraint("stage IN ('probing', 'indexing')", name="stage"),
+    )
+
+    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
+    stage: Mapped[str] = mapped_column(String(16))
+    number: Mapped[int] = mapped_column(Integer)
+    first_id: Mapped[int] = mapped_column(_GrowingId)
+    last_id: Mapped[int] = mapped_column(_GrowingId)
+    videos: Mapped[int] = mapped_column(Integer)  # when the chunk was planned
+    finished: Mapped[int] = mapped_column(Integer, default=0)  # videos whose results are stored
+    done_at: Mapped[datetime | None]
+    run: Mapped[str | None] = mapped_column(
+        String(64)
+    )  # of an indexing chunk: identity of its encoder and videos
+    checksum: Mapped[str | None] = mapped_column(String(64))  # of an indexing chunk: SHA-256 of its part file
+    attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims so far
+    lease_owner: Mapped[str | None] = mapped_column(String(255))
+    lease_expires_at: Mapped[datetime | None]
+    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)
+    error: Mapped[str | None] = mapped_column(Text)  # reason of the last failed attempt
 
 
 class Moment(Base):

@@ -38,13 +38,13 @@ MAX_CLIP_BYTES = 256 * _MIB  # a clip or picture to search with
 MAX_CLIP_SECONDS = 30.0  # time to decode it
 
 # Tasks.
-MAX_VIDEOS_PER_TASK = 20_000
+MAX_VIDEOS_PER_TASK = 100_000
 MAX_VIDEO_BYTES = 4 * _GIB
 MAX_CAPTIONS = 64  # per video
 MAX_CAPTION_CHARS = 2000
 MAX_SETTINGS_BYTES = 4096  # settings of a task's method, as JSON
 MAX_METADATA_BYTES = 16_384  # metadata of a video, as JSON
-MAX_ARCHIVE_FILES = 20_001  # the videos of a task and the manifest
+MAX_ARCHIVE_FILES = 100_001  # the videos of a task and the manifest
 MAX_UNPACKED_BYTES = 16 * _GIB
 MAX_PENDING_UPLOADS = 100_000  # resumable uploads that no task uses yet
 MAX_PENDING_BYTES = 256 * _GIB  # of these uploads together

@@ -7,10 +7,11 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import exists, select
+from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -53,6 +54,8 @@ __all__ = [
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 MAX_NAME_CHARS = 80  # width of the column
+
+_INSERTED_ROWS = 1000  # videos of one statement
 
 
 @dataclass(frozen=True)
@@ -233,15 +236,14 @@ def retry_task(task_id: str) -> TaskDetails:
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
         task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
-        videos = session.scalars(select(Video).where(Video.task_id == task_id)).all()
-        for video in videos:  # all of them: the files may have been replaced
-            video.status, video.reason, video.content_hash, video.effective_split = (
-                "pending",
-                None,
-                None,
-                None,
-            )
-        task.counts = VideoCounts(videos=len(videos)).model_dump()
+        session.execute(  # all videos: the files may have been replaced
+            update(Video)
+            .where(Video.task_id == task_id)
+            .values(status="pending", reason=None, content_hash=None, effective_split=None)
+            .execution_options(synchronize_session=False)
+        )
+        videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
+        task.counts = VideoCounts(videos=videos).model_dump()
         set_state(session, task, "queued")
         view = task_details(session, [task])[0]
     broker.send_probe(task_id)
@@ -359,19 +361,21 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             )
             session.add(task)
             session.flush()
-            session.add_all(
-                Video(
-                    id=video.id or new_id("vid"),
-                    task_id=task_id,
-                    uri=video.uri,
-                    captions=video.captions,
-                    split=video.split,
-                    extra=video.metadata,
-                    added_at=task.created_at,
-                    status="pending",
-                )
+            rows = (
+                {
+                    "id": video.id or new_id("vid"),
+                    "task_id": task_id,
+                    "uri": video.uri,
+                    "captions": video.captions,
+                    "split": video.split,
+                    "extra": video.metadata,
+                    "added_at": task.created_at,
+                    "status": "pending",
+                }
                 for video in checked.videos
             )
+            while batch := list(islice(rows, _INSERTED_ROWS)):
+                session.execute(insert(Video), batch)
             record(session, task_id, "state", {"state": "queued", "from": None}, task.created_at)
             session.flush()
             view = task_details(session, [task])[0]

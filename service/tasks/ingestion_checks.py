@@ -31,7 +31,7 @@ __all__ = [
     "validate_task",
 ]
 
-_MAX_ERRORS = 20  # enough to correct a file; 20,000 errors are useless
+_MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
 _MAX_DEPTH = 16
 
 

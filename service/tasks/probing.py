@@ -1,35 +1,59 @@
-"""The probing job: hash, decode and sample every video of a task, and reject those that cannot be used."""
+"""The probing job: hash, decode and sample every video of a task, and reject those that cannot be used.
+
+The videos are divided into chunks. The worker that has claimed the task plans them, processes chunks as other workers
+do, and completes the stage when all chunks are done.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import select
+import structlog
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.orm import Session
 
 from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from media.sources.source_uris import redact_uri
 from models.backbones.backbone_loading import FrameSpec, frame_spec
-from service.catalog.tables import Task, Video
-from service.catalog.video_counts import count_task_videos
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import Chunk, Task, Video
 from service.core import request_limits
-from service.core.errors import DataFolderNotWritable, SourceUnavailable
+from service.core.errors import (
+    DataFolderNotWritable,
+    LeaseLost,
+    SourceUnavailable,
+    TaskInterruption,
+    WorkerStopping,
+)
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.data_folder import require_writable
 from service.storage.library_backbone import library_backbone
 from service.storage.video_access import local_video
 from service.storage.video_files import delete_video_files
-from service.tasks.dataset_splits import SplitCandidate, assign_splits
-from service.tasks.lifecycle import Claim
+from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
+from service.tasks.probing_completion import complete_probing
 from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
-__all__ = ["probe"]
+__all__ = ["CHUNK_VIDEOS", "probe", "probe_free_chunks"]
 
-_MAX_OUTAGES = 3  # videos whose source is unavailable, until the rest of the task is postponed, too
+CHUNK_VIDEOS = 64  # a kill loses at most the results of one chunk
+SAVE_SECONDS = 1.0  # time between two transactions that store results of a chunk
+
+_MAX_OUTAGES = (
+    3  # videos of a chunk whose source is unavailable, until the rest of the chunk is postponed, too
+)
+_TURN_SECONDS = (
+    30.0  # time for which a worker processes chunks of a task before the next message has its turn
+)
+_WAIT_SECONDS = 0.25  # between two looks for the end of the chunks of other workers
+_REPORT_SECONDS = 0.5
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,6 +61,46 @@ class _PendingVideo:
     vector_id: int
     id: str
     uri: str
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Outcome of a video: its properties, or the reason of its rejection."""
+
+    video: _PendingVideo
+    info: VideoInfo | None = None
+    reason: str | None = None
+
+
+@dataclass
+class _Progress:
+    """Progress of the stage over all workers, as the owner of the task reports it."""
+
+    claim: Claim
+    total: int
+    started: float = field(default_factory=time.monotonic)
+    first_done: int | None = None
+    reported: float = 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() - self.reported < _REPORT_SECONDS:
+            self.claim.tick()
+            return
+        self.report(self.total - read_totals(self.claim.task.id, "probing").remaining)
+
+    def report(self, done: int) -> None:
+        self.reported = time.monotonic()
+        if self.first_done is None:
+            self.first_done = done
+        elapsed, finished = self.reported - self.started, done - self.first_done
+        self.claim.progress(
+            "probing",
+            done / max(self.total, 1),
+            done=done,
+            total=self.total,
+            videos_per_second=finished / elapsed if finished else None,
+            eta_seconds=elapsed / finished * (self.total - done) if finished else None,
+        )
 
 
 def probe(claim: Claim) -> None:
@@ -50,93 +114,220 @@ def probe(claim: Claim) -> None:
     """
     try:
         require_writable(settings().cache_dir, settings().thumbnails_dir)
-        _probe_videos(claim)
+        failure = _probe_chunks(claim)
     except DataFolderNotWritable as error:
         # Every video of every task would be rejected for a fault of the installation.
         claim.fail(error.detail, f"{error.hint} Then POST /tasks/{claim.task.id}/retry.")
         return
-    _finish(claim)
+    if failure is not None:
+        claim.fail(failure, f"Correct the cause, then POST /tasks/{claim.task.id}/retry.")
+        return
+    complete_probing(claim)
 
 
-def _probe_videos(claim: Claim) -> None:
-    spec = frame_spec(library_backbone(), settings().frames)
-    pending, hashes, total = _load_videos(claim, spec)
-    done, started = total - len(pending), time.monotonic()
-    outages: list[SourceUnavailable] = []
-    with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
-        for number, video in enumerate(pending):
-            elapsed = time.monotonic() - started
-            claim.progress(
-                "probing",
-                (done + number) / total,
-                done=done + number,
-                total=total,
-                videos_per_second=number / elapsed if number else None,
-                eta_seconds=elapsed / number * (len(pending) - number) if number else None,
-            )
+def probe_free_chunks(task_id: str, owner: str) -> None:
+    """Probe free chunks of a task that another worker has claimed, for half a minute at most.
+
+    Errors are logged and stored with the chunk; the owner of the task decides on its state.
+    """
+    deadline = time.monotonic() + _TURN_SECONDS
+    chunk = claim_chunk(task_id, "probing", owner)
+    if chunk is None:
+        return
+    send_due()  # another worker may take the next chunk
+    try:
+        require_writable(settings().cache_dir, settings().thumbnails_dir)
+        spec = _frame_spec()
+        with _open_decoder() as decoder:
+            while chunk is not None:
+                _probe_chunk(chunk, decoder, spec)
+                chunk = claim_chunk(task_id, "probing", owner) if time.monotonic() < deadline else None
+    except (TaskInterruption, SourceUnavailable) as error:
+        log.info("chunk_released", task=task_id, reason=str(error))
+    except Exception:
+        log.exception("chunk_failed", task=task_id)
+
+
+def _probe_chunks(claim: Claim) -> str | None:
+    """Process chunks of the task until all are done; returns the reason why a chunk has no attempts left."""
+    task_id, spec = claim.task.id, _frame_spec()
+    total = _plan(claim, spec)
+    send_due()  # other workers may take chunks
+    progress = _Progress(claim, total)
+    outage: SourceUnavailable | None = None
+    with _open_decoder() as decoder:
+        while (totals := read_totals(task_id, "probing")).unfinished:
+            progress.report(total - totals.remaining)
+            if totals.failure is not None:
+                return totals.failure
+            chunk = claim_chunk(task_id, "probing", claim.owner)
+            if chunk is None:
+                if outage is not None and not totals.claimed:
+                    raise outage
+                time.sleep(_WAIT_SECONDS)  # other workers process the last chunks
+                continue
             try:
-                _probe_video(claim, decoder, spec, video, hashes)
-            except SourceUnavailable as error:  # the video stays pending; others may have another source
-                outages.append(error)
-                if len(outages) == _MAX_OUTAGES:
-                    raise
-    if outages:
-        raise outages[0]
+                _probe_chunk(chunk, decoder, spec, progress)
+            except LeaseLost:
+                claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
+            except SourceUnavailable as error:  # the videos of other chunks may have another source
+                outage = error
     claim.progress("probing", 1.0, done=total, total=total)
+    return None
 
 
-def _load_videos(claim: Claim, spec: FrameSpec) -> tuple[list[_PendingVideo], dict[str, str], int]:
-    """Load the pending videos, the URIs of accepted videos by content hash, and the number of all videos.
+def _frame_spec() -> FrameSpec:
+    return frame_spec(library_backbone(), settings().frames)
+
+
+def _open_decoder() -> VideoDecoder:
+    return VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES))
+
+
+def _plan(claim: Claim, spec: FrameSpec) -> int:
+    """Plan chunks of the pending videos that no unfinished chunk covers; returns the number of all videos.
 
     An accepted video without its frame cache is pending again.
     """
+    own = Video.task_id == claim.task.id
+    with session_scope() as session:
+        accepted = session.execute(
+            select(Video.vector_id, Video.content_hash).where(own, Video.status == "accepted")
+        )
+        cache = settings().cache_dir
+        lost = [
+            vector_id
+            for vector_id, digest in accepted
+            if digest and not frame_cache_path(cache, spec.frames, spec.size, digest).exists()
+        ]
     with claim.transaction() as session:
-        videos = session.scalars(
-            select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
-        ).all()
-        for video in videos:
-            if video.status == "accepted" and video.content_hash:
-                cache = frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
-                if not cache.exists():
-                    video.status = "pending"
-        pending = [_PendingVideo(v.vector_id, v.id, v.uri) for v in videos if v.status == "pending"]
-        hashes = {v.content_hash: v.uri for v in videos if v.status == "accepted" and v.content_hash}
-        if claim.task.target_id is not None:
-            stored = session.execute(
-                select(Video.content_hash, Video.uri).where(
-                    Video.task_id == claim.task.target_id, Video.status == "accepted"
-                )
+        for ids in id_chunks(lost):
+            session.execute(
+                update(Video)
+                .where(own, Video.vector_id.in_(ids))
+                .values(status="pending")
+                .execution_options(synchronize_session=False)
             )
-            hashes |= {digest: uri for digest, uri in stored if digest}
-    return pending, hashes, len(videos)
+        unfinished = select(Chunk.id).where(
+            Chunk.task_id == claim.task.id,
+            Chunk.stage == "probing",
+            Chunk.done_at.is_(None),
+            Video.vector_id.between(Chunk.first_id, Chunk.last_id),
+        )
+        pending = session.scalars(
+            select(Video.vector_id)
+            .where(own, Video.status == "pending", ~unfinished.exists())
+            .order_by(Video.vector_id)
+        ).all()
+        plan_chunks(session, claim.task.id, "probing", pending, CHUNK_VIDEOS)
+        return session.scalar(select(func.count()).where(own)) or 0
+
+
+def _probe_chunk(
+    chunk: ChunkClaim, decoder: VideoDecoder, spec: FrameSpec, report: Callable[[], None] = lambda: None
+) -> None:
+    """Probe the pending videos of a chunk and store the results."""
+    with chunk:
+        videos, target_id = _load_videos(chunk)
+        results: list[_Result] = []
+        outages: list[SourceUnavailable] = []
+        accepted: dict[str, str] = {}  # URIs by content hash, of this chunk
+        saved = time.monotonic()
+        try:
+            for video in videos:
+                report()
+                chunk.tick()
+                try:
+                    results.append(_probe_video(chunk, decoder, spec, video, accepted, target_id))
+                except SourceUnavailable as error:  # the video stays pending
+                    outages.append(error)
+                    if len(outages) == _MAX_OUTAGES:
+                        break
+                if time.monotonic() - saved > SAVE_SECONDS:
+                    with chunk.transaction() as session:
+                        _store_results(session, chunk, results)
+                    results, saved = [], time.monotonic()
+        except WorkerStopping:
+            with chunk.transaction() as session:
+                _store_results(session, chunk, results)
+            raise
+        with chunk.transaction() as session:
+            _store_results(session, chunk, results)
+            if not outages:
+                chunk.complete(session)
+        if outages:
+            raise outages[0]
+
+
+def _load_videos(chunk: ChunkClaim) -> tuple[list[_PendingVideo], str | None]:
+    """Load the pending videos of a chunk, and the id of the domain if the task is an append."""
+    with session_scope() as session:
+        rows = session.execute(
+            select(Video.vector_id, Video.id, Video.uri)
+            .where(
+                Video.task_id == chunk.task_id,
+                Video.status == "pending",
+                Video.vector_id.between(chunk.first_id, chunk.last_id),
+            )
+            .order_by(Video.vector_id)
+        )
+        videos = [_PendingVideo(*row) for row in rows]
+        return videos, session.scalar(select(Task.target_id).where(Task.id == chunk.task_id))
+
+
+def _find_copy(chunk: ChunkClaim, video: _PendingVideo, digest: str, target_id: str | None) -> str | None:
+    """URI of an accepted video with the same content: an earlier one of the task, or any of the domain.
+
+    A copy in a chunk that is in process is found when the stage is completed.
+    """
+    earlier = (Video.task_id == chunk.task_id) & (Video.vector_id < video.vector_id)
+    known = earlier if target_id is None else or_(earlier, Video.task_id == target_id)
+    with session_scope() as session:
+        return session.scalars(
+            select(Video.uri)
+            .where(Video.content_hash == digest, Video.status == "accepted", known)
+            .order_by(Video.vector_id)
+            .limit(1)
+        ).one_or_none()
 
 
 def _probe_video(
-    claim: Claim, decoder: VideoDecoder, spec: FrameSpec, video: _PendingVideo, hashes: dict[str, str]
-) -> None:
+    chunk: ChunkClaim,
+    decoder: VideoDecoder,
+    spec: FrameSpec,
+    video: _PendingVideo,
+    accepted: dict[str, str],
+    target_id: str | None,
+) -> _Result:
+    def find_copy(digest: str) -> str | None:
+        return accepted.get(digest) or _find_copy(chunk, video, digest, target_id)
+
     try:
         with local_video(video.uri) as path:
-            info = _read_video(decoder, spec, video, path, hashes)
+            info = _read_video(decoder, spec, video, path, find_copy)
     except MediaError as error:
-        _reject(claim, video, error.reason)
-        return
-    _accept(claim, video, info)
-    hashes[info.content_hash] = video.uri
+        return _Result(video, reason=error.reason)
+    accepted[info.content_hash] = video.uri
+    return _Result(video, info)
 
 
 def _read_video(
-    decoder: VideoDecoder, spec: FrameSpec, video: _PendingVideo, path: Path, hashes: dict[str, str]
+    decoder: VideoDecoder,
+    spec: FrameSpec,
+    video: _PendingVideo,
+    path: Path,
+    find_copy: Callable[[str], str | None],
 ) -> VideoInfo:
     """Hash and decode a file; raises MediaError if it cannot be used, or if an accepted video has the same content."""
     try:
         decoder.limits.check_file(path, redact_uri(video.uri))
         digest = content_hash(path)
-    except FileNotFoundError as error:
-        raise MediaError("The file does not exist any more.") from error
+    except FileNotFoundError:
+        raise MediaError("The file does not exist any more.") from None
     except OSError as error:
         raise MediaError(f"The file cannot be read ({error.strerror or type(error).__name__}).") from error
-    if digest in hashes:
-        raise MediaError(SAME_CONTENT + redact_uri(hashes[digest]))
+    if (same := find_copy(digest)) is not None:
+        raise MediaError(SAME_CONTENT + redact_uri(same))
     info = _decode(decoder, spec, path, video)
     if info.content_hash != digest:
         raise MediaError("The file changed while it was read.")
@@ -157,72 +348,27 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingV
         raise DataFolderNotWritable(settings().data_dir, error) from error
 
 
-def _accept(claim: Claim, video: _PendingVideo, info: VideoInfo) -> None:
-    with claim.transaction() as session:
-        row = session.get(Video, video.vector_id)
-        if row is None:  # deleted during decoding, which has written its files again
+def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Result]) -> None:
+    by_id = {result.video.vector_id: result for result in results}
+    rows = {
+        row.vector_id: row
+        for row in session.scalars(
+            select(Video).where(Video.vector_id.in_(by_id), Video.task_id == chunk.task_id)
+        )
+    }
+    for vector_id, result in by_id.items():
+        row, video, info = rows.get(vector_id), result.video, result.info
+        if info is None:
+            if row is not None:  # otherwise deleted during decoding
+                row.status, row.reason, row.content_hash = "rejected", result.reason, None
+                facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": result.reason}
+                record(session, chunk.task_id, "rejected", facts)
+        elif row is None:  # deleted during decoding, which has written its files again
             delete_video_files(session, [(video.id, video.uri, info.content_hash)])
-            return
-        row.status, row.reason = "accepted", None
-        row.content_hash, row.bytes = info.content_hash, info.bytes
-        row.container, row.codec = info.container, info.codec
-        row.width, row.height = info.width, info.height
-        row.fps, row.duration, row.frames = info.fps, info.duration, info.frames
-
-
-def _reject(claim: Claim, video: _PendingVideo, reason: str) -> None:
-    with claim.transaction() as session:
-        row = session.get(Video, video.vector_id)
-        if row is None:  # deleted during decoding
-            return
-        row.status, row.reason, row.content_hash = "rejected", reason, None
-        record(
-            session,
-            claim.task.id,
-            "rejected",
-            {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
-        )
-
-
-def _finish(claim: Claim) -> None:
-    """Assign the splits, count the videos, and give the task back or fail it."""
-    is_append = claim.task.target_id is not None
-    with claim.transaction() as session:
-        videos = session.scalars(select(Video).where(Video.task_id == claim.task.id)).all()
-        total = len(videos)
-        accepted = [v for v in videos if v.status == "accepted"]
-        reasons = [v.reason or "" for v in videos if v.status == "rejected"]
-        held_out = None if is_append else _assign_splits(accepted)
-        session.flush()
-        counts = count_task_videos(session, claim.task.id)
-        session.get_one(Task, claim.task.id).counts = counts
-    if not total:
-        claim.fail(
-            "All videos of the task were deleted.", "Post a task with the videos that you want to keep."
-        )
-        return
-    bad = sum(not reason.startswith(SAME_CONTENT) for reason in reasons)
-    # An append of known videos alone changes nothing, so that a repeated request succeeds.
-    allowed = 1.0 if is_append else settings().bad_video_share
-    if bad > allowed * total or (not accepted and (bad or not is_append)):
-        claim.fail(
-            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed)."
-            if accepted
-            else f"None of the {total} videos can be used.",
-            f"See 'rejected' for the reason of each video. Correct the files, then POST /tasks/{claim.task.id}/retry; "
-            "or post a task without them.",
-        )
-        return
-    claim.finish_probing(counts=counts, held_out=held_out)
-
-
-def _assign_splits(accepted: Sequence[Video]) -> str | None:
-    """Assign the splits of a domain's accepted videos; returns the origin of the held-out split."""
-    splits = assign_splits(
-        [SplitCandidate(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
-        settings().held_out_share,
-        settings().calibration_share,
-    )
-    for video in accepted:
-        video.effective_split = splits.by_vector_id[video.vector_id]
-    return splits.held_out
+        else:
+            row.status, row.reason = "accepted", None
+            row.content_hash, row.bytes = info.content_hash, info.bytes
+            row.container, row.codec = info.container, info.codec
+            row.width, row.height = info.width, info.height
+            row.fps, row.duration, row.frames = info.fps, info.duration, info.frames
+    chunk.count_finished(session, len(results))

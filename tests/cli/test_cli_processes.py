@@ -25,7 +25,7 @@ from cli.embedded.child_process import ChildProcess
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import StartFailed, Supervisor
-from cli.embedded.up_command import readiness_check
+from cli.embedded.up_command import probing_worker_names, readiness_check
 
 
 def script(code: str) -> list[str]:
@@ -314,3 +314,9 @@ def test_lock_is_released_when_its_holder_dies(tmp_path: Path) -> None:
     holder.wait()
     with hold_data_folder(tmp_path / "run", tmp_path):
         pass
+
+
+def test_probing_workers_grow_with_the_cores() -> None:
+    assert probing_worker_names(1) == probing_worker_names(3) == ["worker-cpu"]
+    assert probing_worker_names(4) == ["worker-cpu", "worker-cpu-2"]
+    assert len(probing_worker_names(64)) == 8

@@ -6,6 +6,7 @@ conditional UPDATE claims a task and sets a lease and a fencing token, and every
 
 from __future__ import annotations
 
+from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks, read_totals
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
 from service.tasks.lifecycle.publishing import (
@@ -20,6 +21,7 @@ from service.tasks.lifecycle.shutdown import is_stopping, request_stop
 
 __all__ = [
     "AppendPublication",
+    "ChunkClaim",
     "Claim",
     "Publication",
     "RecallRecord",
@@ -28,9 +30,12 @@ __all__ = [
     "ShardRecord",
     "TaskSnapshot",
     "claim_append",
+    "claim_chunk",
     "claim_probing",
     "claim_training",
     "is_stopping",
+    "plan_chunks",
+    "read_totals",
     "reconcile",
     "request_stop",
     "send_due",

@@ -1,7 +1,7 @@
 """The claim of a worker on a task, with its lease.
 
-The heartbeat thread renews the lease only while progress is reported. So a hanging worker is treated like a dead
-one: its lease expires, the fencing token grows, and its further writes are refused.
+The heartbeat renews the lease only while progress is reported. So a hanging worker is treated like a dead one: its
+lease expires, the fencing token grows, and its further writes are refused.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import structlog
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Task
+from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Chunk, Task
 from service.core.errors import (
     CinestrataError,
     LeaseLost,
@@ -33,6 +33,7 @@ from service.core.errors import (
 )
 from service.core.schemas import TaskProgress
 from service.core.settings import settings
+from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.publishing import AppendPublication, Publication
 from service.tasks.lifecycle.shutdown import is_stopping
@@ -42,7 +43,6 @@ from service.tasks.task_events import record
 
 __all__ = ["Claim", "TaskSnapshot"]
 
-STALL_SECONDS = 900.0  # a worker without progress for this long loses its lease
 EVENT_SECONDS = 0.5  # minimum time between two progress events of a task
 
 log = structlog.get_logger(__name__)
@@ -103,14 +103,13 @@ class Claim:
         self.task = task
         self.owner = owner
         self.token = token
-        self._progress_count = 0
         self._epoch = int(task.progress.get("epoch") or 0)
         self._stage: str | None = None
         self._last_event = 0.0
         self._lost = threading.Event()
         self._cancelled = threading.Event()
         self._finished = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._heartbeat = Heartbeat(self._beat, self._finished, f"lease-{task.id}")
 
     # --- progress ---
 
@@ -181,7 +180,7 @@ class Claim:
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
         """
-        self._progress_count += 1
+        self._heartbeat.count_progress()
         if self._lost.is_set():
             raise LeaseLost(f"Task {self.task.id} no longer belongs to this worker.")
         if self._cancelled.is_set():
@@ -239,6 +238,7 @@ class Claim:
             task.eta_seconds = None
             task.probed_at = now(session)
             task.attempts = 0
+            session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
             clear_lease(task)
             record(session, task.id, "progress", task.progress)
         self._finished.set()
@@ -324,8 +324,7 @@ class Claim:
     # --- the heartbeat ---
 
     def __enter__(self) -> Self:
-        self._heart = threading.Thread(target=self._beat, name=f"lease-{self.task.id}", daemon=True)
-        self._heart.start()
+        self._heartbeat.start()
         return self
 
     def __exit__(
@@ -340,8 +339,7 @@ class Claim:
             log.warning("task_not_released", reason="The catalog is unreachable.", task=self.task.id)
         finally:
             self._finished.set()
-            if self._heart is not None:
-                self._heart.join()
+            self._heartbeat.join()
         return error is None or isinstance(error, Exception)
 
     def _end_with(self, error: BaseException) -> None:
@@ -368,25 +366,16 @@ class Claim:
                 or f"See the log of the worker, correct the cause, then POST /tasks/{self.task.id}/retry.",
             )
 
-    def _beat(self) -> None:
-        last_count, last_change = self._progress_count, time.monotonic()
-        while not self._finished.wait(settings().lease_seconds / 3):
-            if self._progress_count != last_count:
-                last_count, last_change = self._progress_count, time.monotonic()
-            elif time.monotonic() - last_change > STALL_SECONDS:
-                log.warning("lease_not_renewed", reason="The job makes no progress.", task=self.task.id)
-                continue
-            try:
-                cancelled = self._renew()
-            except Unavailable:
-                log.warning("lease_not_renewed", reason="The catalog is unreachable.", task=self.task.id)
-                continue
-            if cancelled is None:
-                if not self._finished.is_set():
-                    self._lost.set()
-                return
-            if cancelled:
-                self._cancelled.set()
+    def _beat(self) -> bool:
+        """Renew the lease; returns whether it is still held."""
+        cancelled = self._renew()
+        if cancelled is None:
+            if not self._finished.is_set():
+                self._lost.set()
+            return False
+        if cancelled:
+            self._cancelled.set()
+        return True
 
     def _renew(self) -> bool | None:
         """Renew the lease. Returns whether cancellation was requested; None if the lease is lost."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select
+from sqlalchemy import ColumnElement, and_, delete, exists, or_, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import ACTIVE_STATES, IdempotencyKey, Task
+from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
 from service.core.settings import settings
 from service.tasks import broker, idempotency
+from service.tasks.lifecycle.chunks import free_chunk
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
@@ -80,7 +81,16 @@ def send_due() -> tuple[str, ...]:
         free = or_(Task.lease_expires_at.is_(None), Task.lease_expires_at < at)
         to_probe = session.scalars(
             select(Task.id)
-            .where(Task.state.in_(("queued", "probing")), Task.probed_at.is_(None), free)
+            .where(
+                Task.state.in_(("queued", "probing")),
+                Task.probed_at.is_(None),
+                # A task that another worker has claimed needs more workers as long as chunks are free.
+                or_(
+                    free,
+                    Task.lease_owner.is_not(None)
+                    & exists().where(Chunk.task_id == Task.id, free_chunk("probing", at)),
+                ),
+            )
             .order_by(Task.position)
         ).all()
         to_append = session.scalars(

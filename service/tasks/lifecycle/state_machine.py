@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, delete, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now
-from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, PositionCounter, Task
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task
 from service.core.errors import LeaseLost, NotFound
 from service.tasks.task_events import record
 
@@ -66,6 +66,7 @@ def set_state(
         data |= {"error": error, "hint": hint}
     if state in FINAL_STATES:
         clear_lease(task)
+        session.execute(delete(Chunk).where(Chunk.task_id == task.id))
         task.cancel_requested = False
         task.finished_at = at
         task.eta_seconds = None

@@ -33,6 +33,7 @@ class ManifestEntries:
     def __init__(self, name: str) -> None:
         self._name = name
         self._entries: dict[str, _Entry] = {}
+        self._lines_above_limit = 0
 
     def add(self, line: int, fields: Any) -> None:
         """Add the video of a line.
@@ -43,6 +44,7 @@ class ManifestEntries:
 
         Raises:
             InvalidInput: a field is invalid, a file has too many captions, or its line contradicts an earlier line.
+                Lines beyond the maximum number of videos are only validated, so that memory stays bounded.
         """
         location = f"{self._name}:{line}"
         try:
@@ -58,6 +60,9 @@ class ManifestEntries:
         entry = _Entry(line, tuple(video.captions), video.id, video.split, video.metadata)
         if earlier := self._entries.get(uri):
             entry = self._merge(uri, earlier, entry)
+        elif len(self._entries) >= request_limits.MAX_VIDEOS_PER_TASK:
+            self._lines_above_limit += 1
+            return
         if len(entry.captions) > request_limits.MAX_CAPTIONS:
             raise InvalidInput.at(
                 location,
@@ -67,7 +72,18 @@ class ManifestEntries:
         self._entries[uri] = entry
 
     def videos(self) -> list[VideoSpec]:
-        """Return the videos."""
+        """Return the videos.
+
+        Raises:
+            InvalidInput: the lines name more videos than a task may have.
+        """
+        if self._lines_above_limit:
+            limit = request_limits.MAX_VIDEOS_PER_TASK
+            raise InvalidInput.at(
+                self._name,
+                f"It lists more than {limit} videos: {self._lines_above_limit} lines follow for further files.",
+                f"Post {limit} videos at most, and append the others to the domain.",
+            )
         return [_make_video(uri, entry) for uri, entry in self._entries.items()]
 
     def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> _Entry:

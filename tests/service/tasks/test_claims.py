@@ -17,7 +17,7 @@ from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerSto
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import lease, shutdown
+from service.tasks.lifecycle import heartbeat, lease, shutdown
 
 Post = Callable[..., TaskDetails]
 
@@ -284,7 +284,7 @@ class TestHeartbeat:
     def short(
         self, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
     ) -> Settings:
-        monkeypatch.setattr(lease, "STALL_SECONDS", 0.6)
+        monkeypatch.setattr(heartbeat, "STALL_SECONDS", 0.6)
         return settings_factory(tmp_path, lease_seconds=0.3)
 
     def test_lease_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:

@@ -168,3 +168,17 @@ def test_long_manifest_is_read_line_by_line() -> None:
     with pytest.raises(InvalidInput, match=r"manifest\.csv:20002: There are more cells"):
         parse_manifest(stream, "manifest.csv")  # type: ignore[arg-type]
     assert stream.read_lines == 20_002
+
+
+def test_bad_line_after_more_videos_than_a_task_may_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines beyond the limit are validated and not kept."""
+    monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 1000)
+    rows = [b'{"uri": "%d.mp4", "captions": ["x"]}\n' % number for number in range(3000)]
+    with pytest.raises(InvalidInput, match=r"manifest\.jsonl:2501\.split"):
+        parse_manifest(
+            io.BytesIO(b"".join([*rows[:2500], b'{"uri": "x.mp4", "split": "tset"}\n'])), "manifest.jsonl"
+        )
+    with pytest.raises(InvalidInput, match=r"more than 1000 videos: 2000 lines follow"):
+        parse_manifest(io.BytesIO(b"".join(rows)), "manifest.jsonl")
+    merged = parse_manifest(io.BytesIO(b"".join(rows[:1000] + rows[:1000])), "manifest.jsonl")
+    assert len(merged) == 1000

@@ -1,0 +1,316 @@
+"""Chunks of a task: several workers process the videos of one task at the same time, each under a lease of its own.
+
+The worker that has claimed the task plans the chunks, takes part in their processing, and completes the stage. Other
+workers claim chunks as long as the stage runs. A chunk of a dead worker is due again when its lease expires.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Literal, Self
+
+import structlog
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import ACTIVE_STATES, Chunk, Task
+from service.core.errors import (
+    CinestrataError,
+    LeaseLost,
+    SourceUnavailable,
+    TaskCancelled,
+    TaskInterruption,
+    WorkerStopping,
+)
+from service.core.settings import settings
+from service.tasks.lifecycle.heartbeat import Heartbeat
+from service.tasks.lifecycle.shutdown import is_stopping
+from service.tasks.lifecycle.state_machine import lock_task_if
+
+__all__ = ["ChunkClaim", "ChunkTotals", "Stage", "claim_chunk", "free_chunk", "plan_chunks", "read_totals"]
+
+Stage = Literal["probing", "indexing"]
+
+_SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without a source
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ChunkTotals:
+    """Sums over the chunks of a stage.
+
+    Attributes:
+        chunks: Number of chunks.
+        unfinished: Number of chunks that are not done.
+        claimed: Number of chunks that workers process.
+        remaining: Number of videos without a stored result.
+        failure: Reason why a chunk cannot be processed: it has no attempts left; None: no such chunk.
+    """
+
+    chunks: int
+    unfinished: int
+    claimed: int
+    remaining: int
+    failure: str | None
+
+
+def plan_chunks(
+    session: Session,
+    task_id: str,
+    stage: Stage,
+    vector_ids: Sequence[int],
+    size: int,
+    *,
+    run: str | None = None,
+) -> None:
+    """Divide videos into chunks that follow the existing chunks of the stage.
+
+    Args:
+        session: Transaction that locks the task.
+        task_id: Identifier of the task.
+        stage: Stage that processes the chunks.
+        vector_ids: Vector ids of the videos, ascending.
+        size: Maximum number of videos of a chunk.
+        run: Identity of the work; see :attr:`ChunkClaim.run`.
+    """
+    last = session.scalar(
+        select(func.max(Chunk.number)).where(Chunk.task_id == task_id, Chunk.stage == stage)
+    )
+    first_number = 0 if last is None else last + 1
+    rows = []
+    for number, start in enumerate(range(0, len(vector_ids), size), first_number):
+        ids = vector_ids[start : start + size]
+        rows.append(
+            {
+                "task_id": task_id,
+                "stage": stage,
+                "number": number,
+                "first_id": ids[0],
+                "last_id": ids[-1],
+                "videos": len(ids),
+                "finished": 0,
+                "run": run,
+                "attempts": 0,
+                "fencing_token": 0,
+            }
+        )
+    if rows:
+        session.execute(insert(Chunk), rows)
+
+
+def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
+    """Return the sums over the chunks of a stage."""
+    with session_scope() as session:
+        of_stage = (Chunk.task_id == task_id, Chunk.stage == stage)
+        unfinished, claimed, remaining = session.execute(
+            select(
+                func.count(), func.count(Chunk.lease_owner), func.sum(Chunk.videos - Chunk.finished)
+            ).where(*of_stage, Chunk.done_at.is_(None))
+        ).one()
+        chunks = session.scalar(select(func.count()).where(*of_stage)) or 0
+        exhausted = session.scalars(
+            select(Chunk)
+            .where(
+                *of_stage,
+                Chunk.done_at.is_(None),
+                Chunk.attempts >= settings().max_attempts,
+                _is_unleased(now(session)),
+            )
+            .order_by(Chunk.number)
+            .limit(1)
+        ).one_or_none()
+    failure = None
+    if exhausted is not None:
+        reason = exhausted.error or "its workers stopped without a message"
+        failure = (
+            f"{exhausted.videos} videos could not be processed in {exhausted.attempts} attempts ({reason})."
+        )
+    return ChunkTotals(chunks, unfinished, claimed, max(int(remaining or 0), 0), failure)
+
+
+def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
+    """Condition of chunks of a stage that a worker may claim."""
+    return and_(
+        Chunk.stage == stage,
+        Chunk.done_at.is_(None),
+        Chunk.attempts < settings().max_attempts,
+        _is_unleased(at),
+    )
+
+
+def claim_chunk(task_id: str, stage: Stage, owner: str) -> ChunkClaim | None:
+    """Claim the first free chunk of a task.
+
+    Args:
+        task_id: Identifier of the task.
+        stage: Stage of the chunk.
+        owner: Name of the worker.
+
+    Returns:
+        The claim; None if no chunk is free, or the task has no owner, is finished or about to be cancelled.
+    """
+    with session_scope(write=True) as session:
+        at = now(session)
+        is_active = (
+            select(Task.id)
+            .where(
+                Task.id == task_id,
+                Task.state.in_(ACTIVE_STATES),
+                Task.cancel_requested.is_(False),
+                Task.lease_owner.is_not(None),
+            )
+            .exists()
+        )
+        # Other workers skip a row that is being claimed instead of waiting for it.
+        chunk = session.scalars(
+            select(Chunk)
+            .where(Chunk.task_id == task_id, free_chunk(stage, at), is_active)
+            .order_by(Chunk.number)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        ).one_or_none()
+        if chunk is None:
+            return None
+        chunk.lease_owner = owner[:255]
+        chunk.lease_expires_at = at + timedelta(seconds=settings().lease_seconds)
+        chunk.fencing_token += 1
+        chunk.attempts += 1
+        return ChunkClaim(chunk)
+
+
+class ChunkClaim:
+    """A claimed chunk. As a context manager it renews the lease, and gives an unfinished chunk back at the end.
+
+    A chunk that is given back because of an error counts an attempt; if the source of a video is unavailable, it is due
+    again after a pause instead. Exceptions leave the block.
+
+    Attributes:
+        task_id: Identifier of the task.
+        number: Number of the chunk in its stage, from 0.
+        first_id, last_id: Range of the vector ids of its videos.
+        run: Identity of the work that the chunk is a part of, for stages whose results depend on more than the video.
+    """
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.id, self.task_id, self.number = chunk.id, chunk.task_id, chunk.number
+        self.first_id, self.last_id = chunk.first_id, chunk.last_id
+        self.run, self.token = chunk.run, chunk.fencing_token
+        self._lost = threading.Event()
+        self._finished = threading.Event()
+        self._heartbeat = Heartbeat(self._renew, self._finished, f"chunk-{chunk.task_id}-{chunk.number}")
+
+    def tick(self) -> None:
+        """Report progress.
+
+        Raises:
+            LeaseLost, WorkerStopping: the job must stop.
+        """
+        self._heartbeat.count_progress()
+        if self._lost.is_set():
+            raise LeaseLost(f"Chunk {self.number} of task {self.task_id} no longer belongs to this worker.")
+        if is_stopping():
+            raise WorkerStopping("This worker is stopping; another one continues the chunk.")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Open a transaction that locks the rows of the task and of the chunk.
+
+        Raises:
+            LeaseLost: another worker owns the chunk, or the task has ended.
+            TaskCancelled: cancellation of the task was requested.
+        """
+        with session_scope(write=True) as session:
+            task = lock_task_if(session, self.task_id, Task.state.in_(ACTIVE_STATES))
+            if task is None or self._lock(session) is None:
+                self._lost.set()
+                raise LeaseLost(
+                    f"Chunk {self.number} of task {self.task_id} no longer belongs to this worker."
+                )
+            if task.cancel_requested:
+                raise TaskCancelled(f"Task {self.task_id} was cancelled.")
+            yield session
+
+    def count_finished(self, session: Session, videos: int) -> None:
+        """Add stored results to the progress of the chunk, in a transaction of it."""
+        session.get_one(Chunk, self.id).finished += videos
+
+    def complete(self, session: Session, *, checksum: str | None = None) -> None:
+        """Mark the chunk as done, in a transaction of it. This counts as progress of the task.
+
+        Args:
+            session: The transaction.
+            checksum: SHA-256 of the part file of the chunk.
+        """
+        chunk, task = session.get_one(Chunk, self.id), session.get_one(Task, self.task_id)
+        chunk.finished, chunk.done_at, chunk.checksum = chunk.videos, now(session), checksum
+        chunk.lease_owner = chunk.lease_expires_at = None
+        task.attempts = min(task.attempts, 1)
+        self._finished.set()
+
+    def __enter__(self) -> Self:
+        self._heartbeat.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_done = self._finished.is_set() and error is None
+        self._finished.set()
+        self._heartbeat.join()
+        if is_done or isinstance(error, LeaseLost):
+            return
+        pause = _SOURCE_PAUSE if isinstance(error, SourceUnavailable) else None
+        is_failure = isinstance(error, Exception) and not isinstance(
+            error, (TaskInterruption, SourceUnavailable)
+        )
+        with suppress(CinestrataError):  # the lease expires by itself
+            self._release(str(error) or type(error).__name__ if is_failure else None, pause)
+
+    def _release(self, failure: str | None, pause: float | None) -> None:
+        """Give the chunk back, for other workers after a pause in seconds. Without a failure, the attempt does not
+        count."""
+        with session_scope(write=True) as session:
+            chunk = self._lock(session)
+            if chunk is None:
+                return
+            chunk.lease_owner = None
+            chunk.lease_expires_at = None if pause is None else now(session) + timedelta(seconds=pause)
+            chunk.fencing_token += 1
+            if failure is None:
+                chunk.attempts -= 1
+            else:
+                chunk.error = failure
+
+    def _lock(self, session: Session) -> Chunk | None:
+        """Return the row, locked until commit; None if the chunk belongs to another worker, is done or is deleted."""
+        return session.scalars(
+            select(Chunk)
+            .where(Chunk.id == self.id, Chunk.fencing_token == self.token, Chunk.done_at.is_(None))
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        ).one_or_none()
+
+    def _renew(self) -> bool:
+        with session_scope(write=True) as session:
+            renewed = session.execute(
+                update(Chunk)
+                .where(Chunk.id == self.id, Chunk.fencing_token == self.token, Chunk.done_at.is_(None))
+                .values(lease_expires_at=now(session) + timedelta(seconds=settings().lease_seconds))
+                .returning(Chunk.id)
+                .execution_options(synchronize_session=False)
+            ).scalar_one_or_none()
+        if renewed is None and not self._finished.is_set():
+            self._lost.set()
+            log.info("chunk_lost", task=self.task_id, chunk=self.number)
+        return renewed is not None
+
+
+def _is_unleased(at: datetime) -> ColumnElement[bool]:
+    return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)

@@ -1,0 +1,295 @@
+"""Several workers probe chunks of one task: shared, killed, cancelled, repeated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import redis
+from sqlalchemy import select
+
+from cli.embedded.dead_worker_leases import release_leases
+from media import VideoInfo, VideoLimits, content_hash, frame_cache_path
+from service import celery_worker
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Chunk, Video
+from service.core.errors import LeaseLost, TaskCancelled
+from service.core.schemas import TaskDetails
+from service.core.settings import Settings, settings
+from service.tasks import commands, lifecycle, probing
+from tests.catalog_rows import accepted_videos
+
+VIDEOS = 24
+CHUNK = 4
+
+Post = Callable[..., TaskDetails]
+
+
+class InstantDecoder:
+    """Decoder that accepts every file without reading its frames, and notes its name and the process."""
+
+    log: Path | None = None
+    worker = "test"  # in the log
+    dies_at: int | None = None  # number of the video during which the process is killed
+    waits: tuple[int, str, int] | None = None  # before this video, until another worker has decoded so many
+
+    def __init__(self, limits: VideoLimits) -> None:
+        self.limits = limits
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def decode(self, path: Path, *, frames: int, size: int, cache: Path, **_: Any) -> VideoInfo:
+        number = len(self.decoded_by(self.worker)) + 1
+        if number == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self.waits and number == self.waits[0] and len(self.decoded_by(self.waits[1])) < self.waits[2]:
+            time.sleep(0.005)
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{self.worker} {path.name}\n")
+        digest = content_hash(path)
+        cached = frame_cache_path(cache, frames, size, digest)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.touch()
+        return VideoInfo(digest, 1, "mp4", "h264", 64, 64, 25.0, 1.0, 25)
+
+    @classmethod
+    def decoded_by(cls, worker: str) -> list[str]:
+        """Names of the files that a worker has decoded."""
+        lines = cls.log.read_text().splitlines() if cls.log is not None and cls.log.exists() else []
+        return [line.split()[1] for line in lines if line.startswith(f"{worker} ")]
+
+
+@pytest.fixture
+def decoder(monkeypatch: pytest.MonkeyPatch) -> type[InstantDecoder]:
+    monkeypatch.setattr(InstantDecoder, "log", None)
+    monkeypatch.setattr(probing, "VideoDecoder", InstantDecoder)
+    monkeypatch.setattr(probing, "CHUNK_VIDEOS", CHUNK)
+    return InstantDecoder
+
+
+def _probe(task_id: str) -> TaskDetails:
+    claim = lifecycle.claim_probing(task_id, "owner")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return commands.get_task(task_id)
+
+
+def _plan(task_id: str) -> lifecycle.Claim:
+    """Claim the task and plan its chunks, as a worker that is killed afterwards."""
+    claim = lifecycle.claim_probing(task_id, "owner")
+    assert claim is not None
+    ids = [video.vector_id for video in _videos(task_id)]
+    with claim.transaction() as session:
+        lifecycle.plan_chunks(session, task_id, "probing", ids, CHUNK)
+    return claim
+
+
+def _videos(task_id: str) -> list[Any]:
+    with session_scope() as session:
+        return list(session.scalars(select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)))
+
+
+def _expire_chunks(task_id: str) -> None:
+    with session_scope(write=True) as session:
+        for chunk in session.scalars(
+            select(Chunk).where(Chunk.task_id == task_id, Chunk.lease_owner.is_not(None))
+        ):
+            chunk.lease_expires_at = now(session) - timedelta(seconds=1)
+
+
+def _start_worker(task_id: str, **attributes: Any) -> int:
+    """A process that handles messages of the task until it is probed; returns its process id.
+
+    The attributes are those of its :class:`InstantDecoder`.
+    """
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        for name, value in attributes.items():
+            setattr(InstantDecoder, name, value)
+        while commands.get_task(task_id).progress.stage != "waiting":
+            celery_worker.probe(task_id)
+            lifecycle.reconcile()
+            time.sleep(0.02)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
+    database: str,
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    post: Post,
+    decoder: type[InstantDecoder],
+) -> None:
+    settings_factory(tmp_path, database, lease_seconds=1.5)
+    task = post(videos=VIDEOS)
+    decoder.log = tmp_path / "decoded"
+    # Each waits for the other, so that both take part: one is killed in the middle of its second chunk.
+    killed = _start_worker(task.id, worker="killed", waits=(1, "other", 1), dies_at=CHUNK + 2)
+    other = _start_worker(task.id, worker="other", waits=(CHUNK + 1, "killed", CHUNK + 1))
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 0
+
+    view = commands.get_task(task.id)
+    assert (view.progress.stage, view.counts.accepted, view.counts.rejected) == ("waiting", VIDEOS, 0)
+    assert len(accepted_videos(task.id)) == VIDEOS
+    times = Counter(decoder.decoded_by("killed") + decoder.decoded_by("other"))
+    assert len(times) == VIDEOS
+    # The video that the killed worker had finished in its last chunk is decoded again, and no other.
+    assert sorted(times.values())[-2:] == [1, 2]
+    with session_scope() as session:
+        assert session.scalars(select(Chunk)).all() == []
+
+
+def test_copies_in_different_chunks_leave_the_video_with_the_smallest_vector_id(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder]
+) -> None:
+    task = post(videos=3 * CHUNK)
+    files = sorted((settings().media_root / "birds").iterdir(), key=lambda path: int(path.stem))
+    for number in (5, 11):
+        files[number].write_bytes(files[2].read_bytes())
+    claim = _plan(task.id)
+    first = lifecycle.claim_chunk(task.id, "probing", "slow")
+    probing.probe_free_chunks(task.id, "fast")
+    assert {video.uri for video in accepted_videos(task.id)} >= {"birds/5.mp4"}
+    assert first is not None
+    with first:
+        pass  # given back
+    with claim:
+        probing.probe(claim)
+    view = commands.get_task(task.id)
+    assert {(r.uri, r.reason) for r in view.rejected} == {
+        ("birds/5.mp4", "same content as birds/2.mp4"),  # noticed at the end
+        ("birds/11.mp4", "same content as birds/5.mp4"),  # noticed by the worker that had accepted the other
+    }
+    assert "birds/2.mp4" in {video.uri for video in accepted_videos(task.id)}
+    assert view.counts.accepted == 3 * CHUNK - 2
+
+
+def test_chunk_that_cannot_be_processed_fails_the_task_with_its_reason(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post(videos=2 * CHUNK)
+    claim = _plan(task.id)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the decoder is not installed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "decode", refuse)
+        for _ in range(2 * settings().max_attempts):
+            probing.probe_free_chunks(task.id, "broken")
+    assert lifecycle.read_totals(task.id, "probing").unfinished == 2
+    with claim:
+        probing.probe(claim)
+    view = commands.get_task(task.id)
+    assert view.state == "failed"
+    assert "4 videos could not be processed in 3 attempts (the decoder is not installed)" in (
+        view.error or ""
+    )
+    assert commands.retry_task(task.id).state == "queued"
+    assert _probe(task.id).counts.accepted == 2 * CHUNK
+
+
+def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder]
+) -> None:
+    task = post(videos=CHUNK)
+    claim = _plan(task.id)
+    chunk = lifecycle.claim_chunk(task.id, "probing", "stale")
+    assert chunk is not None
+    claim.cancel()
+    commands.retry_task(task.id)
+    with pytest.raises(LeaseLost), chunk.transaction():
+        pass
+    view = _probe(task.id)
+    assert (view.progress.stage, view.counts.accepted) == ("waiting", CHUNK)
+
+
+def test_cancellation_ends_the_chunks_of_all_workers(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder]
+) -> None:
+    task = post(videos=2 * CHUNK)
+    claim = _plan(task.id)
+    chunk = lifecycle.claim_chunk(task.id, "probing", "helper")
+    assert chunk is not None
+    commands.cancel_task(task.id)
+    assert lifecycle.claim_chunk(task.id, "probing", "late") is None
+    with pytest.raises(TaskCancelled), chunk, chunk.transaction():
+        pass
+    with claim:
+        probing.probe(claim)
+    assert commands.get_task(task.id).state == "cancelled"
+    with session_scope() as session:
+        assert session.scalars(select(Chunk)).all() == []
+
+
+def test_expired_chunk_belongs_to_the_next_worker(catalog: Settings, post: Post) -> None:
+    task = post(videos=CHUNK)
+    _plan(task.id)
+    dead = lifecycle.claim_chunk(task.id, "probing", "dead")
+    assert dead is not None
+    assert lifecycle.claim_chunk(task.id, "probing", "early") is None
+    _expire_chunks(task.id)
+    chunk = lifecycle.claim_chunk(task.id, "probing", "next")
+    assert chunk is not None
+    assert chunk.number == dead.number
+    with pytest.raises(LeaseLost), dead.transaction():
+        pass
+    with chunk.transaction() as session:
+        chunk.complete(session)
+    assert lifecycle.read_totals(task.id, "probing").unfinished == 0
+
+
+def test_ended_process_releases_its_chunks(sqlite_catalog: Settings, post: Post) -> None:
+    task = post(videos=CHUNK)
+    _plan(task.id)
+    assert lifecycle.claim_chunk(task.id, "probing", celery_worker.worker_name()) is not None
+    release_leases(os.getpid())
+    assert lifecycle.claim_chunk(task.id, "probing", "next") is not None
+
+
+def test_free_chunks_of_a_claimed_task_get_a_message(with_broker: redis.Redis, post: Post) -> None:
+    task = post(videos=2 * CHUNK)
+    with_broker.flushall()
+    _plan(task.id)
+    assert lifecycle.send_due() == (task.id,)
+    assert lifecycle.send_due() == ()  # one message is enough as long as no worker takes it
+    with_broker.flushall()
+    for _ in range(2):
+        assert lifecycle.claim_chunk(task.id, "probing", "worker") is not None
+    assert lifecycle.send_due() == ()
+
+
+def test_interrupted_probing_resumes_with_the_unfinished_chunks(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder], tmp_path: Path
+) -> None:
+    task = post(videos=3 * CHUNK)
+    decoder.log = tmp_path / "decoded"
+    claim = _plan(task.id)
+    probing.probe_free_chunks(task.id, "helper")
+    assert lifecycle.read_totals(task.id, "probing").remaining == 0
+    claim.release()
+    assert _probe(task.id).counts.accepted == 3 * CHUNK
+    assert len(decoder.decoded_by("test")) == 3 * CHUNK
