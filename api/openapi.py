@@ -17,6 +17,8 @@ __all__ = [
     "APPEND_BODY",
     "BATCH_EXAMPLES",
     "CLIP_SEARCH_PROBLEMS",
+    "EDIT_EXAMPLES",
+    "EDIT_PROBLEMS",
     "PREVIEW_BODY",
     "PROBLEM_RESPONSES",
     "SEARCH_PROBLEMS",
@@ -53,6 +55,20 @@ CLIP_SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
 SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     410: _problem("The release of the cursor is no longer available; search again without the cursor."),
     **CLIP_SEARCH_PROBLEMS,
+}
+
+EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    412: _problem("The video has changed since it was read; read it again."),
+}
+EDIT_EXAMPLES: dict[str, Example] = {
+    "captions": {
+        "summary": "Replace all captions",
+        "value": {"captions": ["eggs are whisked in a bowl", "a hand beats eggs"]},
+    },
+    "metadata": {
+        "summary": "Set one metadata field, and remove another",
+        "value": {"metadata": {"place": "kitchen", "camera": None}},
+    },
 }
 
 _ARCHIVE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
 
@@ -10,6 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -145,13 +147,32 @@ def _handle_validation_error(request: Request, error: Exception) -> JSONResponse
             errors.append({**item, "loc": (), "msg": message})
             continue
         field = location[1:] if location and location[0] in _FIELD_SOURCES else location
-        errors.append({**item, "loc": field, "msg": _field_message(request, item, field)})
+        hint = _parameter_hint(request, item)
+        errors.append({**item, "loc": field, "msg": _field_message(request, item, field), "hint": hint})
     return problem_response(request, InvalidInput.from_pydantic(errors))
+
+
+def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
+    """The parameter of the route whose name is closest to that of an unknown parameter."""
+    if item["type"] != "extra_forbidden" or item["loc"][:1] != ("query",):
+        return ""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return ""
+    known = [
+        name
+        for parameter in route.dependant.query_params
+        for name in getattr(parameter.field_info.annotation, "model_fields", {parameter.alias: None})
+    ]
+    closest = get_close_matches(str(item["loc"][-1])[:100], known, n=1)
+    return f"Did you mean {closest[0]!r}?" if closest else f"Known parameters: {', '.join(sorted(known))}."
 
 
 def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:
     """The message of a field, with clearer texts for errors that describe internals of the framework."""
     if item["type"] == "extra_forbidden":
+        if item["loc"][:1] == ("query",):
+            return "This parameter does not exist"
         return "This parameter does not exist; check its spelling in /openapi.json, or omit it"
     if item["type"] == "value_error" and "UploadFile" in item["msg"]:
         return "This field is not a file; send it as multipart/form-data, as curl's -F name=@file does"

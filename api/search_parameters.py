@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from api.list_parameters import StrictParameters
 from api.openapi import WHERE_EXAMPLES
 from service.core.request_limits import MAX_WORST_QUERIES
 from service.core.schemas import SearchQuery
 from service.search.requests.video_filters import parse_where_json
 
 __all__ = [
-    "AllVideosParameters",
     "CaptionsParameters",
     "ClipParameters",
     "ExplanationParameters",
@@ -32,15 +32,10 @@ __all__ = [
     "QueryReportParameters",
     "SearchParameters",
     "SimilarParameters",
-    "VideoListParameters",
 ]
 
 
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class CaptionsParameters(_StrictModel):
+class CaptionsParameters(StrictParameters):
     """Parameters of ``GET /videos/{video_id}/captions``."""
 
     k: Annotated[int, Query(description="Maximum number of captions.")] = 10
@@ -53,7 +48,7 @@ class CaptionsParameters(_StrictModel):
     ] = "task"
 
 
-class SimilarParameters(_StrictModel):
+class SimilarParameters(StrictParameters):
     """Parameters of ``GET /videos/{video_id}/similar``."""
 
     k: Annotated[int, Query(description="Maximum number of results.")] = 10
@@ -67,7 +62,7 @@ class SimilarParameters(_StrictModel):
     min_score: Annotated[float | None, Query(description="Minimum cosine similarity of a result.")] = None
 
 
-class _FilterParameters(_StrictModel):
+class _FilterParameters(StrictParameters):
     """Filters of all searches. The service checks their values."""
 
     k: Annotated[int, Query(description="Maximum number of results.")] = 10
@@ -103,24 +98,6 @@ class _FilterParameters(_StrictModel):
         if self.where is not None:
             arguments["where"] = parse_where_json(self.where)
         return arguments
-
-
-class VideoListParameters(_StrictModel):
-    """Parameters of ``GET /tasks/{task_id}/videos``."""
-
-    status: Annotated[
-        Literal["pending", "accepted", "rejected"] | None, Query(description="Only videos with this status.")
-    ] = None
-    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of videos on the page.")] = 100
-    cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None
-
-
-class AllVideosParameters(VideoListParameters):
-    """Parameters of ``GET /videos``."""
-
-    task: Annotated[
-        str | None, Query(description="Id of a task: only videos of its domain, and of appends to it.")
-    ] = None
 
 
 class ClipParameters(_FilterParameters):
@@ -164,7 +141,7 @@ class ExplanationParameters(_TextParameters):
     ] = None  # type: ignore[assignment]
 
 
-class QueryReportParameters(_StrictModel):
+class QueryReportParameters(StrictParameters):
     """Parameters of ``GET /tasks/{task_id}/queries``."""
 
     worst: Annotated[

@@ -9,8 +9,10 @@ from pydantic import BaseModel, ConfigDict
 
 from api.conditional_responses import conditional_response
 from api.dependencies import QueryDep
-from service.core.schemas import Gallery, LibraryOverview, RecallMap, RecallMatrix
+from api.list_parameters import ReleaseListParameters, link_next_page
+from service.core.schemas import Gallery, LibraryOverview, RecallMap, RecallMatrix, ReleasePage
 from service.core.settings import QueryMode, settings
+from service.library import release_listing
 from service.library.overview import overview
 from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_map import MAX_BINS, MapWindow, read_recall_map
@@ -81,6 +83,16 @@ def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParamete
 def get_overview(service: QueryDep) -> LibraryOverview:
     """Shards, releases, sizes, workers and faults."""
     return overview(service.degraded())
+
+
+@router.get("/releases", operation_id="list_releases")
+def list_releases(
+    request: Request, response: Response, parameters: Annotated[ReleaseListParameters, Query()]
+) -> ReleasePage:
+    """Releases with their task, method, kind and size, in pages; `current` marks the release that answers searches."""
+    page = release_listing.list_releases(**dict(parameters))
+    link_next_page(request, response, page.next_cursor)
+    return page
 
 
 def _version(*parameters: object) -> str:

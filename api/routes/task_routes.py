@@ -14,11 +14,23 @@ from starlette.exceptions import HTTPException
 
 from api.dependencies import CallerDep
 from api.json_bodies import parse_json
+from api.list_parameters import (
+    RejectedParameters,
+    TaskListParameters,
+    VideoListParameters,
+    link_next_page,
+)
 from api.openapi import APPEND_BODY, TASK_BODY
-from api.search_parameters import VideoListParameters
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import AppendSpec, RelearnSpec, TaskDetails, TaskSpec, VideoPage
-from service.library import video_listing
+from service.core.schemas import (
+    AppendSpec,
+    RejectedVideoPage,
+    RelearnSpec,
+    TaskDetails,
+    TaskSpec,
+    VideoPage,
+)
+from service.library import task_listing, video_listing
 from service.tasks import commands, relearning
 from service.tasks.commands import CreateOutcome
 
@@ -83,20 +95,41 @@ async def append_videos(
 
 
 @router.get("/{task_id}/videos", operation_id="list_videos_of_task")
-def list_videos_of_task(task_id: str, parameters: Annotated[VideoListParameters, Query()]) -> VideoPage:
-    """Videos of a domain and of the appends to it, in the order of their arrival, in pages."""
-    return video_listing.list_videos(task_id, **dict(parameters))
+def list_videos_of_task(
+    task_id: str, request: Request, response: Response, parameters: Annotated[VideoListParameters, Query()]
+) -> VideoPage:
+    """Videos of a domain and of the appends to it, in pages."""
+    page = video_listing.list_videos(task_id, **dict(parameters))
+    link_next_page(request, response, page.next_cursor)
+    return page
+
+
+@router.get("/{task_id}/rejected", operation_id="list_rejected_videos")
+def list_rejected_videos(
+    task_id: str, request: Request, response: Response, parameters: Annotated[RejectedParameters, Query()]
+) -> RejectedVideoPage:
+    """Rejected videos of a domain and of the appends to it with their reasons, in pages."""
+    page = video_listing.list_rejected(task_id, **dict(parameters))
+    link_next_page(request, response, page.next_cursor)
+    return page
 
 
 @router.get("", operation_id="list_tasks")
-def list_tasks() -> list[TaskDetails]:
-    """All tasks, in the order of their arrival; `into` distinguishes appends from domains."""
-    return commands.list_tasks()
+def list_tasks(
+    request: Request, response: Response, parameters: Annotated[TaskListParameters, Query()]
+) -> list[TaskDetails]:
+    """Tasks in the order of the queue; `into` distinguishes appends from domains.
+
+    With `limit`, the header `Link` contains the next page as `rel="next"`.
+    """
+    tasks, next_cursor = task_listing.list_tasks(**dict(parameters))
+    link_next_page(request, response, next_cursor)
+    return tasks
 
 
 @router.get("/{task_id}", operation_id="get_task")
 def get_task(task_id: str) -> TaskDetails:
-    """A task with its state, progress, estimated remaining time and rejected videos."""
+    """A task with its state, progress, estimated remaining time and first rejected videos."""
     return commands.get_task(task_id)
 
 

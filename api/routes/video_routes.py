@@ -1,21 +1,23 @@
-"""Metadata, thumbnail, file and similar videos of a video."""
+"""Lists of videos; details, edits, thumbnail, file and similar videos of a video."""
 
 from __future__ import annotations
 
 import mimetypes
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import FileResponse, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.dependencies import QueryDep
+from api.dependencies import CallerDep, QueryDep
+from api.list_parameters import AllVideosParameters, link_next_page
+from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS
 from api.range_requests import range_response
 from api.remote_playback import remote_response
-from api.search_parameters import AllVideosParameters, ExplanationParameters, SimilarParameters
+from api.search_parameters import ExplanationParameters, SimilarParameters
 from media.sources.source_uris import file_name, is_source_uri
-from service.core.schemas import ResultExplanation, SimilarVideosResponse, VideoDetails, VideoPage
-from service.library import video_details, video_listing
+from service.core.schemas import ResultExplanation, SimilarVideosResponse, VideoDetails, VideoPage, VideoPatch
+from service.library import video_details, video_editing, video_listing
 
 __all__ = ["router"]
 
@@ -25,16 +27,45 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 
 
 @router.get("", operation_id="list_videos")
-def list_videos(parameters: Annotated[AllVideosParameters, Query()]) -> VideoPage:
-    """Videos in the order of their arrival, in pages."""
-    options = dict(parameters)
-    return video_listing.list_videos(options.pop("task"), **options)
+def list_videos(
+    request: Request, response: Response, parameters: Annotated[AllVideosParameters, Query()]
+) -> VideoPage:
+    """Videos in pages; `next_cursor`, and the header `Link`, continue with the next page."""
+    page = video_listing.list_videos(**dict(parameters))
+    link_next_page(request, response, page.next_cursor)
+    return page
 
 
 @router.get("/{video_id}", operation_id="get_video")
-def get_video(video_id: str) -> VideoDetails:
-    """Metadata of a video."""
-    return video_details.get_video(video_id)
+def get_video(video_id: str, response: Response) -> VideoDetails:
+    """Details of a video. The header `ETag` is the condition of an edit; see `PATCH`."""
+    video = video_details.get_video(video_id)
+    response.headers["ETag"] = video_editing.entity_tag(video)
+    return video
+
+
+@router.patch(
+    "/{video_id}",
+    operation_id="edit_video",
+    responses=EDIT_PROBLEMS,
+)
+def edit_video(
+    video_id: str,
+    response: Response,
+    caller: CallerDep,
+    patch: Annotated[VideoPatch, Body(openapi_examples=EDIT_EXAMPLES)],
+    if_match: Annotated[
+        str | None, Header(description="`ETag` of the video as it was read; another version gives 412.")
+    ] = None,
+) -> VideoDetails:
+    """Change captions and metadata with a JSON Merge Patch (RFC 7396). Idempotent.
+
+    Results and filters use the change at once, and the routing profile of the domain within about a second. The vector
+    of the video and the encoder do not change: captions of an edit are not learned.
+    """
+    video = video_editing.edit_video(video_id, patch, expected_tag=if_match, caller=caller)
+    response.headers["ETag"] = video_editing.entity_tag(video)
+    return video
 
 
 @router.get("/{video_id}/similar", operation_id="find_similar")

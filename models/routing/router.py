@@ -86,9 +86,13 @@ class Router:
 
     Args:
         profiles: Routing profiles of T tasks.
+
+    Attributes:
+        profiles: The routing profiles.
     """
 
     def __init__(self, profiles: RoutingProfiles) -> None:
+        self.profiles = profiles
         order = np.argsort(profiles.tokens, kind="stable")
         self._tasks, self._values = profiles.rows[order], profiles.values[order]
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))

@@ -59,6 +59,11 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
+    @property
+    def python_type(self) -> type[datetime]:
+        """Type of the values."""
+        return datetime
+
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Convert an aware time to UTC."""
         return value.astimezone(UTC) if value is not None else None
@@ -144,6 +149,9 @@ class Task(Base):
     relearns_id: Mapped[str | None] = mapped_column(
         String(128), index=True
     )  # of a relearned domain: the domain whose appended videos it takes over
+    # Edits of captions and of metadata in the domain, which version the caches of searches.
+    caption_edits: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0", index=True)
+    metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0", index=True)
 
     videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
 

@@ -10,6 +10,7 @@
     ├── Conflict                409  the request contradicts the stored state
     │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
     ├── Gone                    410  the requested state is not kept any more
+    ├── PreconditionFailed      412  If-Match names another version of the resource
     ├── TooLarge                413
     ├── TooManyRequests         429
     ├── Unavailable             503  nothing was changed; the request can be repeated
@@ -42,6 +43,7 @@ __all__ = [
     "InvalidInput",
     "LeaseLost",
     "NotFound",
+    "PreconditionFailed",
     "SourceUnavailable",
     "TaskCancelled",
     "TaskInterruption",
@@ -118,10 +120,10 @@ class InvalidInput(CinestrataError):
         """Return the error of a failed validation.
 
         Args:
-            errors: The result of ``ValidationError.errors()``.
+            errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
         """
         return cls.of(
-            [FieldError(field_path(e["loc"]), _sentence(str(e["msg"]))) for e in errors]
+            [FieldError(field_path(e["loc"]), _sentence(str(e["msg"])), e.get("hint", "")) for e in errors]
             or [FieldError("body", "The request is not valid.")]
         )
 
@@ -168,6 +170,13 @@ class Gone(CinestrataError):
 
     status = 410
     title = "Gone"
+
+
+class PreconditionFailed(CinestrataError):
+    """The resource has changed since the client read it; nothing was changed."""
+
+    status = 412
+    title = "Precondition failed"
 
 
 class TooLarge(CinestrataError):

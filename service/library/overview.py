@@ -11,8 +11,9 @@ from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Release, Shard, Task, Video
-from service.core.schemas import LibraryOverview, ReleaseSummary, ShardSummary, WorkerLease
+from service.core.schemas import LibraryOverview, ShardSummary, WorkerLease
 from service.core.settings import settings
+from service.library.release_listing import release_summary
 from service.tasks import broker
 
 __all__ = ["overview"]
@@ -78,19 +79,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> LibraryOverview:
             for shard in shards
         ],
         releases=[
-            ReleaseSummary(
-                id=release.id,
-                task=names[release.task_id],
-                task_id=release.task_id,
-                learned_order=release.learned_order,
-                method=release.method,
-                backbone=release.backbone,
-                kind=release.kind,
-                bytes=release.bytes,
-                created_at=release.created_at,
-                current=release.id == manifest.release,
-                calibration_error=(release.metrics or {}).get("calibration_error"),
-            )
+            release_summary(release, task=names[release.task_id], current=manifest.release)
             for release in releases
         ],
         bytes_shards=sum(shard.bytes for shard in shards),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from media import MediaError
 from service.catalog.database import session_scope
@@ -17,6 +18,7 @@ from service.storage import library_paths
 
 __all__ = [
     "get_video",
+    "read_video",
     "stream_path",
     "stream_url",
     "thumbnail_path",
@@ -33,8 +35,12 @@ def get_video(video_id: str) -> VideoDetails:
         NotFound: the video does not exist.
     """
     with session_scope() as session:
-        row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
-        moments = moment_spans(session, row[0].vector_id) if row else []
+        return read_video(session, video_id)
+
+
+def read_video(session: Session, video_id: str) -> VideoDetails:
+    """Return the details of a video in a session; errors as for :func:`get_video`."""
+    row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
     if row is None:
         raise _no_video(video_id)
     video, task = row
@@ -48,7 +54,7 @@ def get_video(video_id: str) -> VideoDetails:
         height=video.height,
         fps=video.fps,
         frames=video.frames,
-        moments=[VideoMoment(start=start, end=end) for start, end in moments],
+        moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
     )
 
 

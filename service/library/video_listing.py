@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from sqlalchemy import or_, select
+from typing import Any
+
+from sqlalchemy import Select, or_, select
+from sqlalchemy.orm import Session
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
-from service.core.errors import InvalidInput, NotFound
-from service.core.schemas import VideoPage, VideoSummary
+from service.catalog.task_names import require_task
+from service.catalog.text_conditions import contains_text
+from service.core.schemas import RejectedVideo, RejectedVideoPage, VideoPage, VideoSummary
+from service.library.keyset_paging import KeysetOrders
 from service.library.video_details import video_fields
 
-__all__ = ["list_videos"]
+__all__ = ["list_rejected", "list_videos"]
 
-_MAX_DIGITS = 18  # a vector id fits into 64 bits
+_ORDERS = KeysetOrders(
+    {"added": Video.vector_id, "id": Video.id, "duration": Video.duration, "bytes": Video.bytes},
+    unique=Video.vector_id,
+)
 
 
 def list_videos(
-    task_id: str | None = None, *, status: str | None = None, cursor: str | None = None, limit: int = 100
+    task: str | None = None,
+    *,
+    status: str | None = None,
+    split: str | None = None,
+    text: str | None = None,
+    sort: str = "added",
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> VideoPage:
-    """Return a page of videos in the order of their arrival.
-
-    A page begins after the vector id of its cursor. Its cost does not grow with its position, and videos that are
-    added or deleted meanwhile neither repeat nor hide others.
+    """Return a page of videos.
 
     Args:
-        task_id: Only videos of this task, and of the appends to its domain; None: of all tasks.
+        task: Only videos of this task (name or id), and of the appends to its domain; None: of all tasks.
         status: Only videos with this status.
+        split: Only videos with this effective split.
+        text: Only videos whose id, URI or captions contain this text, whatever its case.
+        sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of videos.
 
@@ -33,22 +48,53 @@ def list_videos(
         NotFound: the task does not exist.
         InvalidInput: the cursor is not one of this list.
     """
-    query = select(Video).order_by(Video.vector_id).limit(limit + 1)
-    if cursor is not None:
-        if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > _MAX_DIGITS:
-            raise InvalidInput.at(
-                "cursor", "The cursor is invalid.", "Send the next_cursor of the page before."
-            )
-        query = query.where(Video.vector_id > int(cursor))
+    query = select(Video)
     if status is not None:
         query = query.where(Video.status == status)
+    if split is not None:
+        query = query.where(Video.effective_split == split)
+    if text:
+        query = query.where(contains_text(text, [Video.id, Video.uri], [Video.captions]))
     with session_scope() as session:
-        if task_id is not None:
-            if session.get(Task, task_id) is None:
-                raise NotFound(f"There is no task {task_id!r}.")
-            tasks = select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id))
-            query = query.where(Video.task_id.in_(tasks))
-        videos = session.scalars(query).all()
-        page = [VideoSummary(**video_fields(video), added_at=video.added_at) for video in videos[:limit]]
-    more = len(videos) > limit
-    return VideoPage(videos=page, next_cursor=str(videos[limit - 1].vector_id) if more else None)
+        if task is not None:
+            query = _of_domain(session, query, task)
+        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+    videos = [VideoSummary(**video_fields(video), added_at=video.added_at) for video in page.rows]
+    return VideoPage(videos=videos, next_cursor=page.next_cursor)
+
+
+def list_rejected(
+    task: str, *, text: str | None = None, sort: str = "added", cursor: str | None = None, limit: int = 100
+) -> RejectedVideoPage:
+    """Return a page of the rejected videos of a task and of the appends to its domain.
+
+    Args:
+        task: Name or id of the task.
+        text: Only videos whose id, URI or reason contains this text, whatever its case.
+        sort, cursor, limit: As for :func:`list_videos`.
+
+    Raises:
+        NotFound, InvalidInput: as for :func:`list_videos`.
+    """
+    query = select(Video).where(Video.status == "rejected")
+    if text:
+        query = query.where(contains_text(text, [Video.id, Video.uri, Video.reason]))
+    with session_scope() as session:
+        query = _of_domain(session, query, task)
+        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+    rejected = [
+        RejectedVideo(id=video.id, task_id=video.task_id, uri=video.uri, reason=video.reason or "")
+        for video in page.rows
+    ]
+    return RejectedVideoPage(rejected=rejected, next_cursor=page.next_cursor)
+
+
+def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[Any]:
+    """Restrict a query to the videos of a task and of the appends to its domain."""
+    task_id = require_task(session, name_or_id).id
+    appends = select(Task.id).where(Task.target_id == task_id)
+    if session.scalars(appends.limit(1)).first() is None:
+        return query.where(Video.task_id == task_id)  # rows in the order of an index
+    return query.where(
+        Video.task_id.in_(select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id)))
+    )

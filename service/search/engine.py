@@ -106,6 +106,10 @@ class SearchEngine:
         """Load the newest generation; see :meth:`SnapshotManager.refresh`."""
         return self.snapshots.refresh()
 
+    def refresh_captions(self) -> bool:
+        """Read captions that were edited; see :meth:`SnapshotManager.refresh_captions`."""
+        return self.snapshots.refresh_captions()
+
     def readiness(self) -> Readiness:
         """Whether this process can answer requests; see :meth:`SnapshotManager.readiness`."""
         return self.snapshots.readiness()

@@ -1,7 +1,7 @@
 """Columns of video metadata that filters and moments need, cached by task.
 
-Parsing the metadata of every video for every search would dominate the time of a filtered search. The metadata and the
-media properties of a published video never change, so they are read once and kept until the shard changes.
+Parsing the metadata of every video for every search would dominate the time of a filtered search. It is read once and
+kept until the shard changes or metadata is edited.
 """
 
 from __future__ import annotations
@@ -143,18 +143,23 @@ class VideoMetadataCache:
         self._arrivals: dict[str, datetime] = {}
         self._arrivals_lock = Lock()
 
-    def metadata(self, task: str, shard_state: str) -> VideoMetadata:
+    def metadata(self, task: str, version: str) -> VideoMetadata:
         """Metadata of the videos of a task.
 
         Args:
             task: Identifier of the task.
-            shard_state: Version of the task's shard. Another version may hold other videos, so its metadata is read
-                again and replaces that of the former version.
+            version: Version of the task's shard and of its metadata. Another version may hold other videos or values,
+                so its metadata is read again and replaces that of the former version.
         """
-        return self.metadata_by_task.get(task, shard_state, lambda _: read_metadata(task))
+        return self.metadata_by_task.get(task, version, lambda _: read_metadata(task))
 
     def moments(self, task: str, shard_state: str) -> MomentSpans:
-        """Moments of the videos of a task; parameters as in :meth:`metadata`."""
+        """Moments of the videos of a task.
+
+        Args:
+            task: Identifier of the task.
+            shard_state: Version of the task's shard; moments of another version are read again.
+        """
         return self.moments_by_task.get(task, shard_state, lambda _: read_moments(task))
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:

@@ -28,6 +28,7 @@ __all__ = [
     "normalize_caption",
     "task_errors",
     "validate_append",
+    "validate_edit",
     "validate_task",
 ]
 
@@ -82,6 +83,21 @@ def validate_append(spec: AppendSpec) -> AppendRecord:
     """Validate the videos of an append; errors as for :func:`validate_task`."""
     _raise_first(_videos_errors(spec.videos))
     return AppendRecord(_records(spec.videos))
+
+
+def validate_edit(captions: Sequence[str], metadata: dict[str, Any]) -> list[str]:
+    """Validate the captions and metadata of an edited video; errors as for :func:`validate_task`.
+
+    Returns:
+        The captions as they are stored.
+    """
+    _raise_first(
+        chain(
+            _captions_errors("captions", captions),
+            _json_errors("metadata", metadata, request_limits.MAX_METADATA_BYTES),
+        )
+    )
+    return [normalize_caption(caption) for caption in captions]
 
 
 def _raise_first(found: Iterable[FieldError]) -> None:
@@ -157,16 +173,20 @@ def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
         field: Path of the video in the errors.
         video: The video.
     """
-    if len(video.captions) > request_limits.MAX_CAPTIONS:
+    yield from _captions_errors(f"{field}.captions", video.captions)
+    yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
+
+
+def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError]:
+    if len(captions) > request_limits.MAX_CAPTIONS:
         yield FieldError(
-            f"{field}.captions",
-            f"{len(video.captions)} captions are more than a video may have.",
+            field,
+            f"{len(captions)} captions are more than a video may have.",
             f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
         return
-    for number, caption in enumerate(video.captions):
-        yield from _caption_errors(f"{field}.captions[{number}]", caption, request_limits.MAX_CAPTION_CHARS)
-    yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
+    for number, caption in enumerate(captions):
+        yield from _caption_errors(f"{field}[{number}]", caption, request_limits.MAX_CAPTION_CHARS)
 
 
 def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:

@@ -11,9 +11,10 @@ from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 
-__all__ = ["DEFAULT_SECONDS_PER_VIDEO", "seconds_per_video", "task_details"]
+__all__ = ["DEFAULT_SECONDS_PER_VIDEO", "MAX_REJECTED", "seconds_per_video", "task_details"]
 
 DEFAULT_SECONDS_PER_VIDEO = 1.0  # until finished tasks give an estimate
+MAX_REJECTED = 100  # rejected videos in the details of a task
 
 
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
@@ -51,15 +52,21 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
 
 
 def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedVideo]]:
+    """Return the first rejected videos of each task."""
+    number = func.row_number().over(partition_by=Video.task_id, order_by=Video.vector_id).label("number")
     found: dict[str, list[RejectedVideo]] = {}
     for chunk in id_chunks(task_ids):
-        rows = session.execute(
-            select(Video.task_id, Video.uri, Video.reason)
+        numbered = (
+            select(Video.id, Video.task_id, Video.uri, Video.reason, number)
             .where(Video.status == "rejected", Video.task_id.in_(chunk))
-            .order_by(Video.vector_id)
+            .subquery()
         )
-        for task_id, uri, reason in rows:
-            found.setdefault(task_id, []).append(RejectedVideo(uri=uri, reason=reason or ""))
+        rows = session.execute(
+            select(numbered).where(numbered.c.number <= MAX_REJECTED).order_by(numbered.c.number)
+        )
+        for video_id, task_id, uri, reason, _ in rows:
+            video = RejectedVideo(id=video_id, task_id=task_id, uri=uri, reason=reason or "")
+            found.setdefault(task_id, []).append(video)
     return found
 
 

@@ -9,20 +9,25 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize(
-    ("path", "name"),
+    ("path", "name", "hint"),
     [
-        ("/search?q=a+taxi&min_durtion=3", "min_durtion"),
-        ("/search?q=a+taxi&color=red", "color"),
-        ("/videos/vid_1/similar?where=%7B%7D", "where"),
-        ("/videos/vid_1/captions?task=night", "task"),
+        ("/search?q=a+taxi&min_durtion=3", "min_durtion", "Did you mean 'min_duration'?"),
+        ("/search?q=a+taxi&zzz=red", "zzz", "Known parameters: arrived_after, "),
+        ("/videos/vid_1/similar?where=%7B%7D", "where", "Known parameters: k, min_score, scope."),
+        ("/videos/vid_1/captions?task=night", "task", "Known parameters: k, scope."),
+        ("/videos?statsu=accepted", "statsu", "Did you mean 'status'?"),
+        ("/tasks?stat=ready", "stat", "Did you mean 'state'?"),
+        ("/tasks/tsk_1/rejected?limt=3", "limt", "Did you mean 'limit'?"),
+        ("/releases?task_id=tsk_1", "task_id", "Did you mean 'task'?"),
     ],
 )
-def test_unknown_query_parameter_returns_422(client: TestClient, path: str, name: str) -> None:
+def test_unknown_query_parameter_returns_422(client: TestClient, path: str, name: str, hint: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
     assert wrong["field"] == name
     assert "parameter does not exist" in wrong["message"]
+    assert wrong["hint"].startswith(hint)
 
 
 @pytest.mark.parametrize("name", ["cursor", "min_confidence", "mode", "q"])

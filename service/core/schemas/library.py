@@ -17,6 +17,7 @@ __all__ = [
     "RecallFigures",
     "RecallMap",
     "RecallMatrix",
+    "ReleasePage",
     "ReleaseSummary",
     "ShardSummary",
     "WorkerLease",
@@ -157,6 +158,13 @@ class ReleaseSummary(ResponseModel):
         default=None,
         description="Expected calibration error of its confidences, cross-validated, 0..1; null without calibration.",
     )
+
+
+class ReleasePage(ResponseModel):
+    """A page of releases."""
+
+    releases: list[ReleaseSummary]
+    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class WorkerLease(ResponseModel):

@@ -24,6 +24,7 @@ __all__ = [
     "AppendSpec",
     "Drift",
     "RejectedVideo",
+    "RejectedVideoPage",
     "RelearnSpec",
     "TaskDetails",
     "TaskEvent",
@@ -131,8 +132,17 @@ class TaskProgress(ResponseModel):
 class RejectedVideo(ResponseModel):
     """A rejected video with the reason."""
 
+    id: str
+    task_id: str = Field(description="Task that rejected it: a domain, or an append.")
     uri: ShownUri
     reason: str
+
+
+class RejectedVideoPage(ResponseModel):
+    """A page of rejected videos."""
+
+    rejected: list[RejectedVideo]
+    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class VideoCounts(ResponseModel):
@@ -161,7 +171,9 @@ class TaskDetails(ResponseModel):
     state: State
     progress: TaskProgress
     eta_seconds: float | None
-    rejected: list[RejectedVideo]
+    rejected: list[RejectedVideo] = Field(
+        description="The first 100 rejected videos; GET /tasks/{task_id}/rejected lists all of them."
+    )
     error: str | None
     error_hint: str | None
     counts: VideoCounts

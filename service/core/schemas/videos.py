@@ -9,7 +9,15 @@ from pydantic import Field
 
 from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, ShownUri, Split
 
-__all__ = ["DeletionRequest", "DeletionResult", "VideoDetails", "VideoMoment", "VideoPage", "VideoSummary"]
+__all__ = [
+    "DeletionRequest",
+    "DeletionResult",
+    "VideoDetails",
+    "VideoMoment",
+    "VideoPage",
+    "VideoPatch",
+    "VideoSummary",
+]
 
 
 class VideoMoment(ResponseModel):
@@ -68,10 +76,25 @@ class VideoSummary(ResponseModel):
 
 
 class VideoPage(ResponseModel):
-    """A page of videos, in the order of their arrival."""
+    """A page of videos."""
 
     videos: list[VideoSummary]
     next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
+class VideoPatch(RequestModel):
+    """Changes of a video, a JSON Merge Patch (RFC 7396). Fields that are left out keep their value."""
+
+    captions: list[str] | None = Field(
+        default=None, description="All captions of the video, in place of the former ones; null removes them."
+    )
+    metadata: dict[str, Any] | None = Field(
+        default=None,
+        description=(
+            "Metadata fields to change. A field with null is removed, objects are merged field by field, and null in "
+            "place of the object removes all metadata."
+        ),
+    )
 
 
 class DeletionRequest(RequestModel):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from service.catalog.edit_counters import read_metadata_edits
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
 from service.search.video_metadata_cache import (
@@ -132,6 +133,9 @@ def find_passing_videos(
         InvalidInput: No video of the tasks has a field of the filter, or a field with a range has no numbers.
     """
     tasks: Sequence[str] = list(shards)
+    if video_filter.has_video_conditions:
+        edits = read_metadata_edits()
+        shards = {task: f"{state}+{edits.get(task, 0)}" for task, state in shards.items()}
     if video_filter.where:
         _require_known_fields(
             video_filter, [cache.metadata(task, shards[task]) for task in tasks], field_prefix

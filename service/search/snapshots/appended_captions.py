@@ -1,8 +1,8 @@
-"""Routing profiles of domains with appended videos: their captions route queries, although no release has learned them.
+"""Routing profiles of domains with appended videos or edited captions: they route queries, but no release learned them.
 
-A release stores the profile of each task's training captions and never changes. For a domain with appends, a snapshot
-computes the profile again from the captions of the training videos and of the appended videos in the shard, so that it
-equals the profile of one task with all of these captions.
+A release stores the profile of each task's training captions and never changes. For a domain with appends or edits, a
+snapshot computes the profile again from the current captions of the videos in the shard that are not held out, so that
+it equals the profile of one task with these captions.
 """
 
 from __future__ import annotations
@@ -12,33 +12,30 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
 from models.encoders.query_encoder import TokenIds
 from models.routing.router import distinct_tokens
 from service.catalog.database import id_chunks, session_scope
+from service.catalog.edit_counters import read_caption_edits
 from service.catalog.tables import Task, Video
-from service.core.errors import Unavailable
 
 __all__ = ["AppendedProfile", "appended_profiles", "profile_row"]
 
 _CHUNK = 4096  # captions tokenized at a time
 
-log = structlog.get_logger(__name__)
-
 
 class AppendedProfile(NamedTuple):
-    """Routing profile of a domain with appended videos.
+    """Routing profile of a domain with appended videos or edited captions.
 
     Attributes:
-        shard_state: Version of the shard that the profile was computed for.
+        version: Version of the shard and of the captions that the profile was computed for.
         tokens: Token ids, ascending, ``[N]``.
         values: Values of the profile, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
     """
 
-    shard_state: str
+    version: str
     tokens: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
 
@@ -49,27 +46,25 @@ def appended_profiles(
     vocabulary: int,
     known: Mapping[str, AppendedProfile],
 ) -> dict[str, AppendedProfile]:
-    """Profiles of the domains that have received appends, by task; empty if the catalog cannot be read.
+    """Profiles of the domains with appends or edited captions, by task.
 
     Args:
         shards: Searchable shards by task.
         tokenize: Tokenizer of the query encoder.
         vocabulary: Size of its vocabulary.
-        known: Profiles of an earlier snapshot, which are reused while the shard is the same.
+        known: Profiles of an earlier snapshot, which are reused while shard and captions are the same.
+
+    Raises:
+        Unavailable: the catalog cannot be read.
     """
-    try:
-        with session_scope() as session:
-            targets = set(
-                session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct())
-            )
-        return {
-            task: _profile(task, shards[task], tokenize, vocabulary, known.get(task))
-            for task in shards
-            if task in targets
-        }
-    except Unavailable as error:
-        log.warning("appended_captions_not_read", error=str(error))
-        return dict(known)
+    edits = read_caption_edits()
+    with session_scope() as session:
+        targets = set(session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct()))
+    return {
+        task: _profile(task, shards[task], edits.get(task, 0), tokenize, vocabulary, known.get(task))
+        for task in shards
+        if task in targets or task in edits
+    }
 
 
 def profile_row(
@@ -87,21 +82,23 @@ def profile_row(
 def _profile(
     task: str,
     shard: SearchableShard,
+    edits: int,
     tokenize: Callable[[Sequence[str]], list[TokenIds]],
     vocabulary: int,
     known: AppendedProfile | None,
 ) -> AppendedProfile:
-    if known is not None and known.shard_state == shard.state:
+    version = f"{shard.state}+{edits}"
+    if known is not None and known.version == version:
         return known
     captions = _captions(task, shard)
     tokens = (
         ids for start in range(0, len(captions), _CHUNK) for ids in tokenize(captions[start : start + _CHUNK])
     )
-    return AppendedProfile(shard.state, *profile_row(tokens, vocabulary))
+    return AppendedProfile(version, *profile_row(tokens, vocabulary))
 
 
 def _captions(task: str, shard: SearchableShard) -> list[str]:
-    """Captions of the training videos and of the appended videos in a shard.
+    """Captions of the videos in a shard that are not held out.
 
     The manifest is replaced before the catalog assigns the videos to the domain, so the videos of appends count too.
     """
@@ -120,6 +117,6 @@ def _captions(task: str, shard: SearchableShard) -> list[str]:
     return [
         caption
         for row, is_stored in zip(rows, stored.tolist(), strict=True)
-        if is_stored and (row.task_id != task or row.effective_split in ("train", "appended"))
+        if is_stored and (row.task_id != task or row.effective_split not in ("val", "test"))
         for caption in row.captions
     ]

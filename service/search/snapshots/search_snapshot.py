@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from index.errors import ShardStoreError
 from index.hits import Hits
@@ -24,6 +25,7 @@ from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, distinct_tokens, log_probabilities
+from models.routing.routing_profiles import RoutingProfiles
 from models.routing.text_evidence import TextEvidence, summarize_evidence
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
@@ -34,6 +36,8 @@ from service.search.snapshots.snapshot_lineage import SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
 
 __all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan", "TextRouting"]
+
+log = structlog.get_logger(__name__)
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -99,11 +103,11 @@ class SearchSnapshot:
         degraded: Task ID → reason why it cannot be searched. Grows when a shard breaks while it is served.
         modes: Query modes that the release's method offers.
         router_positions: Task ID → position of the task in the router.
-        router: Router of the release, with the captions of appended videos.
+        router: Router of the release, with the captions of appended videos and of edits.
         query_vectors: Query encoder of the release, with its cache.
         shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
         contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
-        appended_profiles: Task ID → routing profile with the captions of appended videos.
+        appended_profiles: Task ID → routing profile with the captions of appended videos and of edits.
         confidence_model: Calibration of the release; None where the release is not calibrated.
     """
 
@@ -179,14 +183,13 @@ class SearchSnapshot:
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
         router_positions = {task: position for position, task in enumerate(task_names)}
-        appended = appended_profiles(
-            shards, encoder.tokenize, backbone.vocabulary, other.appended_profiles if other else {}
-        )
-        profiles = release.profiles
-        if appended:
-            profiles = profiles.replace_rows(
-                {router_positions[task]: (row.tokens, row.values) for task, row in appended.items()}
-            )
+        known = other.appended_profiles if other else {}
+        try:
+            appended = appended_profiles(shards, encoder.tokenize, backbone.vocabulary, known)
+        except Unavailable as error:
+            log.warning("appended_captions_not_read", error=str(error))
+            appended = {task: row for task, row in known.items() if task in shards}
+        profiles = _replace_profiles(release.profiles, router_positions, appended)
         query_vectors = QueryVectorCache(encoder)
         for mode in encoder.modes:
             new = [task for task in shards if mode != "pinned" or task not in checked]
@@ -211,6 +214,20 @@ class SearchSnapshot:
             appended_profiles=appended,
             confidence_model=release.confidence,
         )
+
+    def with_current_captions(self) -> SearchSnapshot | None:
+        """This snapshot with the routing profiles of captions that were edited since; None without such edits.
+
+        Raises:
+            Unavailable: The catalog cannot be read.
+        """
+        known, encoder = self.appended_profiles, self.query_vectors.encoder
+        appended = appended_profiles(self.shards, encoder.tokenize, self.router.profiles.vocabulary, known)
+        changed = {task: row for task, row in appended.items() if row is not known.get(task)}
+        if not changed:
+            return None
+        profiles = _replace_profiles(self.router.profiles, self.router_positions, changed)
+        return replace(self, router=Router(profiles), appended_profiles=appended)
 
     @property
     def generation(self) -> int:
@@ -327,6 +344,16 @@ class SearchSnapshot:
         """Evidence that the query encoder adds to that of the words of each text."""
         further = self.query_vectors.encoder.routing_evidence(texts, tasks)
         return [None] * len(texts) if further is None else list(further)
+
+
+def _replace_profiles(
+    profiles: RoutingProfiles, positions: Mapping[str, int], replacements: Mapping[str, AppendedProfile]
+) -> RoutingProfiles:
+    if not replacements:
+        return profiles
+    return profiles.replace_rows(
+        {positions[task]: (row.tokens, row.values) for task, row in replacements.items()}
+    )
 
 
 def _search_rows(

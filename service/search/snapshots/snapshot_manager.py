@@ -26,6 +26,7 @@ from service.core.schemas import Readiness
 from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
+from service.search.snapshots.edited_captions import EditedCaptions
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.storage.index_manifest import require_manifest
 from service.storage.library_backbone import library_backbone
@@ -80,6 +81,8 @@ class SnapshotManager:
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
         self.retry_at: float | None = None
+        self._edited_captions = EditedCaptions()
+        self._captions_lock = Lock()
         self._refresh_lock = Lock()
         self._catch_up_thread = ThreadPoolExecutor(1, "catch-up")
         self._catch_up: Future[bool] | None = None
@@ -258,6 +261,26 @@ class SnapshotManager:
             self.last_error, self._has_looked = None, True
             return fresh is not None
 
+    def refresh_captions(self) -> bool:
+        """Replace the routing profiles of domains whose captions were edited.
+
+        Returns:
+            Whether the current snapshot was replaced.
+
+        Raises:
+            Unavailable: the catalog cannot be read.
+        """
+        with self._captions_lock:
+            snapshot = self._current
+            fresh = self._edited_captions.apply(snapshot) if snapshot else None
+            if fresh is None:
+                return False
+            with self._refresh_lock:  # not held while captions are read, which may take seconds
+                if self._current is not snapshot:
+                    return False
+                self._replace_current(fresh)
+                return True
+
     def verify_next_shard(self) -> bool:
         """Verify the checksums of one served shard that is not verified yet; a damaged shard is set aside.
 
@@ -365,6 +388,10 @@ class SnapshotManager:
     def _follow_index(self) -> None:
         while not self._is_stopped.is_set():
             self.refresh()
+            try:
+                self.refresh_captions()
+            except Exception as error:  # the snapshot with the former captions stays
+                log.warning("edited_captions_not_read", error=str(error), kind=type(error).__name__)
             self._is_stopped.wait(POLL_SECONDS)
 
     def _verify_shards(self) -> None:

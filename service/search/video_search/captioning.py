@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from service.catalog.database import session_scope
+from service.catalog.edit_counters import read_caption_edits
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
 from service.core.schemas import CaptionMatch, CaptionsResponse
@@ -103,7 +104,8 @@ class CaptionIndex:
         Returns:
             The captions by falling score, and the number of compared captions.
         """
-        captions = {source: self._load(snapshot, task, source, mode) for source in sources}
+        edits = read_caption_edits()
+        captions = {source: self._load(snapshot, task, source, mode, edits) for source in sources}
         while True:
             ranked = _rank(captions, vector, k)
             video_ids = _read_video_ids(caption.video for caption in ranked)
@@ -112,7 +114,8 @@ class CaptionIndex:
                 break
             # A video was deleted after the shard was loaded; its captions must not be returned.
             captions |= {
-                source: self._load(snapshot, task, source, mode, is_outdated=True) for source in outdated
+                source: self._load(snapshot, task, source, mode, edits, is_outdated=True)
+                for source in outdated
             }
         views = [
             CaptionMatch(
@@ -128,13 +131,20 @@ class CaptionIndex:
         return views, sum(len(encoded.texts) for encoded in captions.values())
 
     def _load(
-        self, snapshot: SearchSnapshot, task: str, source: str, mode: str, *, is_outdated: bool = False
+        self,
+        snapshot: SearchSnapshot,
+        task: str,
+        source: str,
+        mode: str,
+        edits: Mapping[str, int],
+        *,
+        is_outdated: bool = False,
     ) -> _EncodedCaptions:
         # The parameters that encode texts for a pinned shard never change, and neither do the vectors.
         anchor = snapshot.query_vectors.encoding_identity(task, mode) or snapshot.release_id
         return self._captions.get(
             (anchor, task, source, mode),
-            snapshot.shards[source].state,
+            f"{snapshot.shards[source].state}+{edits.get(source, 0)}",
             lambda former: _encode_captions(snapshot, task, source, mode, former),
             is_outdated=is_outdated,
         )

@@ -87,6 +87,7 @@ class Takeover:
         if taken:
             session.execute(update(Video), taken)
         session.expire_all()
+        task.caption_edits += domain.caption_edits  # the release may have learned former captions
         domain.counts = count_task_videos(session, domain.id)
         task.counts = count_task_videos(session, task.id)
         domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}

@@ -187,9 +187,10 @@ def test_metadata_is_read_once(service: SearchEngine) -> None:
         service.search("y", where={"place": "pond"}, max_duration=5, arrived_after=NEW_YEAR)
     finally:
         event.remove(engine(), "before_cursor_execute", note)
-    assert (
-        len([statement for statement in statements if statement.startswith("SELECT")]) == 1
-    )  # the read of the results
+    reads = [statement for statement in statements if statement.startswith("SELECT")]
+    assert len(reads) == 2  # the counters of edits, and the results
+    assert "metadata_edits" in reads[0]
+    assert "videos.metadata" not in reads[1]
 
 
 @pytest.mark.parametrize(

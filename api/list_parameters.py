@@ -1,0 +1,149 @@
+"""Query parameters of lists, declared as models, and the header that links to the next page.
+
+Unknown parameters are refused: ignoring a misspelled filter would return rows that the client meant to leave out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from fastapi import Query, Request, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+
+__all__ = [
+    "AllVideosParameters",
+    "RejectedParameters",
+    "ReleaseListParameters",
+    "StrictParameters",
+    "TaskListParameters",
+    "VideoListParameters",
+    "link_next_page",
+]
+
+_State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("The value contains a NUL character")
+    return text
+
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_without_nul)]
+
+
+class StrictParameters(BaseModel):
+    """Query parameters; unknown ones are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class _PageParameters(StrictParameters):
+    cursor: Annotated[
+        _Text | None,
+        Query(description="`next_cursor` of the page before, with its other parameters unchanged."),
+    ] = None
+
+
+class _LimitedPageParameters(_PageParameters):
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries on the page.")] = 100
+
+
+class RejectedParameters(_LimitedPageParameters):
+    """Parameters of ``GET /tasks/{task_id}/rejected``."""
+
+    text: Annotated[
+        _Text | None,
+        Query(description="Only videos whose id, URI or reason contains this text, whatever its case."),
+    ] = None
+    sort: Annotated[
+        Literal["added", "-added", "id", "-id"],
+        Query(description="Order; `-` reverses it. `added` is the order of arrival."),
+    ] = "added"
+
+
+class VideoListParameters(_LimitedPageParameters):
+    """Parameters of ``GET /tasks/{task_id}/videos``."""
+
+    status: Annotated[
+        Literal["pending", "accepted", "rejected"] | None, Query(description="Only videos with this status.")
+    ] = None
+    split: Annotated[
+        Literal["train", "val", "test", "appended"] | None,
+        Query(description="Only videos with this effective split."),
+    ] = None
+    text: Annotated[
+        _Text | None,
+        Query(description="Only videos whose id, URI or captions contain this text, whatever its case."),
+    ] = None
+    sort: Annotated[
+        Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
+        Query(description="Order; `-` reverses it. `added` is the order of arrival."),
+    ] = "added"
+
+
+class AllVideosParameters(VideoListParameters):
+    """Parameters of ``GET /videos``."""
+
+    task: Annotated[
+        _Text | None,
+        Query(description="Name or id of a task: only videos of its domain, and of appends to it."),
+    ] = None
+
+
+class TaskListParameters(_PageParameters):
+    """Parameters of ``GET /tasks``."""
+
+    state: Annotated[list[_State] | None, Query(description="Only tasks in this state; may be repeated.")] = (
+        None
+    )
+    kind: Annotated[
+        Literal["domain", "append"] | None, Query(description="Only domains, or only appends to domains.")
+    ] = None
+    into: Annotated[_Text | None, Query(description="Only appends to this domain (name or id).")] = None
+    method: Annotated[_Text | None, Query(description="Only tasks of this learning method.")] = None
+    text: Annotated[
+        _Text | None,
+        Query(
+            description="Only tasks whose name or id contains this text, whatever its case, and appends to them."
+        ),
+    ] = None
+    sort: Annotated[
+        Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"],
+        Query(description="Order; `-` reverses it. `position` is the place in the queue."),
+    ] = "position"
+    limit: Annotated[
+        int | None, Query(ge=1, le=1000, description="Maximum number of tasks on the page; default: all.")
+    ] = None
+
+
+class ReleaseListParameters(_LimitedPageParameters):
+    """Parameters of ``GET /releases``."""
+
+    task: Annotated[_Text | None, Query(description="Only the release after this task (name or id).")] = None
+    kind: Annotated[
+        _Text | None, Query(description="Only releases of this kind of encoder.", examples=["mapped"])
+    ] = None
+    method: Annotated[
+        _Text | None, Query(description="Only releases of this learning method.", examples=["analytic"])
+    ] = None
+    current: Annotated[
+        bool | None, Query(description="true: the release that answers searches; false: the others.")
+    ] = None
+    sort: Annotated[
+        Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"],
+        Query(description="Order; `-` reverses it. `learned` is the order of learning."),
+    ] = "learned"
+
+
+def link_next_page(request: Request, response: Response, next_cursor: str | None) -> None:
+    """Add the header ``Link`` with the next page (RFC 8288), if there is one.
+
+    The link contains the query only, so that it is also valid behind a proxy that changes the path.
+    """
+    if next_cursor is None:
+        return
+    parameters = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+    query = urlencode([*parameters, ("cursor", next_cursor)])
+    response.headers["Link"] = f'<?{query}>; rel="next"'

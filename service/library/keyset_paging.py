@@ -1,0 +1,152 @@
+"""Pages of lists by keyset: a page begins after the last row of the page before.
+
+Rows that are inserted or deleted while a client turns the pages neither repeat nor hide other rows, and no page reads
+the rows of the pages before it. A cursor holds the sort order and the position of the last row; it is opaque, neither
+secret nor signed, and gives access to nothing that the list does not return without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from service.core.errors import InvalidInput
+
+__all__ = ["KeysetOrders", "Page"]
+
+_MAX_CURSOR_CHARS = 2000
+_MAX_INTEGER = 2**63 - 1  # of the databases
+
+Column = InstrumentedAttribute[Any]
+Condition = ColumnElement[bool]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows of a page.
+
+    Attributes:
+        rows: Entities of the query, in order.
+        next_cursor: Cursor of the next page; None on the last page.
+    """
+
+    rows: Sequence[Any]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True)
+class KeysetOrders:
+    """Sort orders of a list.
+
+    Rows with equal values are ordered by a unique column; rows without a value come last.
+
+    Args:
+        columns: Name of a sort order → column; a ``-`` before the name reverses the order.
+        unique: Column that distinguishes all rows and is never null.
+    """
+
+    columns: Mapping[str, Column]
+    unique: Column
+
+    def read_page(
+        self, session: Session, query: Select[Any], *, sort: str, cursor: str | None, limit: int
+    ) -> Page:
+        """Read a page of a query for entities.
+
+        Args:
+            session: Session to read in.
+            query: Query with all filters, without an order.
+            sort: Name of a sort order, with or without ``-``.
+            cursor: ``next_cursor`` of the page before; None for the first page.
+            limit: Maximum number of rows.
+
+        Raises:
+            InvalidInput: the cursor is damaged, or belongs to another sort order or list.
+        """
+        column, descending = self.columns[sort.removeprefix("-")], sort.startswith("-")
+        keys = [self.unique] if column is self.unique else [column, self.unique]
+        if cursor is not None:
+            query = query.where(_after(keys, _parse_cursor(cursor, sort, keys), descending))
+        order = [key.desc() if descending else key.asc() for key in keys]
+        if _is_nullable(column):
+            order.insert(0, column.is_(None).asc())
+        rows = session.scalars(query.order_by(*order).limit(limit + 1)).all()
+        if len(rows) <= limit:
+            return Page(rows, None)
+        last = rows[limit - 1]
+        return Page(rows[:limit], _encode_cursor(sort, [getattr(last, key.key) for key in keys]))
+
+
+def _is_nullable(column: Column) -> bool:
+    return bool(column.property.columns[0].nullable)
+
+
+def _after(keys: Sequence[Column], values: Sequence[Any], descending: bool) -> Condition:
+    """Condition for the rows after a position; rows without a value come last in both directions."""
+    *first, unique = keys
+    after_unique: Condition = unique < values[-1] if descending else unique > values[-1]
+    if not first:
+        return after_unique
+    (column,), value = first, values[0]
+    if value is None:
+        return and_(column.is_(None), after_unique)
+    after = or_(
+        column < value if descending else column > value,
+        and_(column == value, after_unique),
+    )
+    return or_(after, column.is_(None)) if _is_nullable(column) else after
+
+
+def _encode_cursor(sort: str, values: Sequence[Any]) -> str:
+    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    body = json.dumps([sort, *plain], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+
+
+def _parse_cursor(text: str, sort: str, keys: Sequence[Column]) -> list[Any]:
+    try:
+        if len(text) > _MAX_CURSOR_CHARS:
+            raise ValueError("too long")
+        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
+        cursor_sort, *values = json.loads(raw)
+        parsed = [_parse_value(value, key) for value, key in zip(values, keys, strict=True)]
+    except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError):
+        raise InvalidInput.at(
+            "cursor", "The cursor is invalid.", "Send the next_cursor of the page before."
+        ) from None
+    if cursor_sort != sort:
+        raise InvalidInput.at(
+            "cursor",
+            "The cursor belongs to another sort order.",
+            "Keep the parameters of the first page, or omit the cursor.",
+        )
+    return parsed
+
+
+def _parse_value(value: Any, key: Column) -> Any:
+    """Return a value of a cursor as the type of its column; raises ValueError if it has another type."""
+    expected = key.type.python_type
+    if value is None and _is_nullable(key):
+        return None
+    if expected is datetime and isinstance(value, str):
+        time = datetime.fromisoformat(value)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if math.isfinite(value):
+            return float(value)
+    elif type(value) is expected is int:
+        if abs(value) <= _MAX_INTEGER:
+            return value
+    elif type(value) is expected is str and "\0" not in value:
+        value.encode()  # a lone surrogate is a ValueError
+        return value
+    raise ValueError("value of another type")

@@ -1,0 +1,75 @@
+"""Lists of tasks, in pages by keyset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from sqlalchemy import or_, select
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.catalog.task_names import require_task
+from service.catalog.text_conditions import contains_text
+from service.core.schemas import TaskDetails
+from service.library.keyset_paging import KeysetOrders
+from service.tasks.task_details import task_details
+
+__all__ = ["TaskPage", "list_tasks"]
+
+_ORDERS = KeysetOrders(
+    {"position": Task.position, "name": Task.name, "created": Task.created_at, "learned": Task.learned_order},
+    unique=Task.position,
+)
+_NO_LIMIT = 2**31  # rows
+
+
+class TaskPage(NamedTuple):
+    """A page of tasks."""
+
+    tasks: list[TaskDetails]
+    next_cursor: str | None
+
+
+def list_tasks(
+    *,
+    state: Sequence[str] | None = None,
+    kind: Literal["domain", "append"] | None = None,
+    into: str | None = None,
+    method: str | None = None,
+    text: str | None = None,
+    sort: str = "position",
+    cursor: str | None = None,
+    limit: int | None = None,
+) -> TaskPage:
+    """Return a page of tasks.
+
+    Args:
+        state: Only tasks in one of these states.
+        kind: Only domains, or only appends.
+        into: Only appends to this domain (name or id).
+        method: Only tasks of this learning method.
+        text: Only tasks whose name or id contains this text, whatever its case; an append has the name of its domain.
+        sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.
+        cursor: ``next_cursor`` of the page before.
+        limit: Maximum number of tasks; None: all.
+
+    Raises:
+        NotFound: the domain does not exist.
+        InvalidInput: the cursor is not one of this list.
+    """
+    query = select(Task)
+    if state:
+        query = query.where(Task.state.in_(state))
+    if kind is not None:
+        query = query.where(Task.target_id.is_(None) if kind == "domain" else Task.target_id.is_not(None))
+    if method is not None:
+        query = query.where(Task.method == method)
+    if text:
+        named = select(Task.id).where(contains_text(text, [Task.name, Task.id]))
+        query = query.where(or_(Task.id.in_(named), Task.target_id.in_(named)))
+    with session_scope() as session:
+        if into is not None:
+            query = query.where(Task.target_id == require_task(session, into).id)
+        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit or _NO_LIMIT)
+        return TaskPage(task_details(session, page.rows), page.next_cursor)

@@ -1,0 +1,150 @@
+"""Edits of videos: captions and metadata.
+
+An edit changes the row of the video and nothing else: its vector stays as it is, and the encoder of its shard is not
+trained again. Searches read captions of results from the catalog, so they show the edit at once. What they cache is
+versioned by the counters of :mod:`service.catalog.edit_counters`:
+
+* Metadata columns of filters are read again by the next filtered search.
+* The routing profile of the domain is computed again from the captions of the catalog within about a second
+  (:mod:`service.search.snapshots.appended_captions`). Captions of held-out videos do not belong to it.
+* Captions that describe videos are encoded again by the next request for them.
+
+Calibration and recall matrix stay as measured until the next task. The evaluation ledger is deleted, since it contains
+query vectors of captions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.catalog.database import session_scope
+from service.catalog.edit_counters import count_edit
+from service.catalog.tables import Task, Video
+from service.core.errors import NotFound, PreconditionFailed, Unavailable
+from service.core.schemas import VideoDetails, VideoPatch
+from service.library.video_details import read_video
+from service.storage import library_paths
+from service.tasks.ingestion_checks import validate_edit
+from service.tasks.lifecycle.state_machine import lock_task
+from service.tasks.task_events import record
+
+__all__ = ["edit_video", "entity_tag"]
+
+log = structlog.get_logger(__name__)
+
+
+def edit_video(
+    video_id: str, patch: VideoPatch, *, expected_tag: str | None = None, caller: str = ""
+) -> VideoDetails:
+    """Change captions and metadata of a video. Idempotent; an edit without a difference changes nothing.
+
+    Args:
+        video_id: Identifier of the video.
+        patch: Changes; only fields that are set apply.
+        expected_tag: Header ``If-Match``: entity tags of which the video must have one; None: no condition.
+        caller: Identity of the caller, for the log.
+
+    Returns:
+        The video after the edit.
+
+    Raises:
+        NotFound: the video does not exist.
+        PreconditionFailed: the video has another entity tag.
+        InvalidInput: captions or the merged metadata are invalid.
+        Unavailable: the catalog cannot be written.
+    """
+    with session_scope(write=True) as session:
+        task, video = _lock_video(session, video_id)
+        if expected_tag is not None and not _matches(expected_tag, read_video(session, video_id)):
+            raise PreconditionFailed(
+                f"Video {video_id!r} has changed since it was read; read it again, then repeat the edit."
+            )
+        captions, metadata = video.captions, video.extra
+        validate_edit((), patch.metadata or {})  # limits the depth of the merge
+        if "captions" in patch.model_fields_set:
+            captions = patch.captions or []
+        if "metadata" in patch.model_fields_set:
+            metadata = _merge(video.extra, patch.metadata) if patch.metadata is not None else {}
+        captions = validate_edit(captions, metadata)
+        changed = {
+            field: is_changed
+            for field, is_changed in (
+                ("captions", captions != video.captions),
+                ("metadata", metadata != video.extra),
+            )
+            if is_changed
+        }
+        if changed:
+            video.captions, video.extra = captions, metadata
+            count_edit(
+                session,
+                task.target_id or task.id,
+                captions="captions" in changed,
+                metadata="metadata" in changed,
+            )
+            message = f"{' and '.join(changed).capitalize()} of video {video_id} were edited."
+            record(
+                session, task.id, "log", {"message": message, "video_id": video_id, "edited": list(changed)}
+            )
+            session.flush()
+        if "captions" in changed:
+            _delete_ledger()
+        details = read_video(session, video_id)
+    if changed:
+        log.info("video_edited", video=video_id, task=task.id, fields=list(changed), caller=caller)
+    return details
+
+
+def entity_tag(video: VideoDetails) -> str:
+    """Return the value of the header ``ETag`` of a video: it changes with every field of the response."""
+    return f'"{hashlib.sha256(video.model_dump_json().encode()).hexdigest()[:32]}"'
+
+
+def _lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
+    """Return a video and its task, with the row of the task locked until commit; raises NotFound."""
+    while "\0" not in video_id:
+        task_id = session.scalar(select(Video.task_id).where(Video.id == video_id))
+        if task_id is None:
+            break
+        task = lock_task(session, task_id)
+        found = session.scalars(
+            select(Video)
+            .where(Video.id == video_id, Video.task_id == task_id)
+            .execution_options(populate_existing=True)
+        ).one_or_none()
+        if found is not None:
+            return task, found
+        # Published meanwhile, and moved from the append to its domain; or deleted.
+    raise NotFound(f"There is no video {video_id!r}.")
+
+
+def _matches(expected: str, video: VideoDetails) -> bool:
+    tags = [tag.strip() for tag in expected.split(",")]
+    return "*" in tags or entity_tag(video) in tags
+
+
+def _merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a JSON Merge Patch (RFC 7396) to an object."""
+    merged = dict(stored)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict):
+            former = merged.get(name)
+            merged[name] = _merge(former if isinstance(former, dict) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _delete_ledger() -> None:
+    try:
+        library_paths.recall_cache_path().unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(f"The evaluation ledger cannot be deleted: {error}", 30) from error

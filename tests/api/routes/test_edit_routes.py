@@ -1,0 +1,181 @@
+"""Edits over HTTP, and searches that use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.search.snapshots import edited_captions
+
+
+@pytest.fixture
+def video(client: TestClient, library: list[str]) -> str:
+    """Id of a training video of the first domain."""
+    videos = client.get(f"/tasks/{library[0]}/videos", params={"split": "train"}).json()["videos"]
+    return str(videos[0]["id"])
+
+
+@pytest.fixture(autouse=True)
+def _captions_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edited_captions, "MAX_SHARE", 1)
+
+
+def _search(client: TestClient, q: str, **parameters: Any) -> dict[str, Any]:
+    answer = client.get("/search", params={"q": q, "k": 50, **parameters})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def _refresh(client: TestClient) -> None:
+    client.app.state.query_service.refresh_captions()  # type: ignore[attr-defined]
+
+
+def test_edited_captions_are_shown_at_once_and_route_queries(
+    client: TestClient, library: list[str], video: str
+) -> None:
+    """A word of an edited caption makes its domain the most likely one, until it is edited again."""
+
+    def likeliest() -> str:
+        return str(_search(client, "xylophone")["routing"][0]["task_id"])
+
+    before = client.get(f"/videos/{video}").json()["captions"]
+    generation = _search(client, "xylophone")["generation"]
+    score = _score(client, video)
+    assert client.patch(f"/videos/{video}", json={"captions": ["a xylophone"] * 3}).status_code == 200
+    (shown,) = [r for r in _search(client, "a clip")["results"] if r["video_id"] == video]
+    assert shown["captions"] == ["a xylophone"] * 3
+    _refresh(client)
+    assert likeliest() == library[0]
+    other = client.get(f"/tasks/{library[1]}/videos", params={"split": "train"}).json()["videos"][0]
+    client.patch(f"/videos/{other['id']}", json={"captions": ["a xylophone"]})
+    client.patch(f"/videos/{video}", json={"captions": before})
+    _refresh(client)
+    assert likeliest() == library[1]
+    client.patch(f"/videos/{other['id']}", json={"captions": other["captions"]})
+    _refresh(client)
+    assert _search(client, "xylophone")["generation"] == generation
+    assert _score(client, video) == score
+
+
+def _score(client: TestClient, video: str) -> float:
+    results = client.get(f"/videos/{video}/similar", params={"k": 3}).json()["results"]
+    return float(results[0]["score"])
+
+
+def test_captions_of_held_out_videos_do_not_route_queries(client: TestClient, library: list[str]) -> None:
+    held_out = client.get(f"/tasks/{library[0]}/videos", params={"split": "test"}).json()["videos"][0]
+    routing = _search(client, "bagpipes")["routing"]
+    client.patch(f"/videos/{held_out['id']}", json={"captions": ["bagpipes"]})
+    _refresh(client)
+    after = _search(client, "bagpipes")["routing"]
+    assert [task["task_id"] for task in after] == [task["task_id"] for task in routing]
+    for task, former in zip(after, routing, strict=True):
+        assert task["weight"] == pytest.approx(former["weight"], abs=1e-3)
+    client.patch(f"/videos/{held_out['id']}", json={"captions": held_out["captions"]})
+
+
+def test_edited_metadata_filters_at_once(client: TestClient, video: str) -> None:
+    def found(place: str) -> list[str]:
+        answer = _search(client, "a clip", where=f'{{"place": "{place}"}}')
+        return [result["video_id"] for result in answer["results"]]
+
+    client.patch(f"/videos/{video}", json={"metadata": {"place": "harbor"}})
+    assert found("harbor") == [video]
+    client.patch(f"/videos/{video}", json={"metadata": {"place": "bridge"}})
+    assert (found("bridge"), found("harbor")) == ([video], [])
+    client.patch(f"/videos/{video}", json={"metadata": {"place": None}})
+    answer = client.get("/search", params={"q": "x", "where": '{"place": "bridge"}'})
+    assert answer.status_code == 422
+
+
+def test_edited_captions_describe_videos(client: TestClient, video: str) -> None:
+    before = client.get(f"/videos/{video}").json()["captions"]
+    path = f"/videos/{video}/captions?k=50"
+    texts = {caption["text"] for caption in client.get(path).json()["captions"]}
+    assert before[0] in texts
+    client.patch(f"/videos/{video}", json={"captions": ["a caption that is new here"]})
+    after = client.get(path).json()["captions"]
+    assert [caption["video_id"] for caption in after if caption["text"] == "a caption that is new here"] == [
+        video
+    ]
+    client.patch(f"/videos/{video}", json={"captions": before})
+    assert {caption["text"] for caption in client.get(path).json()["captions"]} == texts
+
+
+def test_entity_tag_prevents_lost_updates(client: TestClient, video: str) -> None:
+    read = client.get(f"/videos/{video}")
+    patch, condition = {"metadata": {"note": "first"}}, {"If-Match": read.headers["etag"]}
+    first = client.patch(f"/videos/{video}", json=patch, headers=condition)
+    assert (first.status_code, first.headers["etag"]) == (200, client.get(f"/videos/{video}").headers["etag"])
+    second = client.patch(f"/videos/{video}", json={"metadata": {"note": "second"}}, headers=condition)
+    assert (second.status_code, second.headers["content-type"]) == (412, "application/problem+json")
+    assert client.get(f"/videos/{video}").json()["metadata"]["note"] == "first"
+    merge = {"Content-Type": "application/merge-patch+json"}
+    assert (
+        client.patch(f"/videos/{video}", content='{"metadata": {"note": null}}', headers=merge).status_code
+        == 200
+    )
+    assert client.get(f"/videos/{video}").headers["etag"] == read.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"captions": ["\\u0000"]}', "captions[0]"),
+        ('{"captions": "x"}', "captions"),
+        ('{"captions": [1]}', "captions[0]"),
+        ('{"title": "x"}', "title"),
+        ('{"metadata": []}', "metadata"),
+        ('{"metadata": {"n": 1e999}}', "metadata"),
+        ("[]", "body"),
+        ("{", "body"),
+    ],
+)
+def test_invalid_edit_names_the_field(client: TestClient, video: str, body: str, field: str) -> None:
+    answer = client.patch(f"/videos/{video}", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_edit_of_an_unknown_video_is_not_found(client: TestClient, library: list[str]) -> None:
+    assert client.patch("/videos/nowhere", json={}).status_code == 404
+    deep = '{"metadata": ' + '{"x": ' * 3000 + "1" + "}" * 3001
+    answer = client.patch("/videos/nowhere", content=deep, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 404, 422)
+
+
+def test_largest_captions_are_accepted(client: TestClient, video: str) -> None:
+    before = client.get(f"/videos/{video}").json()["captions"]
+    body = {"captions": [f"{number:02} " + "\u9999" * 1997 for number in range(64)]}
+    assert client.patch(f"/videos/{video}", json=body).status_code == 200
+    client.patch(f"/videos/{video}", json={"captions": before})
+
+
+@pytest.mark.parametrize(
+    ("path", "sort", "key"),
+    [
+        ("/tasks", "-name", None),
+        ("/videos", "-id", "videos"),
+        ("/releases", "-bytes", "releases"),
+    ],
+)
+def test_links_join_the_pages(
+    client: TestClient, library: list[str], path: str, sort: str, key: str | None
+) -> None:
+    whole = client.get(path, params={"sort": sort, "limit": 1000}).json()
+    entries, answer = [], client.get(path, params={"sort": sort, "limit": 1})
+    while True:
+        body = answer.json()
+        entries += body if key is None else body[key]
+        if "next" not in answer.links:
+            break
+        answer = client.get(path + answer.links["next"]["url"])
+    assert entries == (whole if key is None else whole[key])
+    assert len(entries) > 1
+
+
+def test_rejected_videos_are_listed(client: TestClient, library: list[str]) -> None:
+    assert client.get(f"/tasks/{library[0]}/rejected").json() == {"rejected": [], "next_cursor": None}
+    assert client.get("/tasks/nowhere/rejected").status_code == 404

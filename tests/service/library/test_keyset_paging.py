@@ -1,0 +1,288 @@
+"""Pages of lists: every surviving row is listed once, whatever is inserted and deleted between the pages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Task, Video
+from service.core.errors import InvalidInput, NotFound
+from service.core.schemas import TaskDetails
+from service.core.settings import Settings
+from service.library import release_listing, task_listing, video_listing
+from service.tasks.lifecycle.publishing import ShardRecord
+from tests.catalog_rows import add_release_and_shard
+
+Post = Callable[..., TaskDetails]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _add_tasks(numbers: range, dice: random.Random) -> list[str]:
+    tasks = [
+        Task(
+            id=f"t{number:03}",
+            position=number,
+            name=f"Küche {dice.randrange(10**9)}",
+            method=dice.choice(["analytic", "zero_shot"]),
+            state=dice.choice(["queued", "ready", "failed"]),
+            progress={"stage": "queued"},
+            learned_order=number if dice.random() < 0.5 else None,
+            created_at=START + timedelta(seconds=dice.randrange(5)),
+        )
+        for number in numbers
+    ]
+    with session_scope(write=True) as session:
+        session.add_all(tasks)
+    return [task.id for task in tasks]
+
+
+def _add_videos(numbers: range, dice: random.Random, task: str) -> list[str]:
+    videos = [
+        Video(
+            id=f"v{dice.randrange(10**9)}-{number}",
+            task_id=task,
+            uri=f"{number}.mp4",
+            status=dice.choice(["accepted", "rejected"]),
+            reason="no frame",
+            duration=dice.choice([None, 1.5, 2.0, 0.1 + 0.2]),
+            bytes=dice.choice([None, 7, 2**40]),
+        )
+        for number in numbers
+    ]
+    with session_scope(write=True) as session:
+        session.add_all(videos)
+    return [video.id for video in videos]
+
+
+def _delete(table: type[Any], ids: list[str]) -> None:
+    with session_scope(write=True) as session:
+        session.execute(delete(table).where(table.id.in_(ids)))
+
+
+VIDEO_SORTS = ["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
+TASK_SORTS = ["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
+
+
+def test_changes_between_pages_neither_repeat_nor_hide_videos(catalog: Settings) -> None:
+    _add_tasks(range(1), random.Random(0))
+    for sort in VIDEO_SORTS:
+        _check_videos(sort)
+        with session_scope(write=True) as session:
+            session.execute(delete(Video))
+
+
+def _check_videos(sort: str) -> None:
+    dice = random.Random(sort)
+    before = _add_videos(range(18), dice, "t000")
+    ordered = [video.id for video in video_listing.list_videos(sort=sort, limit=1000).videos]
+    assert sorted(ordered) == sorted(before)
+    seen: list[str] = []
+    deleted: set[str] = set()
+    cursor: str | None = None
+    for turn in range(100):
+        page = video_listing.list_videos("t000", sort=sort, cursor=cursor, limit=dice.randint(1, 7))
+        seen += [video.id for video in page.videos]
+        if (cursor := page.next_cursor) is None:
+            break
+        _add_videos(range(100 + 3 * turn, 103 + 3 * turn) if turn < 3 else range(0), dice, "t000")
+        gone = dice.sample(before, 2) + seen[-1:]  # the row of the cursor, too
+        deleted |= set(gone)
+        _delete(Video, gone)
+    assert len(seen) == len(set(seen))
+    assert set(before) - deleted <= set(seen)
+    assert [video for video in seen if video in before] == [video for video in ordered if video in set(seen)]
+
+
+def test_changes_between_pages_neither_repeat_nor_hide_tasks(catalog: Settings) -> None:
+    for sort in TASK_SORTS:
+        _check_tasks(sort)
+        with session_scope(write=True) as session:
+            session.execute(delete(Task))
+
+
+def _check_tasks(sort: str) -> None:
+    dice = random.Random(sort)
+    before = _add_tasks(range(0, 30, 2), dice)
+    ordered = [task.id for task in task_listing.list_tasks(sort=sort).tasks]
+    assert sorted(ordered) == before
+    seen: list[str] = []
+    deleted: set[str] = set()
+    cursor: str | None = None
+    for turn in range(100):
+        page = task_listing.list_tasks(sort=sort, cursor=cursor, limit=dice.randint(1, 5))
+        seen += [task.id for task in page.tasks]
+        if (cursor := page.next_cursor) is None:
+            break
+        if turn < 3:
+            _add_tasks(range(2 * turn + 1, 2 * turn + 2), dice)
+        gone = [*dice.sample(before, 1), seen[-1]]
+        deleted |= set(gone)
+        _delete(Task, gone)
+    assert len(seen) == len(set(seen))
+    assert set(before) - deleted <= set(seen)
+    assert [task for task in seen if task in before] == [task for task in ordered if task in set(seen)]
+
+
+def test_filters_of_videos(catalog: Settings) -> None:
+    _add_tasks(range(2), random.Random(0))
+    rows = [
+        ("a", "t000", "Nacht/ÜBUNG.mp4", ["a taxi"], "train"),
+        ("b", "t000", "b.mp4", ['Eine Straße mit "Zitat", 100% Öl'], "test"),
+        ("c", "t001", "c.mp4", ["日本語の字幕"], None),
+        ("Taxi-1", "t001", "d.mp4", [], None),
+    ]
+    with session_scope(write=True) as session:
+        for video_id, task, uri, captions, split in rows:
+            status = "accepted" if split else "pending"
+            session.add(
+                Video(
+                    id=video_id,
+                    task_id=task,
+                    uri=uri,
+                    captions=captions,
+                    effective_split=split,
+                    status=status,
+                )
+            )
+
+    def found(**filters: Any) -> list[str]:
+        return [video.id for video in video_listing.list_videos(**filters).videos]
+
+    assert found(text="TAXI") == ["a", "Taxi-1"]
+    assert found(text="übung") == found(text="ÜBUNG") == found(text="Übung.mp4") == ["a"]
+    assert found(text="straße mit") == found(text='"zitat"') == found(text="100% öl") == ["b"]
+    assert found(text="字幕") == ["c"]
+    assert found(text="10%0") == found(text="_") == found(text="\0") == found(text="\ud800") == []
+    assert found(text="taxi", task="t001") == ["Taxi-1"]
+    assert found(status="pending") == ["c", "Taxi-1"]
+    assert found(split="test") == ["b"]
+    with pytest.raises(NotFound):
+        video_listing.list_videos("a\0b")
+
+
+def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog: Settings) -> None:
+    _add_tasks(range(3), random.Random(0))
+    with session_scope(write=True) as session:
+        session.get_one(Task, "t001").target_id = "t000"
+        for task in ("t000", "t001", "t002"):
+            session.add(
+                Video(id=f"bad-{task}", task_id=task, uri="x.mp4", status="rejected", reason=f"Bad {task}")
+            )
+            session.add(Video(id=f"good-{task}", task_id=task, uri="y.mp4", status="accepted"))
+    page = video_listing.list_rejected("t000")
+    assert [(video.id, video.task_id, video.reason) for video in page.rejected] == [
+        ("bad-t000", "t000", "Bad t000"),
+        ("bad-t001", "t001", "Bad t001"),
+    ]
+    assert [video.id for video in video_listing.list_rejected("t000", text="BAD T001").rejected] == [
+        "bad-t001"
+    ]
+
+
+def test_details_of_tasks_hold_the_first_rejected_videos(catalog: Settings) -> None:
+    _add_tasks(range(2), random.Random(0))
+    with session_scope(write=True) as session:
+        for task in ("t000", "t001"):
+            session.add_all(
+                Video(id=f"{task}-{number:03}", task_id=task, uri="x", status="rejected", reason="r")
+                for number in range(103)
+            )
+    for task in task_listing.list_tasks().tasks:
+        assert [video.id for video in task.rejected] == [f"{task.id}-{number:03}" for number in range(100)]
+
+
+def test_filters_of_tasks(sqlite_catalog: Settings, post: Post) -> None:
+    kitchen, night = post("Kitchen"), post("night", method="zero_shot")
+    with session_scope(write=True) as session:
+        session.get_one(Task, kitchen.id).state = "ready"
+        session.add(
+            Task(
+                id="t9",
+                position=9,
+                name="Kitchen (append t9)",
+                method="analytic",
+                target_id=kitchen.id,
+                progress={"stage": "queued"},
+                created_at=START,
+            )
+        )
+
+    def found(**filters: Any) -> list[str]:
+        return [task.id for task in task_listing.list_tasks(**filters).tasks]
+
+    assert found(state=["ready"]) == [kitchen.id]
+    assert found(state=["ready", "queued"]) == [kitchen.id, night.id, "t9"]
+    assert found(kind="append") == found(into="Kitchen") == found(into=kitchen.id) == ["t9"]
+    assert found(kind="domain", text="kitCHEN") == [kitchen.id]
+    assert found(text="kitchen") == [kitchen.id, "t9"]
+    assert found(method="zero_shot") == [night.id]
+    with pytest.raises(NotFound):
+        found(into="nowhere")
+
+
+def test_releases_are_filtered_and_sorted(sqlite_catalog: Settings, post: Post) -> None:
+    for order, size in enumerate([30, 10, 20], 1):
+        task = post(f"domain {order}")
+        shard = ShardRecord(f"s{order}", f"r{order}", "f", count=1, dim=8, bytes=1)
+        add_release_and_shard(
+            task.id, shard, order=order, kind="tame" if order > 1 else "mapped", release_bytes=size
+        )
+
+    def found(**filters: Any) -> list[str]:
+        return [release.id for release in release_listing.list_releases(**filters).releases]
+
+    first = release_listing.list_releases(limit=2)
+    assert [(release.id, release.task, release.current) for release in first.releases] == [
+        ("r1", "domain 1", False),
+        ("r2", "domain 2", False),
+    ]
+    assert found(cursor=first.next_cursor) == ["r3"]
+    assert found(sort="-bytes") == ["r1", "r3", "r2"]
+    assert found(kind="tame") == ["r2", "r3"]
+    assert found(task="domain 3") == ["r3"]
+    assert (found(method="other"), found(current=True)) == ([], [])
+
+
+def _cursor(*values: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "ü",
+        "9" * 3000,
+        _cursor(),
+        _cursor("duration"),
+        _cursor("duration", 1.0),
+        _cursor("duration", 1.0, 2, 3),
+        _cursor("duration", "1.0", 2),
+        _cursor("duration", True, 2),
+        _cursor("duration", 1.0, None),
+        _cursor("duration", 1.0, 2**63),
+        _cursor("duration", float("nan"), 2),
+        _cursor("duration", 10**400, 2),
+        _cursor("added", 2),
+        base64.urlsafe_b64encode(b"[" * 1400).decode().rstrip("="),
+    ],
+)
+def test_damaged_cursor_is_refused(sqlite_catalog: Settings, cursor: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        video_listing.list_videos(sort="duration", cursor=cursor)
+    assert [error.field for error in refusal.value.errors] == ["cursor"]
+
+
+@pytest.mark.parametrize("text", ["a\0", "\ud800"])
+def test_cursor_with_an_impossible_text_is_refused(catalog: Settings, text: str) -> None:
+    with pytest.raises(InvalidInput):
+        video_listing.list_videos(sort="id", cursor=_cursor("id", text, 1))
