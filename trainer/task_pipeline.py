@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,10 @@ from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, 
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from models.routing.defaults import DEFAULT_PRIOR
-from trainer.evaluation.calibration_searches import CalibrationTask
-from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
-from trainer.evaluation.cross_fitting import cross_fit, limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
 from trainer.evaluation.retrieval_metrics import Recall
-from trainer.evaluation.unrelated_texts import unrelated_texts
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 from trainer.published_library import Library
@@ -43,10 +39,10 @@ from trainer.video_embedding import MemoryShard, embed_clips, embed_frames
 __all__ = [
     "HeldOutVideos",
     "WrittenRelease",
-    "calibrate_release",
     "evaluate_release",
     "index_task",
     "prepare_method",
+    "readable_shards",
     "train_task",
     "zero_shot_recall",
 ]
@@ -200,7 +196,7 @@ def index_task(
         library: Published library.
         task: Task whose videos are embedded.
         calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
-            :func:`calibrate_release`.
+            :func:`trainer.release_calibration.calibrate_release`.
         mode: Selects the served query mode from those of the release; probes use this mode.
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
         frame_vectors: Whether the shard also stores the vectors of single frames, for re-ranking.
@@ -244,64 +240,7 @@ def index_task(
     return WrittenRelease(state, release, shard, store.open([shard]), segments)
 
 
-def calibrate_release(
-    method: Method,
-    task: TaskData,
-    encoder: QueryEncoder,
-    library: Library,
-    state: ReleaseState,
-    vectors: ShardVectors,
-    held_out: Mapping[str, HeldOutVideos],
-    captions: Mapping[str, Sequence[tuple[int, str]]],
-    *,
-    prior: float = DEFAULT_PRIOR,
-    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
-    report_alive: Callable[[], object] = lambda: None,
-) -> ReleaseState:
-    """The release with its calibration captions and its confidence model, which is None with too few captions.
-
-    Args:
-        method: Method that has learned the task.
-        task: Videos of the new task, as they were learned; some may be deleted since.
-        encoder: Query encoder of the release.
-        library: Published library.
-        state: Release; its last task is the new one.
-        vectors: Vectors of the new task.
-        held_out: Held-out videos by task id, which are excluded from calibration.
-        captions: Vector ids and captions of validation videos, by task id.
-        prior: Cosine per nat of routing evidence.
-        mode: Selects the served query mode from those of the release.
-        report_alive: Called after each task.
-    """
-    served = mode(encoder.modes)
-    pinned = {**library.pinned_releases(), task.task_id: state}
-    earlier = library.current.calibration if library.current else ()
-    deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
-    new = cross_fit(method, task, encoder, pinned, served, deleted=deleted, report_alive=report_alive)
-    calibration = limit_captions([*earlier, *new], MAX_CAPTIONS)
-    tasks: list[CalibrationTask] = []
-    rows: list[int] = []
-    for position, identifier, shard in _readable_shards(library, state, task.task_id, vectors):
-        excluded = held_out[identifier].ids if identifier in held_out else np.empty(0, np.int64)
-        ids = np.setdiff1d(WholeVideoShard(shard).ids, excluded)
-        present = set(ids.tolist())
-        texts = tuple((video, text) for video, text in captions.get(identifier, ()) if video in present)
-        tasks.append(CalibrationTask(identifier, shard, ids, texts))
-        rows.append(position)
-    confidence = fit_confidence(
-        encoder,
-        tasks,
-        state.profiles.to_dense(rows),
-        mode=served,
-        prior=prior,
-        fitted=calibration,
-        unrelated=unrelated_texts(),
-        report_alive=report_alive,
-    )
-    return replace(state, confidence=confidence, calibration=calibration)
-
-
-def _readable_shards(
+def readable_shards(
     library: Library, state: ReleaseState, newest: str, vectors: ShardVectors
 ) -> Iterator[tuple[int, str, ShardVectors]]:
     """Position, id and vectors of each task with a readable shard; ``vectors`` are those of the newest task."""
@@ -369,7 +308,7 @@ def evaluate_release(
     galleries: list[Gallery] = []
     rows: list[int] = []
     no_videos = HeldOutVideos.from_captions([])
-    for position, task, shard in _readable_shards(library, state, written.shard.task, written.vectors):
+    for position, task, shard in readable_shards(library, state, written.shard.task, written.vectors):
         whole = WholeVideoShard(shard)
         held = held_out.get(task, no_videos).restricted_to(whole.ids)
         galleries.append(Gallery(task, whole, held.ids, held.queries))

@@ -30,6 +30,7 @@ __all__ = [
     "LEARNING_STATES",
     "STATES",
     "Base",
+    "Calibration",
     "Chunk",
     "Event",
     "IdempotencyKey",
@@ -309,6 +310,18 @@ class Event(Base):
     at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(String(16))  # state | progress | rejected | log
     data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+
+class Calibration(Base):
+    """A confidence model that an append fitted again for its release, with the appended videos and captions."""
+
+    __tablename__ = "calibrations"
+
+    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)  # the append
+    release_id: Mapped[str] = mapped_column(String(64), index=True)
+    generation: Mapped[int] = mapped_column(BigInteger)  # first generation of the index with the append
+    model: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class Sync(Base):

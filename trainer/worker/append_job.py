@@ -20,9 +20,9 @@ from index.errors import ShardStoreError
 from index.files.frame_files import has_frames
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
+from service.catalog.calibration_rows import store_calibration
 from service.celery_worker import worker_name
 from service.core.errors import Unavailable
-from service.core.schemas import Drift
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.library.compaction import update_shard_rows
 from service.tasks import lifecycle
@@ -33,7 +33,7 @@ from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.task_data import TaskData
 from trainer.video_embedding import embed_clips, embed_frames
-from trainer.worker.append_measurement import measure_append
+from trainer.worker.append_measurement import AppendMeasurement, measure_append
 from trainer.worker.catalog_reader import load_task, remaining_videos, restarted_without_deleted_videos
 from trainer.worker.cleanup import clean_up
 from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
@@ -77,7 +77,17 @@ def process_append(claim: Claim) -> None:
     if len(ids) and not len(library.store.stored_ids(domain, ids)):
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
-    drift = _measure_drift(claim, library, backbone, task, domain, segments)
+    measured = _measure(claim, library, backbone, task, domain, segments)
+    if measured.confidence is not None and library.manifest.release is not None:
+        # Stored before the publication, so that the first search of the new generation uses it.
+        with claim.transaction() as session:
+            store_calibration(
+                session,
+                claim.task.id,
+                library.manifest.release,
+                library.manifest.generation + 1,
+                measured.confidence.to_json(),
+            )
     with claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         manifest = library.store.append(*segments)
@@ -89,7 +99,7 @@ def process_append(claim: Claim) -> None:
         publication.complete(
             vectors=sum(entry.count for entry in entries),
             size=sum(entry.bytes for entry in entries),
-            drift=drift,
+            drift=measured.drift,
         )
     _compact(library, domain)
     clean_up(library.store, task.task_id)
@@ -120,17 +130,17 @@ def _write_segments(
     ]
 
 
-def _measure_drift(
+def _measure(
     claim: Claim,
     library: Library,
     backbone: Backbone,
     task: TaskData,
     domain: str,
     segments: Sequence[SegmentEntry],
-) -> Drift | None:
-    """Drift of the appended videos, in the shard as it will be published with these segments."""
+) -> AppendMeasurement:
+    """Measurement of the append in the shard as it will be published with these segments."""
     if not any(clip.captions for clip in task.clips):
-        return None
+        return AppendMeasurement()
     manifest = library.manifest
     published = [entry for entry in manifest.segments(domain) if entry.count]
     shard = library.store.open([*published, *segments], library.store.tombstones(manifest, domain))

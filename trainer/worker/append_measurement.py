@@ -1,8 +1,9 @@
-"""Measurements of an append before its publication: drift of the appended videos from their domain."""
+"""Measurements of an append before its publication: drift of its videos from their domain, and calibration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import structlog
@@ -10,23 +11,38 @@ from sqlalchemy import Select, select
 
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
+from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import CinestrataError
 from service.core.schemas import Drift
 from service.core.settings import settings
-from trainer.evaluation.append_drift import DRIFT_MARGIN, measure_drift
+from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, measure_drift
 from trainer.evaluation.gallery import Ids, Query, ShardVectors
 from trainer.published_library import Library
+from trainer.release_calibration import fit_library_confidence
 from trainer.task_data import TaskData
+from trainer.worker.catalog_reader import appended_captions, calibration_captions, held_out_videos
 
-__all__ = ["MIN_CAPTIONS", "measure_append"]
+__all__ = ["MIN_CAPTIONS", "AppendMeasurement", "measure_append"]
 
-MIN_CAPTIONS = 10  # of the appended videos, and of the domain; with fewer no interval excludes chance
+MIN_CAPTIONS = 10  # with fewer captions no interval excludes chance, and a calibration hardly changes
 _MAX_CAPTIONS = 512
 _MAX_ROWS = 8 * _MAX_CAPTIONS  # videos that are read to find videos with captions
 
 log = structlog.get_logger(__name__)
+
+
+class AppendMeasurement(NamedTuple):
+    """Results of the captions of an append.
+
+    Attributes:
+        drift: Drift of the appended videos from their domain; None with too few captions.
+        confidence: Confidence model of the release with the appended videos and captions; None with too few captions.
+    """
+
+    drift: Drift | None = None
+    confidence: ConfidenceModel | None = None
 
 
 def measure_append(
@@ -36,11 +52,8 @@ def measure_append(
     domain: str,
     shard: ShardVectors,
     report_alive: Callable[[], object],
-) -> Drift | None:
-    """Compare how well the domain's encoder finds the appended videos and the domain's own.
-
-    The captions are the first ones of the newest appended videos, those of earlier appends included, and of the
-    domain's validation and test videos.
+) -> AppendMeasurement:
+    """Compare how well the domain's encoder finds appended videos and its own, and calibrate the release again.
 
     Args:
         library: Published library.
@@ -51,23 +64,65 @@ def measure_append(
         report_alive: Called after each part of the measurement.
 
     Returns:
-        None with too few captions, or if the measurement failed: it must not fail the append.
+        Nothing if the append has few captions, or if the measurement failed: it must not fail the append.
 
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
     """
+    state = library.current
+    if state is None:
+        return AppendMeasurement()
     ids = shard.ids
-    appended = _first_captions(
+    appended = _appended_captions(append.task_id, domain, ids)
+    own = _domain_captions(domain, ids)
+    is_calibrated = sum(bool(clip.captions) for clip in append.clips) >= MIN_CAPTIONS
+    has_drift = min(len(appended), len(own)) >= MIN_CAPTIONS
+    if not (is_calibrated or has_drift):
+        return AppendMeasurement()
+    try:
+        encoder = open_query_encoder(backbone, state, library.pinned_releases())
+        report_alive()
+        mode = settings().served_mode(encoder.modes)
+        drift, confidence = None, None
+        if has_drift:
+            drift = _drift_record(
+                measure_drift(encoder, domain, shard, own, appended, mode=mode, report_alive=report_alive)
+            )
+        if is_calibrated:
+            confidence = fit_library_confidence(
+                encoder,
+                library,
+                state,
+                (domain, shard),
+                held_out_videos(domain),
+                calibration_captions(domain),
+                appended_captions(library.manifest.shards, append.task_id),
+                prior=settings().routing_prior,
+                mode=mode,
+                report_alive=report_alive,
+            )
+        return AppendMeasurement(drift, confidence)
+    except CinestrataError:
+        raise
+    except Exception:
+        log.exception("append_not_measured", task=append.task_id, domain=domain)
+        return AppendMeasurement()
+
+
+def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
+    """First captions of the newest appended videos of a domain, those of earlier appends included."""
+    of_domain = (Video.task_id == domain) & (Video.effective_split == "appended")
+    return _first_captions(
         select(Video.vector_id, Video.captions)
-        .where(
-            Video.status == "accepted",
-            (Video.task_id == append.task_id)
-            | ((Video.task_id == domain) & (Video.effective_split == "appended")),
-        )
+        .where(Video.status == "accepted", (Video.task_id == append) | of_domain)
         .order_by(Video.vector_id.desc()),
         ids,
     )
-    own = _first_captions(
+
+
+def _domain_captions(domain: str, ids: Ids) -> list[Query]:
+    """First captions of a domain's videos that its encoder has not learned."""
+    return _first_captions(
         select(Video.vector_id, Video.captions)
         .where(
             Video.task_id == domain,
@@ -77,18 +132,9 @@ def measure_append(
         .order_by(Video.vector_id),
         ids,
     )
-    if min(len(appended), len(own)) < MIN_CAPTIONS or library.current is None:
-        return None
-    try:
-        encoder = open_query_encoder(backbone, library.current, library.pinned_releases())
-        report_alive()
-        mode = settings().served_mode(encoder.modes)
-        found = measure_drift(encoder, domain, shard, own, appended, mode=mode, report_alive=report_alive)
-    except CinestrataError:
-        raise
-    except Exception:
-        log.exception("drift_not_measured", task=append.task_id, domain=domain)
-        return None
+
+
+def _drift_record(found: DriftMeasurement | None) -> Drift | None:
     if found is None:
         return None
     low, high = found.interval

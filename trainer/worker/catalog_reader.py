@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from media import frame_cache_path
 from models.backbones.backbone import Backbone
-from service.catalog.database import session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
@@ -20,10 +20,12 @@ from service.tasks.lifecycle import Claim, TaskSnapshot
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
+from trainer.release_calibration import AppendedCaptions
 from trainer.task_data import Clip, TaskData
 from trainer.task_pipeline import HeldOutVideos
 
 __all__ = [
+    "appended_captions",
     "calibration_captions",
     "excluding_originals",
     "held_out_videos",
@@ -134,6 +136,29 @@ def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
         task, vector_id, text = captions[number]
         by_task.setdefault(task, []).append((vector_id, text))
     return by_task
+
+
+def appended_captions(tasks: Collection[str], unpublished: str | None = None) -> dict[str, AppendedCaptions]:
+    """Captions of the training videos and of the appended videos of tasks with appended videos, by task id.
+
+    Args:
+        tasks: Identifiers of the tasks; others are left out.
+        unpublished: Append whose videos do not belong to its domain yet; they count, too.
+    """
+    is_appended = (Video.effective_split == "appended") | (Video.task_id == unpublished)
+    domain = func.coalesce(Task.target_id, Task.id)
+    accepted = select(domain, Video.vector_id, Video.captions).join(Task).where(Video.status == "accepted")
+    learned: dict[str, list[str]] = {}
+    appended: dict[str, list[tuple[int, str]]] = {}
+    with session_scope() as session:
+        for task, vector_id, texts in session.execute(accepted.where(is_appended).order_by(Video.vector_id)):
+            if task in tasks:
+                appended.setdefault(task, []).extend((vector_id, text) for text in texts)
+        for chunk in id_chunks([task for task, texts in appended.items() if texts]):
+            training = accepted.where(Video.task_id.in_(chunk), Video.effective_split == "train")
+            for task, _, texts in session.execute(training):
+                learned.setdefault(task, []).extend(texts)
+    return {task: AppendedCaptions(learned.get(task, []), texts) for task, texts in appended.items() if texts}
 
 
 def _captions_of_split(task_id: str, split: str) -> list[tuple[str, int, list[str]]]:

@@ -29,10 +29,12 @@ from trainer.evaluation.rank_ledger import RankLedger
 from trainer.methods import METHODS
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
+from trainer.release_calibration import calibrate_release
 from trainer.task_data import TaskData
-from trainer.task_pipeline import WrittenRelease, calibrate_release, index_task, prepare_method, train_task
+from trainer.task_pipeline import WrittenRelease, index_task, prepare_method, train_task
 from trainer.training_loop import TrainingProgress
 from trainer.worker.catalog_reader import (
+    appended_captions,
     calibration_captions,
     excluding_originals,
     held_out_videos,
@@ -123,6 +125,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
     held_out, captions = held_out_videos(task.task_id), calibration_captions(task.task_id)
+    appended = appended_captions(library.manifest.shards)
     # The results of calibration must not contain a video and its original.
     searched = excluding_originals(held_out, claim.task)
 
@@ -142,6 +145,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             vectors,
             searched,
             captions,
+            appended,
             prior=settings().routing_prior,
             mode=settings().served_mode,
             report_alive=lambda: report_embedding(total),  # the lease is renewed only by progress reports

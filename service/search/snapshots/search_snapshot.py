@@ -29,6 +29,7 @@ from models.routing.routing_profiles import RoutingProfiles
 from models.routing.text_evidence import TextEvidence, summarize_evidence
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
+from service.search.snapshots.appended_confidence import appended_confidence
 from service.search.snapshots.pinned_releases import PinnedQueryReleases
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
@@ -108,7 +109,8 @@ class SearchSnapshot:
         shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
         contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
         appended_profiles: Task ID → routing profile with the captions of appended videos and of edits.
-        confidence_model: Calibration of the release; None where the release is not calibrated.
+        confidence_model: Calibration of the release, with the captions of appended videos; None where it is not
+            calibrated.
     """
 
     index_snapshot: IndexSnapshot
@@ -212,7 +214,8 @@ class SearchSnapshot:
             shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
             contributions={**lineage.contributions, release_id: read_lineage(folder)},
             appended_profiles=appended,
-            confidence_model=release.confidence,
+            confidence_model=appended_confidence(release_id, index_snapshot.generation, appended)
+            or release.confidence,
         )
 
     def with_current_captions(self) -> SearchSnapshot | None:

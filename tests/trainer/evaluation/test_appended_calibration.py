@@ -1,0 +1,71 @@
+"""Calibration captions of appended videos: the evidence of a caption for its task does not contain the caption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.evaluation.appended_calibration import calibrate_appended
+from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS
+
+VOCABULARY = 50
+START, END = 48, 49
+
+
+class DigitEncoder:
+    """A text is a row of token ids; its vector is the one-hot vector of its first token."""
+
+    def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array([START, *map(int, text.split()), END]) for text in texts]
+
+    def routing_evidence(self, texts: Sequence[np.ndarray], tasks: Sequence[str]) -> None:
+        return None
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
+        return np.eye(VOCABULARY, dtype=np.float32)[[int(text.split()[0]) for text in texts]][:, None]
+
+
+def calibrate(learned: Sequence[str], appended: Sequence[tuple[int, str]], videos: int = 8) -> Any:
+    ids = np.arange(videos, dtype=np.int64)
+    shard = SimpleNamespace(ids=ids, vectors=lambda wanted: np.eye(VOCABULARY, dtype=np.float32)[wanted])
+    encoder: Any = DigitEncoder()
+    return calibrate_appended(
+        encoder, "day", shard, ids, learned, appended, vocabulary=VOCABULARY, mode="pinned"
+    )
+
+
+def test_profile_contains_all_captions() -> None:
+    found = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
+    counts = np.zeros(VOCABULARY)
+    counts[[1, 2, 3, 4]] = 3, 1, 1, 1
+    assert found.profile == pytest.approx(np.log1p(VOCABULARY * counts / 6))
+
+
+def test_evidence_of_a_caption_is_that_without_it() -> None:
+    """As if the task had been given the other captions only."""
+    appended = [(1, "1 2 3"), (2, "2 5"), (3, "6 7")]
+    for number, (video, text) in enumerate(appended):
+        others = appended[:number] + appended[number + 1 :]
+        profile = calibrate(["1 9"], others).profile
+        words = [int(token) for token in text.split()]
+        caption = next(found for found in calibrate(["1 9"], appended).captions if found.video == video)
+        assert caption.words == pytest.approx(profile[words].sum(), rel=1e-5)
+        assert caption.coverage == pytest.approx((profile[words] > 0).mean())
+
+
+def test_results_are_those_of_the_shard() -> None:
+    (caption,) = calibrate([], [(5, "3 1")]).captions
+    assert (caption.score, caption.ids[0], caption.cosines[0]) == (0.0, 3, 1.0)
+    assert list(caption.cosines) == sorted(caption.cosines, reverse=True)
+
+
+def test_sample_is_bounded_and_leaves_out_videos_that_are_not_searched() -> None:
+    many = [(video % 8, f"{video % 40}") for video in range(200)]
+    first, second = calibrate([], many), calibrate([], many)
+    assert first.captions == second.captions
+    assert len(first.captions) == MAX_TASK_CAPTIONS
+    assert calibrate([], [(30, "1")]).captions == ()

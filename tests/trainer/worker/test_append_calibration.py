@@ -1,0 +1,92 @@
+"""Calibration after appends: captions of appended videos calibrate the served release, and later ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from index.index_snapshot import IndexSnapshot
+from service.catalog.calibration_rows import read_calibration
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.core.schemas import AppendSpec
+from service.core.settings import settings
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.tasks import commands, lifecycle, probing
+from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.library_state import current_release, learn, open_store
+from trainer.worker import append_job, append_measurement, job_environment
+
+pytestmark = pytest.mark.usefixtures("library")
+
+COLORS = ("red", "blue", "green", "gray", "pink")
+CAPTIONS = 4  # of each video: 20 captions are enough for a model
+
+
+def append(domain: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Id of a probed append of captioned videos."""
+    monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", len(COLORS))
+    entries = []
+    for color in COLORS:
+        write_video(settings().media_root / "new" / f"{color}.mp4", color)
+        captions = [f"the {color} video number {number}" for number in range(CAPTIONS)]
+        entries.append({"uri": f"new/{color}.mp4", "captions": captions})
+    task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task.id
+    claim = lifecycle.claim_probing(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return task
+
+
+def served_captions() -> int | None:
+    """Number of captions behind the confidence model of a new search snapshot; None without a model."""
+    snapshot = SearchSnapshot.load(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+    return snapshot.confidence_model.captions if snapshot.confidence_model else None
+
+
+def test_appended_captions_calibrate_searches_and_later_releases(
+    learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert served_captions() is None  # four training captions are too few
+    task = append(learned_task, monkeypatch)
+    append_job.run_append_job(task)
+    assert commands.get_task(task).counts.appended == len(COLORS)
+    assert served_captions() == len(COLORS) * CAPTIONS
+    assert current_release().confidence is None  # a release never changes
+    learn(post_videos("night", videos=2, tests=0))
+    fitted = current_release().confidence
+    assert fitted is not None
+    assert fitted.captions == len(COLORS) * CAPTIONS
+    assert served_captions() == fitted.captions
+
+
+def test_model_applies_from_its_generation_unless_the_append_failed(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = append(learned_task, monkeypatch)
+    before = open_store().manifest()
+    append_job.run_append_job(task)
+    after, release = open_store().manifest(), before.release or ""
+    with session_scope(write=True) as session:
+        assert read_calibration(session, release, before.generation) is None
+        assert read_calibration(session, release, after.generation) is not None
+        assert read_calibration(session, "other", after.generation) is None
+        session.get_one(Task, task).state = "failed"
+        session.flush()
+        assert read_calibration(session, release, after.generation) is None
+
+
+def test_failed_measurement_does_not_fail_the_append(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = append(learned_task, monkeypatch)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no model")
+
+    monkeypatch.setattr(append_measurement, "fit_library_confidence", fail)
+    append_job.run_append_job(task)
+    view = commands.get_task(task)
+    assert (view.state, view.counts.appended, served_captions()) == ("ready", len(COLORS), None)

@@ -1,0 +1,165 @@
+"""Calibration of a release: the confidence model of a library, fitted to captions that no encoder has learned.
+
+A release is calibrated when it is learned (:func:`calibrate_release`). An append extends its shard and the routing
+profile of its domain, so the model is then fitted again for the same release (:func:`fit_library_confidence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_state import ReleaseState
+from models.routing.confidence_model import ConfidenceModel
+from models.routing.defaults import DEFAULT_PRIOR
+from trainer.evaluation.appended_calibration import calibrate_appended
+from trainer.evaluation.calibration_searches import CalibrationTask
+from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
+from trainer.evaluation.cross_fitting import cross_fit, limit_captions
+from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
+from trainer.evaluation.unrelated_texts import unrelated_texts
+from trainer.methods import Method
+from trainer.published_library import Library
+from trainer.task_data import TaskData
+from trainer.task_pipeline import HeldOutVideos, readable_shards
+
+__all__ = ["AppendedCaptions", "calibrate_release", "fit_library_confidence"]
+
+
+@dataclass(frozen=True)
+class AppendedCaptions:
+    """Captions of a task with appended videos.
+
+    Attributes:
+        learned: Captions of its training videos.
+        appended: Vector id and text of each caption of its appended videos.
+    """
+
+    learned: Sequence[str]
+    appended: Sequence[tuple[int, str]]
+
+
+def calibrate_release(
+    method: Method,
+    task: TaskData,
+    encoder: QueryEncoder,
+    library: Library,
+    state: ReleaseState,
+    vectors: ShardVectors,
+    held_out: Mapping[str, HeldOutVideos],
+    captions: Mapping[str, Sequence[tuple[int, str]]],
+    appended: Mapping[str, AppendedCaptions],
+    *,
+    prior: float = DEFAULT_PRIOR,
+    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+    report_alive: Callable[[], object] = lambda: None,
+) -> ReleaseState:
+    """The release with its calibration captions and its confidence model, which is None with too few captions.
+
+    Args:
+        method: Method that has learned the task.
+        task: Videos of the new task, as they were learned; some may be deleted since.
+        encoder: Query encoder of the release.
+        library: Published library.
+        state: Release; its last task is the new one.
+        vectors: Vectors of the new task.
+        held_out: Held-out videos by task id, which are excluded from calibration.
+        captions: Vector ids and captions of validation videos, by task id.
+        appended: Captions of tasks with appended videos, by task id.
+        prior: Cosine per nat of routing evidence.
+        mode: Selects the served query mode from those of the release.
+        report_alive: Called after each task.
+    """
+    served = mode(encoder.modes)
+    pinned = {**library.pinned_releases(), task.task_id: state}
+    earlier = library.current.calibration if library.current else ()
+    deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
+    new = cross_fit(method, task, encoder, pinned, served, deleted=deleted, report_alive=report_alive)
+    calibration = limit_captions([*earlier, *new], MAX_CAPTIONS)
+    confidence = fit_library_confidence(
+        encoder,
+        library,
+        replace(state, calibration=calibration),
+        (task.task_id, vectors),
+        held_out,
+        captions,
+        appended,
+        prior=prior,
+        mode=served,
+        report_alive=report_alive,
+    )
+    return replace(state, confidence=confidence, calibration=calibration)
+
+
+def fit_library_confidence(
+    encoder: QueryEncoder,
+    library: Library,
+    state: ReleaseState,
+    newest: tuple[str, ShardVectors],
+    held_out: Mapping[str, HeldOutVideos],
+    captions: Mapping[str, Sequence[tuple[int, str]]],
+    appended: Mapping[str, AppendedCaptions],
+    *,
+    prior: float,
+    mode: str,
+    report_alive: Callable[[], object] = lambda: None,
+) -> ConfidenceModel | None:
+    """The confidence model of a library as searches see it; None with too few captions.
+
+    The captions are those of validation videos, the calibration captions of the release, and a sample of the captions
+    of appended videos. Routing profiles of tasks with appended videos contain the captions of these videos, as in
+    searches.
+
+    Args:
+        encoder: Query encoder of the release.
+        library: Published library.
+        state: Release, with its calibration captions.
+        newest: Task whose shard is not published yet, with its vectors.
+        held_out: Held-out videos by task id, which are excluded from calibration.
+        captions: Vector ids and captions of validation videos, by task id.
+        appended: Captions of tasks with appended videos, by task id.
+        prior: Cosine per nat of routing evidence.
+        mode: Query mode.
+        report_alive: Called after each task.
+    """
+    tasks: list[CalibrationTask] = []
+    rows: list[int] = []
+    fitted = list(state.calibration)
+    extended: dict[int, np.ndarray] = {}
+    for position, identifier, shard in readable_shards(library, state, *newest):
+        excluded = held_out[identifier].ids if identifier in held_out else np.empty(0, np.int64)
+        ids = np.setdiff1d(WholeVideoShard(shard).ids, excluded)
+        present = set(ids.tolist())
+        texts = tuple((video, text) for video, text in captions.get(identifier, ()) if video in present)
+        if identifier in appended:
+            found = calibrate_appended(
+                encoder,
+                identifier,
+                shard,
+                ids,
+                appended[identifier].learned,
+                appended[identifier].appended,
+                vocabulary=state.profiles.vocabulary,
+                mode=mode,
+            )
+            extended[len(tasks)] = found.profile
+            fitted += found.captions
+        tasks.append(CalibrationTask(identifier, shard, ids, texts))
+        rows.append(position)
+        report_alive()
+    profiles = state.profiles.to_dense(rows)
+    for row, profile in extended.items():
+        profiles[row] = profile
+    return fit_confidence(
+        encoder,
+        tasks,
+        profiles,
+        mode=mode,
+        prior=prior,
+        fitted=limit_captions(fitted, MAX_CAPTIONS),
+        unrelated=unrelated_texts(),
+        report_alive=report_alive,
+    )
