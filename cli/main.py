@@ -107,10 +107,10 @@ def migrate(data: Data = None) -> None:
 @app.command()
 @report_errors
 def ingest(
-    path: Annotated[
-        Path,
+    source: Annotated[
+        str,
         typer.Argument(
-            help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder of videos, or archive of videos."
+            help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder (local, s3:// or gs://), or archive of videos."
         ),
     ],
     name: Annotated[
@@ -140,14 +140,26 @@ def ingest(
     from cli.commands.ingest_command import run_ingest
 
     run_ingest(
-        path, name, into, method, assignments or (), wait, in_place, encoding, captions_from_names, url, data
+        source,
+        name,
+        into,
+        method,
+        assignments or (),
+        wait,
+        in_place,
+        encoding,
+        captions_from_names,
+        url,
+        data,
     )
 
 
 @app.command()
 @report_errors
 def sync(
-    source: Annotated[Path, typer.Argument(help="Folder of videos, or its manifest.")],
+    source: Annotated[
+        str, typer.Argument(help="Folder of videos, or its manifest: a path, or s3:// or gs://.")
+    ],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
     ] = None,

@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 import typer
 
 from cli.commands.task_commands import find_task, follow
-from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget, send_videos
+from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
+from cli.commands.video_sources import open_source
 from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import MethodSettings
-from service.core.schemas import VideoSpec
-from service.tasks.manifests.folder_videos import list_folder_videos
+from media import MediaError
+from media.sources.source_uris import SourceUri, is_source_uri
+from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 
-__all__ = ["default_name", "parse_settings", "read_videos", "run_ingest"]
+__all__ = ["default_name", "parse_settings", "run_ingest"]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MANIFEST_NAMES = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
 
 
 def run_ingest(
-    path: Path,
+    source: str | Path,
     name: str | None,
     into: str | None,
     method: str | None,
@@ -40,7 +42,7 @@ def run_ingest(
     """Create a task or an append and follow its progress. Exits with status 1 if it does not become ready.
 
     Args:
-        path: Manifest, folder of videos, or archive with a manifest.
+        source: Path of a manifest, folder of videos, or archive with a manifest; or URI of a folder or manifest.
         name: Name of the domain; None derives it from the path.
         into: Name or id of the task whose domain receives the videos; None creates a domain.
         method: Learning method; None takes the service's default.
@@ -52,17 +54,13 @@ def run_ingest(
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
-    if not path.exists():
-        fail(
-            f"{path} does not exist.",
-            "Name a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder of videos, or an archive.",
-        )
     if into and (name or method or assignments):
         fail(
             "--into cannot be combined with --name, --method or --set.",
             "The domain keeps its name and its release.",
         )
-    is_archive = path.is_file() and path.name.endswith(_ARCHIVE_SUFFIXES)
+    path = None if isinstance(source, str) and is_source_uri(source) else Path(source)
+    is_archive = path is not None and path.is_file() and path.name.endswith(_ARCHIVE_SUFFIXES)
     if is_archive and (encoding or captions_from_names):
         fail(
             "--encoding and --captions-from-names cannot be combined with an archive.",
@@ -74,13 +72,13 @@ def run_ingest(
     if into:
         target = LearnedDomain(client, find_task(client, into).id)
     else:
-        target = NewDomain(client, name or default_name(path), method, settings)
-    if is_archive:
+        target = NewDomain(client, name or default_name(source), method, settings)
+    if path is not None and is_archive:
         with path.open("rb") as archive, console.status("Sending the archive …"):
             task = target.send_archive(archive, path.name)
     else:
-        base, videos = read_videos(path, encoding, captions_from_names)
-        task = send_videos(target, base, videos, in_place, is_remote=url is not None)
+        opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
+        task = opened.send(target, opened.videos)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":
         raise typer.Exit(1)
@@ -100,35 +98,18 @@ def parse_settings(assignments: Sequence[str]) -> MethodSettings:
     return settings or None
 
 
-def read_videos(
-    path: Path, encoding: str | None = None, captions_from_names: bool = False
-) -> tuple[Path, Sequence[VideoSpec]]:
-    """The videos of a manifest or a folder, with the folder that their URIs are relative to.
-
-    Captions of a folder without a manifest are those of its sidecar files. Exits with status 1 if the folder has no
-    videos.
-
-    Args:
-        path: Manifest or folder.
-        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
+def default_name(source: str | Path) -> str:
+    """The name of a domain, derived from the name of its file or folder, or from a URI.
 
     Raises:
-        InvalidInput: the manifest or a sidecar file is invalid.
+        InvalidInput: the URI is malformed.
     """
-    base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
-    if not has_manifest:
-        captioned = sum(bool(video.captions) for video in videos)
-        console.print(
-            f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
-            if captioned
-            else "No manifest: the videos have no captions and are indexed without training."
-        )
-    return base, videos
-
-
-def default_name(path: Path) -> str:
-    """The name of a domain, derived from the name of its file or folder."""
-    resolved = path.resolve()
-    stem = resolved.parent.name if resolved.name in _MANIFEST_NAMES else resolved.name.split(".")[0]
+    path: PurePath = Path(source).resolve()
+    if isinstance(source, str) and is_source_uri(source):
+        try:
+            uri = SourceUri.parse(source)
+        except MediaError as error:
+            raise InvalidInput.at("source", f"{error.reason}.") from error
+        path = PurePosixPath(uri.host, *uri.segments)
+    stem = path.parent.name if path.name in _MANIFEST_NAMES else path.name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9 ._-]+", "-", stem)[:80] or "videos"

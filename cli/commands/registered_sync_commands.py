@@ -66,7 +66,7 @@ def remove(
 
 
 def run_register(
-    source: Path,
+    source: str,
     name: str | None,
     every: str,
     vanished: Literal["keep", "delete"],
@@ -77,7 +77,7 @@ def run_register(
     """Register a sync that workers run at an interval.
 
     Args:
-        source: Folder of videos below the media root of the service, or its manifest.
+        source: Folder of videos below the media root of the service or in an allowed source, or its manifest.
         name: Name of the domain; None derives it from the path.
         every: Interval, such as ``15m``.
         vanished: Whether videos whose file is gone are kept or deleted.
@@ -91,7 +91,7 @@ def run_register(
 
     spec = SyncSpec(
         name=name or default_name(source),
-        source=str(source.resolve() if source.exists() else source),
+        source=str(Path(source).resolve()) if Path(source).exists() else source,
         every_seconds=parse_interval(every),
         vanished=vanished,
         captions_from_names=captions_from_names,

@@ -7,14 +7,14 @@ from typing import Literal
 
 import typer
 
-from cli.commands.ingest_command import default_name, read_videos
+from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
-from cli.commands.video_sending import LearnedDomain, NewDomain, fail_if_missing, send_videos
+from cli.commands.video_sending import LearnedDomain, NewDomain
+from cli.commands.video_sources import open_source
 from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import FINAL_STATES, ServiceClient
 from service.core.schemas import TaskDetails, VideoSummary
-from service.syncs.source_listing import local_files
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 
 __all__ = ["MAX_APPENDED", "run_sync"]
@@ -23,7 +23,7 @@ MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses litt
 
 
 def run_sync(
-    source: Path,
+    source: str | Path,
     name: str | None,
     vanished: Literal["keep", "delete"],
     dry_run: bool,
@@ -38,7 +38,7 @@ def run_sync(
     The domain is created if it does not exist. Exits with status 1 if a task or an append does not become ready.
 
     Args:
-        source: Folder of videos, or its manifest.
+        source: Path or URI of a folder of videos, or of its manifest.
         name: Name of the domain; None derives it from the path.
         vanished: Whether videos whose file is gone are kept or deleted.
         dry_run: Whether to print the plan only.
@@ -48,12 +48,9 @@ def run_sync(
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
-    if not source.exists():
-        fail(f"{source} does not exist.", "Nothing was changed. Name a folder of videos, or its manifest.")
     name = name or default_name(source)
-    base, listed = read_videos(source, encoding, captions_from_names)
-    fail_if_missing(base, listed, "Nothing was changed.")
-    files = list(local_files(base, listed))
+    opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
+    files = list(opened.files())
     client = connect(url, data)
     domain = next((task for task in client.tasks() if task.name == name and task.into is None), None)
     if not dry_run:
@@ -64,9 +61,7 @@ def run_sync(
         return
     sent = [*plan.new, *plan.changed]
     if domain is None:
-        domain = send_videos(
-            NewDomain(client, name, None, None), base, sent, in_place, is_remote=url is not None
-        )
+        domain = opened.send(NewDomain(client, name, None, None), sent)
         _require_ready(client, domain)
         return
     if domain.state != "ready" and sent:
@@ -74,7 +69,7 @@ def run_sync(
     target = LearnedDomain(client, relearned_domains(client.tasks(), domain)[-1].id)
     for start in range(0, len(sent), MAX_APPENDED):
         videos = sent[start : start + MAX_APPENDED]
-        _require_ready(client, send_videos(target, base, videos, in_place, is_remote=url is not None))
+        _require_ready(client, opened.send(target, videos))
     if sent:
         # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
         plan = plan_sync(files, _stored_videos(client, domain))

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
+from media.sources.source_uris import is_source_uri
 from service.core.errors import InvalidInput
 from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 
@@ -99,14 +100,23 @@ def send_videos(
         in_place: Whether to send paths in any case.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
     """
-    fail_if_missing(base, videos)
-    files = {video.uri: (base / video.uri).resolve() for video in videos}
-    if in_place or (not is_remote and _are_below_media_root(files.values())):
-        placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
+    local = [video for video in videos if not is_source_uri(video.uri)]
+    fail_if_missing(base, local)
+    files = {video.uri: (base / video.uri).resolve() for video in local}
+    if in_place or not local or (not is_remote and _are_below_media_root(files.values())):
+        placed = [
+            video.model_copy(update={"uri": str(files[video.uri])}) if video.uri in files else video
+            for video in videos
+        ]
         try:
             return target.send(placed)
         except ValidationError as error:
             raise InvalidInput.from_pydantic(error.errors()) from None
+    if len(local) < len(videos):
+        fail(
+            "The manifest lists local files, which have to be uploaded, and files of remote sources.",
+            "Send them with two manifests, or use --in-place if the service reads the same folder.",
+        )
     with tempfile.TemporaryFile() as archive:
         pack_videos(archive, videos, files)
         archive.seek(0)

@@ -11,8 +11,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.commands.ingest_command import default_name, read_videos
+from cli.commands.ingest_command import default_name
 from cli.commands.video_sending import fail_if_missing, pack_videos
+from cli.commands.video_sources import read_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
 from service.core.schemas import TaskDetails, VideoSpec

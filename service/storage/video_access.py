@@ -21,7 +21,7 @@ from service.core.errors import DataFolderNotWritable, SourceUnavailable
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 
-__all__ = ["check_video_uri", "list_source", "local_video", "open_remote_video"]
+__all__ = ["SourceReader", "check_video_uri", "find_allowed_prefix", "local_video", "open_remote_video"]
 
 MAX_DOWNLOADED_BYTES = 16 * 1024**3  # files of all workers of the data folder together
 
@@ -84,25 +84,65 @@ def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream
         yield stream
 
 
-def list_source(folder: SourceUri) -> list[ListedFile]:
-    """All files below a folder of an object store.
+class SourceReader:
+    """Listing of remote folders, and reading of small files such as manifests.
 
-    Raises:
-        MediaError: The folder cannot be listed: it is on a web server, or access is denied.
-        SourceOutage: The store cannot be reached, or the bucket does not exist.
+    Args:
+        is_restricted: Whether only sources of ``settings().sources`` are read. A user of the command line may read any
+            source with credentials of their own.
     """
-    if folder.port is not None:
-        raise MediaError(
-            f"{folder.shown} is on a web server, which cannot be listed; name a manifest of its files"
-        )
-    return ObjectStore().list_files(folder)
+
+    def __init__(self, is_restricted: bool = True) -> None:
+        self._is_restricted = is_restricted
+
+    def list_files(self, folder: SourceUri) -> list[ListedFile]:
+        """All files below a folder of an object store.
+
+        Raises:
+            MediaError: The folder is on a web server, or access is denied.
+            SourceOutage: The store cannot be reached, or the bucket does not exist.
+        """
+        if folder.port is not None:
+            raise MediaError(
+                f"{folder.shown} is on a web server, which cannot be listed; name a manifest of its files"
+            )
+        self._find_prefix(folder)
+        return ObjectStore().list_files(folder)
+
+    def read(self, uri: SourceUri, max_bytes: int) -> bytes:
+        """Content of a small file.
+
+        Raises:
+            MediaError: The file does not exist, is forbidden, or is larger than ``max_bytes``.
+            SourceOutage: The source cannot be reached.
+        """
+        uri.require_file()
+        self._find_prefix(uri)
+        source: MediaSource = ObjectStore() if uri.port is None else WebServer(self._find_prefix)
+        content = bytearray()
+        with source.open(uri) as stream:
+            for chunk in stream.chunks:
+                content += chunk
+                if len(content) > max_bytes:
+                    raise MediaError(f"{uri.shown} is larger than {max_bytes} bytes")
+        return bytes(content)
+
+    def _find_prefix(self, uri: SourceUri) -> SourcePrefix:
+        if self._is_restricted:
+            return find_allowed_prefix(uri)
+        return SourcePrefix(uri, is_private=True)
 
 
 def _parse_file(uri: str) -> SourceUri:
     parsed = SourceUri.parse(uri)
     parsed.require_file()
-    find_prefix(parsed, _allowed_prefixes(settings().sources))
+    find_allowed_prefix(parsed)
     return parsed
+
+
+def find_allowed_prefix(uri: SourceUri) -> SourcePrefix:
+    """The prefix of ``settings().sources`` that contains a URI; raises MediaError if there is none."""
+    return find_prefix(uri, _allowed_prefixes(settings().sources))
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync
 from service.core.errors import LeaseLost, NotFound
 from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
-from service.syncs.source_listing import resolve_source
+from service.syncs.source_listing import check_source
 from service.tasks import broker
 from service.tasks.commands import new_id
 
@@ -32,10 +32,10 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     """Store a sync, which runs at once and then at its interval. A sync of the same name is replaced.
 
     Raises:
-        InvalidInput: the source is outside of the media root, or does not exist.
+        InvalidInput: the source is not allowed, or does not exist.
         Unavailable: nothing was stored; the request can be sent again.
     """
-    resolve_source(spec.source)
+    check_source(spec.source)
     with session_scope(write=True) as session:
         row = session.scalars(select(Sync).where(Sync.name == spec.name).with_for_update()).one_or_none()
         at = now(session)

@@ -7,7 +7,6 @@ those of unfinished appends included, and the ids of synced videos are unique.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
@@ -15,10 +14,9 @@ from pydantic import ValidationError
 from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost
 from service.core.schemas import AppendSpec, SyncCounts, TaskDetails, TaskSpec, VideoSpec, VideoSummary
-from service.core.settings import settings
 from service.library import deletion, video_listing
 from service.syncs.registered_syncs import SyncRun, claim_run
-from service.syncs.source_listing import list_local_source, resolve_source
+from service.syncs.source_listing import ListedSource, list_source
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 from service.tasks import commands
 
@@ -56,11 +54,11 @@ def run_sync(sync_id: str) -> None:
 
 def _synchronize(run: SyncRun) -> SyncCounts | None:
     """Send the differences; None while the domain is being learned."""
-    path = resolve_source(run.source)
-    base, files = list_local_source(path, run.captions_from_names)
+    source = list_source(run.source, run.captions_from_names)
+    files = source.files
     domain = _find_domain(run)
     if domain is None:
-        task = _create_domain(run, base, plan_sync(files, (), run.report_alive).new)
+        task = _create_domain(run, source, plan_sync(files, (), run.report_alive).new)
         run.renew(task_id=task.id)
         return SyncCounts(new=len(files))
     run.renew(task_id=domain.id)
@@ -80,7 +78,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     sent = [*plan.new, *plan.changed]
     for start in range(0, len(sent), MAX_APPENDED):
         run.renew()
-        _append(domains[-1], _placed(base, sent[start : start + MAX_APPENDED]))
+        _append(domains[-1], source.place(sent[start : start + MAX_APPENDED]))
     return SyncCounts(
         new=len(plan.new),
         changed=len(plan.changed),
@@ -102,10 +100,10 @@ def _find_domain(run: SyncRun) -> TaskDetails | None:
     return found
 
 
-def _create_domain(run: SyncRun, base: Path, videos: Sequence[VideoSpec]) -> TaskDetails:
+def _create_domain(run: SyncRun, source: ListedSource, videos: Sequence[VideoSpec]) -> TaskDetails:
     limit = request_limits.MAX_VIDEOS_PER_TASK
     try:
-        spec = TaskSpec(name=run.name, videos=_placed(base, videos[:limit]))
+        spec = TaskSpec(name=run.name, videos=source.place(videos[:limit]))
     except ValidationError as error:
         raise InvalidInput.from_pydantic(error.errors()) from None
     return commands.create_task(spec, caller="sync").task
@@ -117,16 +115,6 @@ def _append(domain: TaskDetails, videos: list[VideoSpec]) -> None:
     except ValidationError as error:
         raise InvalidInput.from_pydantic(error.errors()) from None
     commands.append_videos(domain.id, spec, caller="sync")
-
-
-def _placed(base: Path, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
-    """Videos with their paths below the media root; a file outside keeps its absolute path, and is refused."""
-    root = settings().media_root.resolve()
-    paths = ((video, (base / video.uri).resolve()) for video in videos)
-    return [
-        video.model_copy(update={"uri": str(path.relative_to(root) if path.is_relative_to(root) else path)})
-        for video, path in paths
-    ]
 
 
 def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:

@@ -154,7 +154,7 @@ def _probe_chunks(claim: Claim) -> str | None:
     total = _plan(claim, spec)
     send_due()  # other workers may take chunks
     progress = _Progress(claim, total)
-    outage: SourceUnavailable | None = None
+    outages: list[SourceUnavailable] = []  # of consecutive chunks
     with _open_decoder() as decoder:
         while (totals := read_totals(task_id, "probing")).unfinished:
             progress.report(total - totals.remaining)
@@ -162,16 +162,19 @@ def _probe_chunks(claim: Claim) -> str | None:
                 return totals.failure
             chunk = claim_chunk(task_id, "probing", claim.owner)
             if chunk is None:
-                if outage is not None and not totals.claimed:
-                    raise outage
+                if outages and not totals.claimed:
+                    raise outages[0]
                 time.sleep(_WAIT_SECONDS)  # other workers process the last chunks
                 continue
             try:
                 _probe_chunk(chunk, decoder, spec, progress)
+                outages.clear()
             except LeaseLost:
                 claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
             except SourceUnavailable as error:  # the videos of other chunks may have another source
-                outage = error
+                outages.append(error)
+                if len(outages) == _MAX_OUTAGES:  # otherwise the pauses of the first chunks end meanwhile
+                    raise
     claim.progress("probing", 1.0, done=total, total=total)
     return None
 

@@ -20,9 +20,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.commands import process_commands
-from cli.commands.ingest_command import default_name, parse_settings, read_videos
+from cli.commands.ingest_command import default_name, parse_settings
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.video_sending import pack_videos
+from cli.commands.video_sources import read_videos
 from cli.demo.demo_world import DemoWorld
 from cli.http_service_client import HttpServiceClient
 from cli.main import app

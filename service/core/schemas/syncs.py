@@ -18,7 +18,9 @@ class SyncSpec(RequestModel):
     """A domain that follows a folder of videos. Workers compare both at an interval."""
 
     name: Name = Field(description="Name of the domain; it is created if it does not exist.")
-    source: Uri = Field(description="Folder of videos below the media root, or its manifest.")
+    source: Uri = Field(
+        description="Folder of videos below the media root or in an allowed object store, or its manifest."
+    )
     every_seconds: int = Field(
         ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds from one run to the next."
     )

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from index.files.durable_files import sync
+from media.sources.source_uris import is_source_uri
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.schemas import VideoSpec
@@ -46,7 +47,7 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     """Unpack the videos that the manifest lists into ``uploads_dir / upload``. On an error nothing is left on disk.
 
     Returns:
-        The videos, with URIs ``upload://<upload>/<path>``.
+        The videos, with URIs ``upload://<upload>/<path>``; those of remote sources keep their URIs.
 
     Raises:
         InvalidInput: the file is not an archive, a path is unsafe, the manifest is invalid, or a video is missing.
@@ -70,7 +71,9 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
             f"The archive {filename!r} is damaged ({type(error).__name__}).", "Pack it again."
         ) from error
     return [
-        video.model_copy(
+        video
+        if is_source_uri(video.uri)
+        else video.model_copy(
             update={"uri": f"{UPLOAD_SCHEME}{upload}/{(base / safe_path(video.uri)).as_posix()}"}
         )
         for video in videos
@@ -139,6 +142,8 @@ def _write_videos(
     wanted: dict[PurePosixPath, None] = {}
     missing: dict[int, str] = {}
     for number, video in enumerate(videos):
+        if is_source_uri(video.uri):
+            continue
         path = base / safe_path(video.uri, f"videos[{number}].uri")
         if path in members:
             wanted[path] = None

@@ -1,0 +1,133 @@
+"""Sources that the command line reads: local folders and manifests, and remote ones through their listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from cli.commands.video_sending import VideoTarget, fail_if_missing, send_videos
+from cli.console import console, fail
+from media.sources.source_uris import is_source_uri
+from service.core.schemas import TaskDetails, VideoSpec
+from service.syncs.source_listing import local_files, remote_files
+from service.syncs.sync_plan import SourceFile
+from service.tasks.manifests.folder_videos import list_folder_videos
+
+if TYPE_CHECKING:
+    from service.tasks.manifests.remote_videos import RemoteVideos
+
+__all__ = ["VideoSource", "open_source", "read_videos"]
+
+
+class VideoSource(Protocol):
+    """Videos of a source, with URIs relative to it."""
+
+    @property
+    def videos(self) -> Sequence[VideoSpec]:
+        """The videos."""
+
+    def files(self) -> Iterator[SourceFile]:
+        """The files of the videos. A missing file ends the command, or raises InvalidInput."""
+
+    def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
+        """Send videos of the source."""
+
+
+@dataclass(frozen=True)
+class _LocalSource:
+    base: Path
+    videos: Sequence[VideoSpec]
+    in_place: bool
+    is_remote: bool
+
+    def files(self) -> Iterator[SourceFile]:
+        fail_if_missing(self.base, self.videos, "Nothing was changed.")
+        return local_files(self.base, self.videos)
+
+    def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
+        return send_videos(target, self.base, videos, self.in_place, is_remote=self.is_remote)
+
+
+@dataclass(frozen=True)
+class _RemoteSource:
+    listing: RemoteVideos
+
+    @property
+    def videos(self) -> Sequence[VideoSpec]:
+        return self.listing.videos
+
+    def files(self) -> Iterator[SourceFile]:
+        return remote_files(self.listing)
+
+    def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
+        return target.send(self.listing.place(videos))
+
+
+def open_source(
+    source: str | Path, encoding: str | None, captions_from_names: bool, in_place: bool, *, is_remote: bool
+) -> VideoSource:
+    """Read the videos of a folder or manifest. Exits with status 1 if a local source does not exist.
+
+    A remote source is listed by this process, with the credentials of its environment.
+
+    Args:
+        source: Path or URI.
+        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        in_place: Whether to send paths of local files in any case.
+        is_remote: Whether the service runs elsewhere, so that its media root is unknown.
+
+    Raises:
+        InvalidInput: the manifest or a sidecar file is invalid, or the source cannot be listed.
+        SourceUnavailable: a remote source cannot be reached.
+    """
+    if isinstance(source, str) and is_source_uri(source):
+        # Imported here, because a client of local folders does not need the HTTP and fsspec clients.
+        from service.storage.video_access import SourceReader
+        from service.tasks.manifests.remote_videos import list_remote_videos
+
+        with console.status("Listing the source …"):
+            listing = list_remote_videos(source, SourceReader(False), encoding, captions_from_names)
+        if not listing.has_manifest:
+            _report_captions(listing.videos)
+        return _RemoteSource(listing)
+    path = Path(source)
+    if not path.exists():
+        fail(
+            f"{path} does not exist.",
+            "Nothing was changed. Name a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder or an archive.",
+        )
+    base, videos = read_videos(path, encoding, captions_from_names)
+    return _LocalSource(base, videos, in_place, is_remote)
+
+
+def read_videos(
+    path: Path, encoding: str | None = None, captions_from_names: bool = False
+) -> tuple[Path, Sequence[VideoSpec]]:
+    """The videos of a local manifest or folder, with the folder that their URIs are relative to.
+
+    Captions of a folder without a manifest are those of its sidecar files.
+
+    Args:
+        path: Manifest or folder.
+        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
+
+    Raises:
+        InvalidInput: the manifest or a sidecar file is invalid, or the folder has no videos.
+    """
+    base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
+    if not has_manifest:
+        _report_captions(videos)
+    return base, videos
+
+
+def _report_captions(videos: Sequence[VideoSpec]) -> None:
+    captioned = sum(bool(video.captions) for video in videos)
+    console.print(
+        f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
+        if captioned
+        else "No manifest: the videos have no captions and are indexed without training."
+    )

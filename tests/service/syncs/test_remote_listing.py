@@ -1,0 +1,112 @@
+"""Listings of a real S3 server and manifests of a real web server, as sources of tasks and syncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidInput, SourceUnavailable
+from service.core.settings import Settings
+from service.storage.video_access import SourceReader
+from service.syncs.source_listing import check_source, list_source
+from service.syncs.sync_plan import plan_sync
+from service.tasks.manifests.remote_videos import list_remote_videos
+from tests.web_files import WebFiles
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, settings_factory: Callable[..., Settings], s3: Any) -> Any:
+    """A bucket whose folder ``videos`` is allowed."""
+    settings_factory(tmp_path, upgraded=False, sources="s3://films/videos/")
+    s3.create_bucket(Bucket="films")
+    put(s3, a__mp4="a", b__txt="a dog runs\nthe dog jumps", b__mp4="b", notes__pdf="no video")
+    return s3
+
+
+def put(s3: Any, **files: str) -> None:
+    for name, content in files.items():
+        s3.put_object(Bucket="films", Key=f"videos/{name.replace('__', '.')}", Body=content.encode())
+
+
+def test_a_folder_is_listed_with_captions_of_sidecar_files(bucket: Any) -> None:
+    source = list_source("s3://films/videos", captions_from_names=False)
+    videos = [file.video for file in source.files]
+    assert [(video.uri, video.captions) for video in videos] == [
+        ("a.mp4", []),
+        ("b.mp4", ["a dog runs", "the dog jumps"]),
+    ]
+    assert [video.uri for video in source.place(videos)] == [
+        "s3://films/videos/a.mp4",
+        "s3://films/videos/b.mp4",
+    ]
+
+
+def test_a_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
+    put(bucket, manifest__csv="file,caption\na.mp4,a cat sleeps\n")
+    for source in ("s3://films/videos/", "s3://films/videos/manifest.csv"):
+        (file,) = list_source(source, captions_from_names=False).files
+        assert (file.video.uri, file.video.captions, file.bytes) == ("a.mp4", ["a cat sleeps"], 1)
+    put(bucket, manifest__csv="file,caption\nnone.mp4,a cat\n")
+    with pytest.raises(InvalidInput, match=r"1 files of the manifest do not exist: none\.mp4"):
+        list_source("s3://films/videos/", captions_from_names=False)
+    put(bucket, manifest__csv="file,caption\n../secret.mp4,a cat\n")
+    with pytest.raises(InvalidInput, match="outside of its folder"):
+        list_source("s3://films/videos/", captions_from_names=False)
+
+
+def test_only_changed_objects_are_new_versions(bucket: Any) -> None:
+    first = plan_sync(list_source("s3://films/videos/", False).files, ())
+    put(bucket, a__mp4="x", c__mp4="c")
+    second = plan_sync(list_source("s3://films/videos/", False).files, ())
+    ids = [{video.uri: video.id for video in plan.new} for plan in (first, second)]
+    assert ids[0]["b.mp4"] == ids[1]["b.mp4"]
+    assert ids[0]["a.mp4"] != ids[1]["a.mp4"]
+    assert set(ids[1]) == {"a.mp4", "b.mp4", "c.mp4"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "s3://films/",
+        "s3://other/videos/",
+        "https://example.com/videos/",
+        "ftp://x/y",
+        "s3://u:p@films/videos",
+    ],
+)
+def test_sources_that_are_not_allowed_are_refused(source: str, bucket: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        check_source(source)
+    assert caught.value.errors[0].field == "source"
+    with pytest.raises(InvalidInput):
+        list_source(source, captions_from_names=False)
+
+
+def test_an_allowed_folder_is_accepted(bucket: Any) -> None:
+    check_source("s3://films/videos")
+    check_source("s3://films/videos/deep/")
+
+
+def test_an_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> None:
+    with pytest.raises(InvalidInput, match="no videos"):
+        list_source("s3://films/videos/deep", captions_from_names=False)
+    for key in ("a.mp4", "b.mp4", "b.txt", "notes.pdf"):
+        bucket.delete_object(Bucket="films", Key=f"videos/{key}")
+    bucket.delete_bucket(Bucket="films")
+    with pytest.raises(SourceUnavailable, match="does not exist"):
+        list_source("s3://films/videos/", captions_from_names=False)
+
+
+def test_the_command_line_reads_a_manifest_of_a_web_server(web_files: WebFiles) -> None:
+    lines = '{"uri": "a b.mp4", "captions": ["a cat"]}\n{"uri": "https://example.com/c.mp4?id=1"}\n'
+    web_files.files["/videos/list.jsonl"] = lines.encode()
+    listing = list_remote_videos(f"{web_files.url}/videos/list.jsonl?token=1", SourceReader(False))
+    assert [video.uri for video in listing.place(listing.videos)] == [
+        f"{web_files.url}/videos/a%20b.mp4",
+        "https://example.com/c.mp4?id=1",
+    ]
+    with pytest.raises(InvalidInput, match="cannot be listed"):
+        list_remote_videos(f"{web_files.url}/videos/", SourceReader(False))

@@ -1,0 +1,132 @@
+"""Domains whose videos are in a bucket or on a web server, with real probing, training and appends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.commands import sync_command
+from cli.commands.sync_command import run_sync
+from cli.in_process_service_client import InProcessServiceClient
+from media import VideoDecoder
+from service.core.schemas import TaskDetails, TaskSpec
+from service.core.settings import settings
+from service.tasks import commands, lifecycle, probing
+from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.library_state import catalog_vector_ids, shard_vectors
+from tests.web_files import WebFiles
+from trainer.worker.append_job import run_append_job
+from trainer.worker.learning_job import run_learning_job
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+@pytest.fixture
+def allow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Allow sources."""
+
+    def set_sources(sources: str) -> None:
+        monkeypatch.setenv("CINESTRATA_SOURCES", sources)
+        settings.cache_clear()
+
+    return set_sources
+
+
+@pytest.fixture(autouse=True)
+def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the jobs of a task where the command would wait for the workers."""
+    monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
+
+    def follow(client: InProcessServiceClient, tasks: list[str]) -> list[Any]:
+        for task in tasks:
+            probe(task)
+            run_learning_job(task)
+            run_append_job(task)
+        return [client.task(task) for task in tasks]
+
+    monkeypatch.setattr(sync_command, "follow", follow)
+
+
+def probe(task: str) -> TaskDetails:
+    claim = lifecycle.claim_probing(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return commands.get_task(task)
+
+
+def sync(vanished: Any = "keep") -> None:
+    run_sync("s3://films/videos", None, vanished, False, False, None, False, None, None)
+
+
+def names() -> list[str]:
+    (task,) = [task for task in commands.list_tasks() if task.into is None]
+    assert task.name == "videos"
+    assert set(shard_vectors(task.id)) == set(catalog_vector_ids(task.id).values())
+    return sorted(video[0] for video in catalog_vector_ids(task.id))
+
+
+def test_a_domain_follows_a_bucket(tmp_path: Path, s3: Any, allow: Callable[[str], None]) -> None:
+    allow("s3://films/videos/")
+    s3.create_bucket(Bucket="films")
+
+    def put(name: str, content: str) -> None:
+        write_video(tmp_path / "local.mp4", content)
+        s3.upload_file(str(tmp_path / "local.mp4"), "films", f"videos/{name}.mp4")
+
+    put("a", "a")
+    put("b", "b")
+    sync()
+    assert names() == ["a", "b"]
+    sync()
+    assert len(commands.list_tasks()) == 1, "unchanged objects are skipped"
+    put("c", "c")
+    put("a", "another a")
+    s3.delete_object(Bucket="films", Key="videos/b.mp4")
+    sync(vanished="delete")
+    assert names() == ["a", "c"]
+    assert list(settings().sources_dir.glob("*.download")) == []
+
+
+@pytest.fixture
+def probed(tmp_path: Path, web_files: WebFiles, allow: Callable[[str], None]) -> TaskDetails:
+    """A probed task of two videos of a web server, whose sampled frames were lost."""
+    allow(f"private+{web_files.url}/")
+    for name in ("a", "b"):
+        write_video(tmp_path / f"{name}.mp4", name)
+        web_files.files[f"/{name}.mp4"] = (tmp_path / f"{name}.mp4").read_bytes()
+    videos = [{"uri": f"{web_files.url}/{name}.mp4", "id": name} for name in ("a", "b")]
+    task = commands.create_task(TaskSpec.model_validate({"name": "web", "videos": videos})).task
+    assert probe(task.id).counts.accepted == 2
+    shutil.rmtree(settings().cache_dir)
+    return task
+
+
+def test_lost_frames_are_restored_by_another_download(probed: TaskDetails, web_files: WebFiles) -> None:
+    run_learning_job(probed.id)
+    assert commands.get_task(probed.id).state == "ready"
+    assert sorted(web_files.requests) == ["/a.mp4", "/a.mp4", "/b.mp4", "/b.mp4"]
+
+
+def test_a_file_that_changed_since_it_was_probed_is_named(probed: TaskDetails, web_files: WebFiles) -> None:
+    web_files.files["/b.mp4"] = web_files.files["/a.mp4"] + b"\0"
+    run_learning_job(probed.id)
+    task = commands.get_task(probed.id)
+    assert task.state == "failed"
+    assert "video 'b': the file differs from the accepted one" in (task.error or "")
+
+
+def test_an_outage_during_embedding_postpones_the_task(probed: TaskDetails, web_files: WebFiles) -> None:
+    web_files.status("/b.mp4", 503, **{"Retry-After": "3600"})
+    run_learning_job(probed.id)
+    task = commands.get_task(probed.id)
+    assert (task.state, task.progress.stage, task.progress.outages) == (
+        "training",
+        "waiting for the source",
+        1,
+    )
+    assert lifecycle.claim_training(probed.id, "learner") is None
