@@ -1,77 +1,331 @@
-// The form that adds a domain. Errors of the server are shown at the fields that they name.
+// The form that adds videos: a selection of files, its preview, the upload, and the task that is created from it.
 
-import { upload } from "./api_client.js";
+import { api, Problem, upload } from "./api_client.js";
 import { $, el, makeClosable, setText } from "./dom.js";
-import { bytes } from "./formatting.js";
+import { bytes, count, percent } from "./formatting.js";
+import { filesOfDrop, filesOfInput, isArchive, readTexts } from "./uploads/selected_files.js";
+import { forgetExpiredUploads, startedUpload } from "./uploads/tus_client.js";
+import { drawArchive, drawMessage, drawPreview } from "./uploads/upload_preview.js";
+import { progressView } from "./uploads/upload_progress.js";
+import { UploadQueue } from "./uploads/upload_queue.js";
 
+const PREVIEW_DELAY_MILLISECONDS = 300;
+
+const selected = new Map(); // path → selected file
+let table = null; // the file of the caption table, if it is selected alone
+let encoding = "utf-8";
+let preview = null; // of the current selection; null while it is computed
+let previewRequest = null; // its AbortController
+let previewTimer = 0;
+let queue = null; // the upload of the previewed videos
+let isSending = false;
 let idempotencyKey = "";
+let notifyAdded = async () => {};
 
 export function setUpAddDomainForm(onAdded) {
+  notifyAdded = onAdded;
+  forgetExpiredUploads();
   $("add").addEventListener("click", openDialog);
   makeClosable($("dialog"));
+  setUpSelection();
   $("form").addEventListener("input", (event) => {
-    idempotencyKey = newKey();
     clearFieldError(event.target);
+    if (event.target.type !== "file") invalidate();
   });
   $("form").addEventListener("submit", async (event) => {
     event.preventDefault();
     clearErrors();
-    if (requireFields()) await send(onAdded);
+    if (requireFields()) await start();
+  });
+  $("pause").addEventListener("click", () => (isSending ? queue.pause() : start()));
+  $("stop").addEventListener("click", cancel);
+  $("edit").addEventListener("click", () => {
+    queue = null; // the stored bytes stay, and are found again when the upload starts
+    invalidate();
+  });
+  addEventListener("beforeunload", (event) => {
+    if (isSending) event.preventDefault();
+  });
+}
+
+function setUpSelection() {
+  const drop = $("drop");
+  $("f-into").addEventListener("change", invalidate);
+  for (const id of ["f-files", "f-folder"]) {
+    $(id).addEventListener("change", (event) => {
+      addFiles(filesOfInput(event.target));
+      event.target.value = ""; // the same files can be selected again
+    });
+  }
+  $("f-table").addEventListener("change", (event) => {
+    table = filesOfInput(event.target)[0] ?? null;
+    event.target.value = "";
+    invalidate();
+  });
+  $("clear").addEventListener("click", () => {
+    clearSelection();
+    $("f-files").focus();
+  });
+  // A file that is dropped beside the area would replace the page.
+  for (const type of ["dragover", "drop"])
+    $("dialog").addEventListener(type, (event) => event.preventDefault());
+  drop.addEventListener("dragover", () => drop.classList.add("over"));
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+  drop.addEventListener("drop", async (event) => {
+    drop.classList.remove("over");
+    if (queue) return;
+    drawMessage($("preview"), "Reading the folders …");
+    try {
+      addFiles(await filesOfDrop(event.dataTransfer));
+    } catch {
+      drawMessage($("preview"), "The browser cannot read these files.");
+    }
   });
 }
 
 function openDialog() {
-  idempotencyKey = newKey();
-  clearErrors();
-  $("dialog").showModal();
-  $("f-name").focus();
-}
-
-async function send(onAdded) {
-  $("send").disabled = true;
-  $("upload").hidden = false;
-  try {
-    // The key is the same for repeated submissions of an unchanged form, so the domain is added once.
-    await upload("/tasks", new FormData($("form")), { "Idempotency-Key": idempotencyKey }, showProgress);
-    $("form").reset();
-    $("dialog").close();
-    await onAdded();
-  } catch (error) {
-    showErrors(error);
-  } finally {
-    $("send").disabled = false;
-    $("upload").hidden = true;
+  if (!queue) {
+    clearErrors();
+    listDomains();
   }
+  $("dialog").showModal();
+  if (!queue) $("f-into").focus();
 }
 
-function showProgress(sent, total) {
-  $("upload-bar").value = sent / total;
-  const isSent = sent >= total;
-  setText(
-    $("upload-text"),
-    isSent ? "Unpacking and checking the archive …" : `${bytes(sent)} of ${bytes(total)}`,
+async function listDomains() {
+  const chosen = $("f-into").value;
+  const tasks = await api("/tasks").catch(() => []);
+  const domains = tasks.filter(({ state, into }) => state === "ready" && !into);
+  const options = domains.map(({ id, name }) =>
+    el("option", { value: id, textContent: `Append to ${name}` }),
   );
+  $("f-into").replaceChildren(el("option", { value: "", textContent: "New domain" }), ...options);
+  $("f-into").value = domains.some(({ id }) => id === chosen) ? chosen : "";
+}
+
+function addFiles(files) {
+  for (const each of files) selected.set(each.path, each);
+  invalidate();
+}
+
+function clearSelection() {
+  selected.clear();
+  table = null;
+  encoding = "utf-8";
+  invalidate();
+}
+
+/** Discard the preview, and compute it again after a short time without further changes. */
+function invalidate() {
+  const into = $("f-into").value;
+  for (const node of $("form").querySelectorAll(".new-domain")) node.hidden = Boolean(into);
+  preview = null;
+  idempotencyKey = newKey();
+  showControls();
+  previewRequest?.abort();
+  clearTimeout(previewTimer);
+  const hasFiles = selected.size > 0;
+  $("preview").hidden = !hasFiles && !table;
+  $("clear").hidden = $("preview").hidden;
+  if (!hasFiles) drawMessage($("preview"), table ? `Caption table: ${table.path}. Select the videos.` : "");
+  else if (isArchive([...selected.values()]) && !table) drawArchive($("preview"), [...selected.values()][0]);
+  else previewTimer = setTimeout(updatePreview, PREVIEW_DELAY_MILLISECONDS);
+}
+
+async function updatePreview() {
+  const request = new AbortController();
+  previewRequest = request;
+  drawMessage($("preview"), `Checking ${count(selected.size, "file")} …`);
+  try {
+    const body = JSON.stringify(await previewBody());
+    if (request.signal.aborted) return;
+    const headers = { "Content-Type": "application/json" };
+    const answer = await api("/uploads/preview", { method: "POST", headers, body, signal: request.signal });
+    if (request.signal.aborted) return;
+    preview = answer;
+    showPreview();
+  } catch (error) {
+    if (!request.signal.aborted) drawMessage($("preview"), error.message);
+  }
+  showControls();
+}
+
+async function previewBody() {
+  const files = [...selected.values()];
+  const others = files.filter(({ path }) => path !== table?.path);
+  const texts = await readTexts(table ? [...others, table] : files);
+  return {
+    ...destination(),
+    files: files.map(({ path, file }) => ({ path, size: file.size, upload: startedUpload(path, file) })),
+    texts,
+    table: table?.path ?? null,
+    encoding,
+    captions_from_names: $("f-names").checked,
+  };
+}
+
+/** Fields of the task that do not depend on the files. */
+function destination() {
+  const into = $("f-into").value;
+  if (into) return { into };
+  const method = $("f-method").value;
+  return { name: $("f-name").value || null, method, settings: parseSettings() };
+}
+
+function parseSettings() {
+  const text = $("f-settings").value.trim();
+  if (!text) return null;
+  try {
+    const value = JSON.parse(text);
+    if (value && typeof value === "object" && !Array.isArray(value)) return value;
+  } catch {
+    // Reported below.
+  }
+  showFieldError($("f-settings"), 'The value is not a JSON object. Enter an object such as {"epochs": 5}.');
+  throw new Error("The settings are not a JSON object.");
+}
+
+function showPreview() {
+  const unplaced = preview.problems.filter(
+    ({ field, message, hint }) => !placeError(field, `${message} ${hint}`),
+  );
+  drawPreview($("preview"), { ...preview, problems: unplaced }, encoding, (name) => {
+    encoding = name;
+    invalidate();
+  });
 }
 
 /** Whether all required fields are filled; marks those that are not. */
 function requireFields() {
+  const isNew = !$("f-into").value;
   const required = [
-    [$("f-name"), "Enter a name for the domain."],
-    [$("f-archive"), "Choose an archive."],
+    [$("f-name"), "Enter a name for the domain.", isNew && !$("f-name").value],
+    [$("f-files"), "Select videos, a folder, or an archive.", !selected.size],
   ];
-  const missing = required.filter(([input]) => !input.value);
+  const missing = required.filter(([, , isMissing]) => isMissing);
   for (const [input, text] of missing) showFieldError(input, text);
   missing[0]?.[0].focus();
   return !missing.length;
 }
 
-function showErrors(error) {
-  const unplaced = fieldErrors(error).filter(({ field, message, hint }) => {
-    const input = $("form").elements.namedItem(field);
-    if (!(input instanceof HTMLElement)) return true;
-    showFieldError(input, `${message} ${hint}`.trim());
-    return false;
+async function start() {
+  isSending = true;
+  const files = [...selected.values()];
+  try {
+    if (isArchive(files) && !table) await sendArchive(files[0].file);
+    else await sendVideos();
+  } catch (error) {
+    showErrors(error);
+  } finally {
+    isSending = false;
+    showControls();
+  }
+}
+
+async function sendArchive(file) {
+  const into = $("f-into").value;
+  const form = new FormData();
+  const fields = into
+    ? {}
+    : { name: $("f-name").value, method: $("f-method").value, settings: $("f-settings").value };
+  for (const [name, value] of Object.entries(fields)) form.append(name, value);
+  form.append("archive", file);
+  showControls();
+  await upload(taskPath(into), form, { "Idempotency-Key": idempotencyKey }, (sent, total) => {
+    $("upload-bar").value = sent / total;
+    const isSent = sent >= total;
+    setText(
+      $("upload-text"),
+      isSent ? "Unpacking and checking the archive …" : `${bytes(sent)} of ${bytes(total)}`,
+    );
   });
+  await finish();
+}
+
+async function sendVideos() {
+  if (!preview || preview.problems.length) return;
+  queue ??= createQueue();
+  showControls();
+  await queue.run();
+  if (!queue) return; // cancelled
+  if (queue.problem) throw queue.problem;
+  if (!queue.isComplete) return; // paused, cancelled, or files failed
+  setText($("upload-text"), "Adding the videos …");
+  const uploads = new Map(queue.items.map(({ path, id }) => [path, `upload://${id}`]));
+  const { into, ...fields } = destination();
+  const videos = preview.videos.map((video) => ({ ...video, uri: uploads.get(video.uri) }));
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": idempotencyKey };
+  try {
+    await api(taskPath(into), { method: "POST", headers, body: JSON.stringify({ ...fields, videos }) });
+  } catch (error) {
+    // The uploads are complete, so a corrected form sends no file again. Lost answers are repeated with the same key.
+    if (error instanceof Problem && error.status >= 400 && error.status < 500) queue = null;
+    throw error;
+  }
+  queue.forget();
+  await finish();
+}
+
+function createQueue() {
+  const draw = progressView({ bar: $("upload-bar"), text: $("upload-text"), list: $("upload-list") });
+  const files = preview.videos.map(({ uri }) => selected.get(uri));
+  return new UploadQueue(files, () => {
+    if (!queue) return;
+    draw(queue);
+    showControls();
+  });
+}
+
+async function finish() {
+  queue = null;
+  $("form").reset();
+  clearSelection();
+  $("dialog").close();
+  await notifyAdded();
+}
+
+async function cancel() {
+  const cancelled = queue;
+  queue = null;
+  showControls();
+  await cancelled.cancel();
+  invalidate();
+}
+
+const taskPath = (into) => (into ? `/tasks/${into}/videos` : "/tasks");
+
+/** Show the controls of the current state: selection, upload, pause. */
+function showControls() {
+  const isUpload = isSending || queue !== null;
+  const hasFailed = queue !== null && queue.failed.length > 0;
+  $("choose").disabled = isUpload;
+  $("upload").hidden = !isUpload;
+  $("stop").hidden = $("pause").hidden = queue === null || queue.isComplete;
+  $("edit").hidden = queue === null || isSending;
+  setText($("pause"), pauseLabel(hasFailed));
+  $("send").hidden = queue !== null && !queue.isComplete;
+  $("send").disabled = isSending || isBlocked();
+  setText($("send"), $("f-into").value ? "Append videos" : "Add domain");
+  const share = queue?.total ? queue.sentBytes / queue.total : 0;
+  setText($("add"), queue ? `Uploading ${percent(share, 0)}` : "Add videos");
+}
+
+function pauseLabel(hasFailed) {
+  if (hasFailed && !isSending) return "Try again";
+  return queue?.isPaused ? "Resume" : "Pause";
+}
+
+/** Whether the preview is missing or has problems. Without files, the button reports the missing fields. */
+function isBlocked() {
+  const files = [...selected.values()];
+  if (!files.length || (isArchive(files) && !table)) return false;
+  return !preview || preview.problems.length > 0;
+}
+
+function showErrors(error) {
+  const unplaced = fieldErrors(error).filter(
+    ({ field, message, hint }) => !placeError(field, `${message} ${hint}`),
+  );
   const invalid = $("form").querySelector("[aria-invalid]");
   invalid?.closest("details")?.setAttribute("open", "");
   invalid?.focus();
@@ -83,8 +337,19 @@ function showErrors(error) {
   $("form-errors").hidden = false;
 }
 
+/** Show an error at the input that it names; false if there is no such input. */
+function placeError(field, text) {
+  const input = $(
+    { name: "f-name", into: "f-into", method: "f-method", archive: "f-files" }[field] ?? `f-${field}`,
+  );
+  const isInput =
+    ["f-name", "f-into", "f-method", "f-settings", "f-files"].includes(input?.id) && field !== "files";
+  if (isInput) showFieldError(input, text.trim());
+  return isInput;
+}
+
 function fieldErrors(error) {
-  if (error.fields.length) return error.fields;
+  if (error.fields?.length) return error.fields;
   // The detail of a conflict starts with the name of its field.
   const [, field, text] = /^(\w+): (.*)$/s.exec(error.message) ?? [];
   return [field ? { field, message: text, hint: "" } : { field: "", message: error.message, hint: "" }];
@@ -95,7 +360,7 @@ function showFieldError(input, text) {
   clearFieldError(input);
   input.setAttribute("aria-invalid", "true");
   input.setAttribute("aria-describedby", id);
-  input.after(el("p", { className: "field-error", id, textContent: text }));
+  (input.closest(".pick-row") ?? input).after(el("p", { className: "field-error", id, textContent: text }));
 }
 
 function clearFieldError(input) {
@@ -108,6 +373,7 @@ function clearErrors() {
   for (const input of $("form").querySelectorAll("[aria-invalid]")) clearFieldError(input);
   $("form-errors").hidden = true;
   $("upload-bar").value = 0;
+  $("upload-list").replaceChildren();
   setText($("upload-text"), "");
 }
 

@@ -115,7 +115,7 @@ function adviseOnTasks(tasks, overview, { refresh, add }) {
   if (tasks.length) return null;
   return {
     text: "Add your first domain of videos.",
-    action: button("Add a domain", add, { className: "primary" }),
+    action: button("Add videos", add, { className: "primary" }),
   };
 }
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from service.core import request_limits
-from service.core.errors import NotFound, TooLarge, Unavailable
+from service.core.errors import DataFolderNotWritable, NotFound, TooLarge, Unavailable
 from service.core.settings import settings
 from service.tasks.uploads.upload_errors import UploadLocked
 
@@ -118,6 +118,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
     Raises:
         TooLarge: the file is larger than a video may be, or there are too many pending uploads.
         Unavailable: the disk has no space for the file.
+        DataFolderNotWritable: the folder of the uploads cannot be written.
     """
     if size > request_limits.MAX_VIDEO_BYTES:
         raise TooLarge(
@@ -134,7 +135,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
         _remove(upload.id, size)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full() from error
-        raise
+        raise DataFolderNotWritable(upload.path.parent, error) from error
     return upload
 
 
@@ -210,7 +211,10 @@ def sweep_incoming() -> list[str]:
 
 def _folder() -> Path:
     folder = settings().uploads_dir / "incoming"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataFolderNotWritable(folder, error) from error
     return folder
 
 

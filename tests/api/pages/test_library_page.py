@@ -116,7 +116,7 @@ def test_form_adds_a_domain_from_an_archive(
     browser.get(f"{address}/admin")
     wait_for(browser, "#tasks > li", 2)
     browser.find_element(By.ID, "add").click()
-    browser.find_element(By.ID, "f-archive").send_keys(str(archive))
+    browser.find_element(By.ID, "f-files").send_keys(str(archive))
     name = browser.find_element(By.ID, "f-name")
     name.send_keys(FIRST)
     browser.find_element(By.ID, "send").click()

@@ -1,0 +1,111 @@
+// The preview of the task that the selected files become.
+
+import { button, el } from "../dom.js";
+import { bytes, count } from "../formatting.js";
+
+const DELIMITERS = { ",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar" };
+
+/**
+ * Show a preview.
+ *
+ * @param onEncoding called with the encoding that the user selects for the texts
+ */
+export function drawPreview(node, preview, encoding, onEncoding) {
+  node.replaceChildren(
+    el(
+      "p",
+      { className: "preview-sum" },
+      el("strong", { textContent: summary(preview) }),
+      ` ${target(preview)}`,
+    ),
+    el("ul", { className: "preview-facts" }, ...facts(preview).map((fact) => el("li", {}, fact))),
+  );
+  if (preview.problems.length) node.append(problemList(preview, onEncoding));
+  else if (encoding !== "utf-8") {
+    node.append(
+      el(
+        "p",
+        {},
+        `Texts are read as ${encoding}. `,
+        button("Read as UTF-8", () => onEncoding("utf-8")),
+      ),
+    );
+  }
+}
+
+/** Show that the content of an archive is not known before the server unpacks it. */
+export function drawArchive(node, { path, file }) {
+  node.replaceChildren(
+    el("p", { className: "preview-sum" }, el("strong", { textContent: `${path}, ${bytes(file.size)}` })),
+    el("p", { textContent: "The server unpacks and checks the archive. It is sent in one request." }),
+  );
+}
+
+/** Show a message instead of a preview. */
+export function drawMessage(node, text) {
+  node.replaceChildren(el("p", { textContent: text }));
+}
+
+function summary({ videos, captions, bytes: size }) {
+  return `${count(videos.length, "video")} with ${count(captions, "caption")}, ${bytes(size)}`;
+}
+
+function target({ domain, is_append: isAppend }) {
+  if (isAppend) return domain ? `→ appended to “${domain}”, without training` : "→ appended";
+  return domain ? `→ new domain “${domain}”` : "→ new domain";
+}
+
+function facts(preview) {
+  const { table, without_captions: bare, missing, skipped } = preview;
+  const groups = Map.groupBy(skipped, ({ reason }) => reason);
+  return [
+    table && tableFact(table),
+    bare.length > 0 &&
+      expandable(`${count(bare.length, "video")} without captions: indexed, and not learned from`, bare),
+    missing.length > 0 &&
+      expandable(
+        `${count(missing.length, "row")} of the table without a file: left out`,
+        missing.map(({ path, reason }) => `${path}: ${reason}`),
+        "warn",
+      ),
+    ...[...groups].map(([reason, files]) =>
+      expandable(
+        `${count(files.length, "file")} not uploaded: ${reason}`,
+        files.map(({ path }) => path),
+      ),
+    ),
+  ].filter(Boolean);
+}
+
+function tableFact({ path, delimiter, encoding, videos }) {
+  const format = delimiter ? `${DELIMITERS[delimiter] ?? delimiter} between the cells` : "JSON lines";
+  return el(
+    "span",
+    {},
+    "Captions from ",
+    el("code", { textContent: path }),
+    `: ${format}, ${encoding.toUpperCase()}, ${count(videos, "file")}`,
+  );
+}
+
+/** A sentence with a list of paths, which is created when it is opened. */
+function expandable(text, lines, className = "") {
+  const node = el("details", { className }, el("summary", { textContent: text }));
+  node.addEventListener(
+    "toggle",
+    () =>
+      node.append(el("ol", { className: "paths" }, ...lines.map((line) => el("li", { textContent: line })))),
+    { once: true },
+  );
+  return node;
+}
+
+function problemList(preview, onEncoding) {
+  const { problems, suggested_encoding: suggested } = preview;
+  const items = problems.map(({ field, message, hint }) =>
+    el("li", {}, el("code", { textContent: field }), ` ${message} ${hint}`),
+  );
+  const node = el("div", { className: "form-errors", role: "alert" }, el("ul", {}, ...items));
+  if (suggested) node.append(button(`Read as Windows text (${suggested})`, () => onEncoding(suggested)));
+  return node;
+}

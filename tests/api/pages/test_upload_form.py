@@ -1,0 +1,350 @@
+"""Adding videos on the library page: selection, preview, resumable upload, and the task that it becomes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from api.app import create_app
+from service.core.schemas import TaskDetails
+from service.core.settings import Settings
+from service.tasks import commands
+from service.tasks.uploads.upload_writing import UploadWriter
+from tests.api.browser import screen_size, serve, texts, wait_for, wait_until
+from tests.api.learned_library import FIRST
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def clips(tmp_path: Path, world: Path) -> Callable[..., Path]:
+    """Makes a folder of real videos; free space at their ends gives them a size."""
+
+    def make(names: list[str], size: int = 0) -> Path:
+        folder = tmp_path / "holiday"
+        source = next((world / FIRST).glob("*.mp4")).read_bytes()
+        for number, name in enumerate(names):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            padding = max(16, size - len(source))
+            path.write_bytes(source + padding.to_bytes(4, "big") + b"free" + bytes([number]) * (padding - 8))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def form(browser: WebDriver, address: str) -> Iterator[WebDriver]:
+    """The library page with the open form."""
+    _open_form(browser, address)
+    yield browser
+    browser.execute_cdp_cmd("Network.emulateNetworkConditions", _network())
+    browser.execute_cdp_cmd("Network.disable", {})
+    browser.execute_script("localStorage.clear(); window.onbeforeunload = null")
+    # The browser logs refused requests and lost connections.
+    browser.get_log("browser")
+    for task in commands.list_tasks():
+        if task.state not in ("ready", "failed", "cancelled"):
+            commands.cancel_task(task.id)
+
+
+def _open_form(browser: WebDriver, address: str) -> None:
+    browser.get(f"{address}/admin")
+    wait_for(browser, "#tasks > li", 2)
+    browser.find_element(By.ID, "add").click()
+    wait_until(browser, lambda b: len(texts(b, "#f-into option")) >= 3)
+
+
+def _network(offline: bool = False) -> dict[str, Any]:
+    return {"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+
+
+class Valve:
+    """Stops the server from storing more than a number of bytes of each upload, until it is opened."""
+
+    def __init__(self, incoming: Path) -> None:
+        incoming.mkdir(parents=True, exist_ok=True)
+        self.incoming = incoming
+        self.limit = float("inf")
+
+    def write(self, writer: UploadWriter, data: bytes) -> None:
+        """Replacement of ``UploadWriter.write``."""
+        while writer.offset + len(data) > self.limit:
+            time.sleep(0.01)
+        _write(writer, data)
+
+    def wait_for_bytes(self, browser: WebDriver, count: int) -> None:
+        """Wait until the server has stored a number of bytes."""
+        wait_until(browser, lambda b: self.stored_bytes >= count)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all uploads."""
+        return sum(path.stat().st_size for path in self.incoming.iterdir() if path.suffix != ".json")
+
+
+_write = UploadWriter.write
+
+
+@pytest.fixture
+def valve(monkeypatch: pytest.MonkeyPatch, configured: Settings) -> Iterator[Valve]:
+    """An open valve in the server."""
+    valve = Valve(configured.uploads_dir / "incoming")
+    monkeypatch.setattr(UploadWriter, "write", lambda writer, data: valve.write(writer, data))
+    yield valve
+    valve.limit = float("inf")
+
+
+def _preview(browser: WebDriver, text: str) -> str:
+    wait_until(browser, lambda b: text in b.find_element(By.ID, "preview").text)
+    return browser.find_element(By.ID, "preview").text
+
+
+def _send(browser: WebDriver) -> None:
+    wait_until(browser, lambda b: b.find_element(By.ID, "send").is_enabled())
+    browser.find_element(By.ID, "send").click()
+
+
+def _task(name: str) -> TaskDetails:
+    return next(task for task in commands.list_tasks() if task.name == name)
+
+
+def _stored(client: TestClient, task: str) -> dict[str, list[str]]:
+    """Captions of the videos of a task by the path of their files."""
+    videos = client.get(f"/tasks/{task}/videos").json()["videos"]
+    return {video["uri"].removeprefix(f"upload://{task}/"): video["captions"] for video in videos}
+
+
+def test_folder_with_a_table_becomes_a_domain(
+    form: WebDriver, clips: Callable[..., Path], client: TestClient, configured: Settings
+) -> None:
+    hostile = "<img src=x onerror=document.title='taken'>.mp4"
+    folder = clips(["day 1/clip.mp4", "day 2/clip.mp4", "Küche 厨房.mp4", hostile])
+    (folder / "captions.csv").write_text(
+        "\ufefffile;caption;place\nday 1/clip.mp4;a boat;sea\nday 1/clip.mp4;waves;sea\nKüche 厨房.mp4;an egg;\n"
+        "lost.mp4;gone;\n"
+    )
+    (folder / "day 2" / "clip.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspoken words\n")
+    (folder / "notes.pdf").write_bytes(b"x")
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    text = _preview(form, "4 videos with 4 captions")
+    assert "semicolon between the cells, UTF-8, 3 files" in text
+    assert "1 video without captions" in text
+    assert "1 row of the table without a file" in text
+    assert "1 file not uploaded: not a video" in text
+    form.find_element(By.CSS_SELECTOR, "#preview .warn summary").click()
+    assert wait_for(form, "#preview .paths li") == ["lost.mp4: not selected"]
+    assert not form.find_elements(By.CSS_SELECTOR, "#preview img")
+    _send(form)
+    wait_until(form, lambda b: "Enter a name" in b.find_element(By.ID, "f-name-error").text)
+    form.find_element(By.ID, "f-name").send_keys("holiday")
+    _preview(form, "new domain “holiday”")
+    _send(form)
+    wait_for(form, "[data-testid=state-holiday]")
+    assert not form.find_element(By.ID, "dialog").is_displayed()
+    assert form.title != "taken"
+    task = _task("holiday")
+    assert _stored(client, task.id) == {
+        "holiday/day 1/clip.mp4": ["a boat", "waves"],
+        "holiday/day 2/clip.mp4": ["spoken words"],
+        "holiday/Küche 厨房.mp4": ["an egg"],
+        f"holiday/{hostile}": [],
+    }
+    for path in _stored(client, task.id):
+        sent = (configured.uploads_dir / task.id / path).read_bytes()
+        assert sent == (folder / path.removeprefix("holiday/")).read_bytes()
+    assert form.execute_script("return localStorage.length") == 0
+
+
+def test_dropped_files_are_appended(
+    form: WebDriver, library: list[str], client: TestClient, clips: Callable[..., Path]
+) -> None:
+    """Files of a drop, with a table that is chosen alone."""
+    folder = clips(["new.mp4"])
+    content = (folder / "new.mp4").read_bytes().hex()
+    form.execute_script(
+        "const bytes = Uint8Array.from(arguments[0].match(/../g), (pair) => parseInt(pair, 16));"
+        "const transfer = new DataTransfer(); transfer.items.add(new File([bytes], 'new.mp4'));"
+        "document.getElementById('drop').dispatchEvent("
+        "new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));",
+        content,
+    )
+    table = folder / "words.tsv"
+    table.write_text("video\tdescription\nnew.mp4\ta new clip\n")
+    form.find_element(By.ID, "f-table").send_keys(str(table))
+    form.find_element(By.CSS_SELECTOR, f"#f-into option[value={library[0]}]").click()
+    assert "tab between the cells" in _preview(form, "appended to")
+    assert not form.find_element(By.ID, "f-name").is_displayed()
+    assert form.find_element(By.ID, "send").text == "Append videos"
+    _send(form)
+    wait_until(form, lambda b: not b.find_element(By.ID, "dialog").is_displayed())
+    append = next(
+        task for task in commands.list_tasks() if task.into == library[0] and task.state == "queued"
+    )
+    assert _stored(client, append.id) == {"new.mp4": ["a new clip"]}
+
+
+def test_table_in_another_encoding_is_read_on_request(form: WebDriver, clips: Callable[..., Path]) -> None:
+    folder = clips(["a.mp4"])
+    (folder / "captions.csv").write_bytes("file,caption\na.mp4,Rührei\n".encode("cp1252"))
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    assert "captions.csv:2" in _preview(form, "is not UTF-8")
+    assert not form.find_element(By.ID, "send").is_enabled()
+    form.find_element(By.CSS_SELECTOR, "#preview .form-errors button").click()
+    assert "CP1252" in _preview(form, "1 video with 1 caption")
+
+
+def test_used_name_is_reported_before_the_upload(form: WebDriver, clips: Callable[..., Path]) -> None:
+    form.find_element(By.ID, "f-files").send_keys(str(clips(["a.mp4"]) / "a.mp4"))
+    form.find_element(By.ID, "f-name").send_keys(FIRST)
+    wait_until(form, lambda b: "Choose another name" in b.find_element(By.ID, "f-name-error").text)
+    assert not form.find_element(By.ID, "send").is_enabled()
+
+
+def test_upload_continues_after_a_lost_network(
+    form: WebDriver, clips: Callable[..., Path], configured: Settings, valve: Valve
+) -> None:
+    folder = clips(["long.mp4"], size=24 * MIB)
+    valve.limit = 18 * MIB
+    form.find_element(By.ID, "f-files").send_keys(str(folder / "long.mp4"))
+    form.find_element(By.ID, "f-name").send_keys("lost network")
+    _preview(form, "1 video")
+    _send(form)
+    valve.wait_for_bytes(form, 16 * MIB)
+    form.execute_cdp_cmd("Network.enable", {})
+    form.execute_cdp_cmd("Network.emulateNetworkConditions", _network(offline=True))
+    wait_until(form, lambda b: "Next attempt" in b.find_element(By.ID, "upload-list").text)
+    valve.limit = float("inf")
+    assert form.find_element(By.ID, "dialog").is_displayed()
+    form.execute_cdp_cmd("Network.emulateNetworkConditions", _network())
+    wait_until(form, lambda b: not b.find_element(By.ID, "dialog").is_displayed())
+    sent = configured.uploads_dir / _task("lost network").id / "long.mp4"
+    assert sent.read_bytes() == (folder / "long.mp4").read_bytes()
+
+
+def test_upload_continues_after_a_reload_and_a_restart_of_the_server(
+    browser: WebDriver,
+    client: TestClient,
+    library: list[str],
+    clips: Callable[..., Path],
+    configured: Settings,
+    valve: Valve,
+) -> None:
+    folder = clips(["first.mp4", "second.mp4"], size=24 * MIB)
+    valve.limit = 8 * MIB
+    with serve(client.app) as url:
+        _open_form(browser, url)
+        browser.find_element(By.ID, "f-folder").send_keys(str(folder))
+        browser.find_element(By.ID, "f-name").send_keys("reloaded")
+        _preview(browser, "2 videos")
+        _send(browser)
+        valve.wait_for_bytes(browser, 12 * MIB)
+        browser.find_element(By.ID, "pause").click()
+        wait_until(browser, lambda b: b.find_element(By.ID, "pause").text == "Resume")
+        kept = browser.execute_script("return { ...localStorage }")
+        valve.limit = float("inf")
+        browser.get("about:blank")
+    stored = valve.stored_bytes
+    assert stored >= 12 * MIB
+    appended: list[int] = []
+    with serve(create_app(configured)) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            UploadWriter, "write", lambda writer, data: (appended.append(len(data)), _write(writer, data))
+        )
+        browser.get(f"{url}/login")  # another port is another origin, so the state of the page is copied
+        browser.execute_script("Object.assign(localStorage, arguments[0])", kept)
+        _open_form(browser, url)
+        browser.find_element(By.ID, "f-folder").send_keys(str(folder))
+        browser.find_element(By.ID, "f-name").send_keys("reloaded")
+        _preview(browser, "2 videos")
+        _send(browser)
+        wait_until(browser, lambda b: not b.find_element(By.ID, "dialog").is_displayed())
+        browser.get("about:blank")
+    task = _task("reloaded")
+    for name in ("first.mp4", "second.mp4"):
+        sent = configured.uploads_dir / task.id / "holiday" / name
+        assert sent.read_bytes() == (folder / name).read_bytes()
+    assert sum(appended) <= 48 * MIB - stored  # no byte is sent again
+    commands.cancel_task(task.id)
+    browser.get_log("browser")
+
+
+def test_cancelled_upload_leaves_no_file(form: WebDriver, clips: Callable[..., Path], valve: Valve) -> None:
+    folder = clips([f"{number}.mp4" for number in range(8)], size=3 * MIB)
+    valve.limit = 2 * MIB
+    before, files = valve.stored_bytes, {*valve.incoming.iterdir()}
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    form.find_element(By.ID, "f-name").send_keys("cancelled")
+    _preview(form, "8 videos")
+    _send(form)
+    valve.wait_for_bytes(form, before + 3 * MIB)
+    form.find_element(By.ID, "stop").click()
+    valve.limit = float("inf")
+    wait_until(form, lambda b: {*valve.incoming.iterdir()} == files)
+    wait_until(form, lambda b: b.find_element(By.ID, "choose").is_displayed())
+    assert not any(task.name == "cancelled" for task in commands.list_tasks())
+
+
+def test_file_that_changes_after_its_selection_is_named(form: WebDriver, clips: Callable[..., Path]) -> None:
+    folder = clips(["kept.mp4", "changed.mp4"])
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    form.find_element(By.ID, "f-name").send_keys("changed")
+    _preview(form, "2 videos")
+    with (folder / "changed.mp4").open("ab") as file:
+        file.write(b"more")
+    os.utime(folder / "changed.mp4", (0, 0))
+    _send(form)
+    wait_until(form, lambda b: "Select it again" in b.find_element(By.ID, "upload-list").text)
+    wait_until(form, lambda b: "1 of 2 files" in b.find_element(By.ID, "upload-text").text)
+    form.find_element(By.ID, "edit").click()
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    _preview(form, "2 videos")
+    _send(form)
+    wait_for(form, "[data-testid=state-changed]")
+
+
+def test_many_files_stay_responsive(form: WebDriver) -> None:
+    """The selection of 10,000 files blocks the page for no more than a second at a time."""
+    form.execute_script(
+        """
+        const transfer = new DataTransfer();
+        for (let n = 0; n < 10000; n++) transfer.items.add(new File(["x"], `clip ${n}.mp4`));
+        window.longest = 0;
+        let last = performance.now();
+        window.ticks = setInterval(() => {
+          window.longest = Math.max(window.longest, performance.now() - last);
+          last = performance.now();
+        }, 10);
+        const input = document.getElementById("f-files");
+        input.files = transfer.files;
+        input.dispatchEvent(new Event("change", { bubbles: true }));
+        """
+    )
+    assert "10,000 videos without captions" in _preview(form, "10,000 videos with 0 captions")
+    form.find_element(By.ID, "f-names").click()
+    _preview(form, "10,000 videos with 10,000 captions")
+    assert form.execute_script("clearInterval(window.ticks); return window.longest") < 3000
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_form_fits_the_width_of_the_screen(
+    form: WebDriver, address: str, clips: Callable[..., Path], size: tuple[int, int]
+) -> None:
+    folder = clips(["a very long name of a video that does not fit into a line " * 3 + ".mp4"])
+    with screen_size(form, *size):
+        _open_form(form, address)
+        form.find_element(By.ID, "f-folder").send_keys(str(folder))
+        _preview(form, "1 video")
+        dialog = form.find_element(By.ID, "dialog")
+        assert form.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", dialog)
+        assert form.execute_script("return document.documentElement.scrollWidth") <= size[0]
