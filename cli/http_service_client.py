@@ -130,6 +130,10 @@ class HttpServiceClient:
         body = RelearnSpec(name=name).model_dump(exclude_none=True)
         return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/relearn", json=body))
 
+    def replace_captions(self, video_id: str, captions: list[str]) -> None:
+        """Replace all captions of a video."""
+        self._request("PATCH", f"/videos/{quote(video_id, safe='')}", json={"captions": captions})
+
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""
         return SyncDetails.model_validate(self._request("POST", "/syncs", json=spec.model_dump()))

@@ -12,8 +12,8 @@ import structlog
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
-from service.core.schemas import RelearnSpec
-from service.library import deletion, video_listing
+from service.core.schemas import RelearnSpec, VideoPatch
+from service.library import deletion, video_editing, video_listing
 from service.library.recall import recall_matrix
 from service.syncs import registered_syncs
 from service.tasks import commands, relearning
@@ -101,6 +101,10 @@ class InProcessServiceClient:
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
         return relearning.relearn_appended_videos(task_id, RelearnSpec(name=name)).task
+
+    def replace_captions(self, video_id: str, captions: list[str]) -> None:
+        """Replace all captions of a video."""
+        video_editing.edit_video(video_id, VideoPatch(captions=captions), caller="cli")
 
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""

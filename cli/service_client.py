@@ -62,6 +62,9 @@ class ServiceClient(Protocol):
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
 
+    def replace_captions(self, video_id: str, captions: list[str]) -> None:
+        """Replace all captions of a video."""
+
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""
 

@@ -73,6 +73,8 @@ def run_sync(
     if sent:
         # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
         plan = plan_sync(files, _stored_videos(client, domain))
+    for video, captions in plan.recaptioned.items():
+        client.replace_captions(video, captions)
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
         client.delete(gone)
 
@@ -103,7 +105,8 @@ def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[Vi
 
 def _print_plan(name: str, plan: SyncPlan, vanished: Literal["keep", "delete"]) -> None:
     console.print(
-        f"{name}: {len(plan.new)} new, {len(plan.changed)} changed, {plan.unchanged} unchanged, "
+        f"{name}: {len(plan.new)} new, {len(plan.changed)} changed, {plan.unchanged} unchanged "
+        f"({len(plan.recaptioned)} with other captions), "
         f"{len(plan.vanished)} vanished ({'kept' if vanished == 'keep' else 'deleted'})"
     )
     for uri, reason in plan.rejected.items():

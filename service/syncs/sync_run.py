@@ -6,15 +6,24 @@ those of unfinished appends included, and the ids of synced videos are unique.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import structlog
 from pydantic import ValidationError
 
 from service.core import request_limits
-from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost
-from service.core.schemas import AppendSpec, SyncCounts, TaskDetails, TaskSpec, VideoSpec, VideoSummary
-from service.library import deletion, video_listing
+from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound
+from service.core.schemas import (
+    AppendSpec,
+    SyncCounts,
+    TaskDetails,
+    TaskSpec,
+    VideoPatch,
+    VideoSpec,
+    VideoSummary,
+)
+from service.library import deletion, video_editing, video_listing
 from service.syncs.registered_syncs import SyncRun, claim_run
 from service.syncs.source_listing import ListedSource, list_source
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
@@ -82,6 +91,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     return SyncCounts(
         new=len(plan.new),
         changed=len(plan.changed),
+        recaptioned=_replace_captions(run, plan.recaptioned),
         unchanged=plan.unchanged,
         vanished=len(plan.vanished),
         deleted=_delete(run, plan),
@@ -127,6 +137,15 @@ def _stored_videos(domains: Sequence[TaskDetails]) -> Iterator[VideoSummary]:
             cursor = page.next_cursor
             if cursor is None:
                 break
+
+
+def _replace_captions(run: SyncRun, captions: Mapping[str, list[str]]) -> int:
+    """Replace the captions of videos whose file has not changed; returns the number of videos."""
+    for video, texts in captions.items():
+        run.report_alive()
+        with suppress(NotFound):  # deleted since the plan
+            video_editing.edit_video(video, VideoPatch(captions=texts), caller="sync")
+    return len(captions)
 
 
 def _delete(run: SyncRun, plan: SyncPlan) -> int:

@@ -15,6 +15,7 @@ from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.schemas import SyncDetails, SyncSpec
 from service.core.settings import settings
+from service.library.video_listing import list_videos
 from service.syncs.registered_syncs import (
     claim_run,
     list_syncs,
@@ -102,6 +103,26 @@ def test_domain_follows_its_source(films: Path, messages: list[str]) -> None:
     assert again is not None
     assert (again.new, again.unchanged, again.deleted) == (0, 2, 0)
     assert appends() == [1]
+
+
+def test_captions_of_unchanged_files_are_updated(films: Path) -> None:
+    """Without a text file, the captions of the domain stay."""
+    sync = register()
+    (films / "a.txt").write_text("a cat\n")
+    (films / "b.txt").write_text("a bird\n")
+    run(sync)
+    finish()
+    (films / "a.txt").write_text("a dog\na black dog\n")
+    (films / "b.txt").unlink()
+    counts = run(sync).counts
+    assert counts is not None
+    assert (counts.recaptioned, counts.unchanged, counts.new) == (1, 2, 0)
+    (task,) = commands.list_tasks()
+    captions = {video.uri: video.captions for video in list_videos(task.id).videos}
+    assert captions == {"films/a.mp4": ["a dog", "a black dog"], "films/b.mp4": ["a bird"]}
+    again = run(sync).counts
+    assert again is not None
+    assert again.recaptioned == 0
 
 
 def test_failed_append_is_sent_again(films: Path) -> None:
