@@ -52,6 +52,9 @@ function placeRows(nodes) {
   if (!isUnchanged) $("tasks").replaceChildren(...nodes);
 }
 
+/** Name of the domain of a task; the name of an append is that of its domain and its own id. */
+const domainName = (task) => (task.into ? task.name.replace(/ \(append [^)]*\)$/, "") : task.name);
+
 class TaskRow {
   constructor(task, refresh) {
     this.refresh = refresh;
@@ -67,7 +70,12 @@ class TaskRow {
       "li",
       { "data-task": task.id },
       this.order,
-      el("span", { className: "name" }, domainLink(task.name, task.into ?? task.id)),
+      el(
+        "span",
+        { className: "name" },
+        domainLink(domainName(task), task.into ?? task.id),
+        task.into ? el("span", { className: "pill", textContent: "append" }) : null,
+      ),
       stateCell,
       el(
         "div",

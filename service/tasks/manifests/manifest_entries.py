@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -11,6 +12,8 @@ from service.core.errors import InvalidInput
 from service.core.schemas import VideoSpec
 
 __all__ = ["ManifestEntries"]
+
+_MAX_METADATA_BYTES = 64 * 1024**2  # of all videos, as in the body of a JSON request
 
 
 class _Entry(NamedTuple):
@@ -33,6 +36,7 @@ class ManifestEntries:
     def __init__(self, name: str) -> None:
         self._name = name
         self._entries: dict[str, _Entry] = {}
+        self._metadata_bytes = 0
         self._lines_above_limit = 0
 
     def add(self, line: int, fields: Any) -> None:
@@ -56,6 +60,7 @@ class ManifestEntries:
             ) from None
         if any(ord(c) < 32 or ord(c) == 127 for c in video.uri):
             raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
+        self._check_metadata(location, video.metadata)
         uri = video.uri.removeprefix("./") or video.uri
         entry = _Entry(line, tuple(video.captions), video.id, video.split, video.metadata)
         if earlier := self._entries.get(uri):
@@ -70,6 +75,22 @@ class ManifestEntries:
                 "Remove some of them.",
             )
         self._entries[uri] = entry
+
+    def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
+        """Bound the metadata of a video and of all videos: parsed JSON takes up to 20 times as much memory as text."""
+        text = json.dumps(metadata, ensure_ascii=False) if metadata else ""
+        size = len(text.encode("utf-8", "surrogatepass"))
+        self._metadata_bytes += size
+        if size > request_limits.MAX_METADATA_BYTES:
+            message = f"It takes {size} bytes."
+            hint = f"Keep it below {request_limits.MAX_METADATA_BYTES} bytes as JSON."
+            raise InvalidInput.at(f"{location}.metadata", message, hint)
+        if self._metadata_bytes > _MAX_METADATA_BYTES:
+            raise InvalidInput.at(
+                f"{location}.metadata",
+                f"The metadata of the manifest takes more than {_MAX_METADATA_BYTES} bytes.",
+                "Split the manifest.",
+            )
 
     def videos(self) -> list[VideoSpec]:
         """Return the videos.

@@ -368,3 +368,10 @@ def test_all_missing_files_are_listed() -> None:
 def test_named_manifest_precedes_a_table_of_captions() -> None:
     videos = unpack_archive(_zip({**FILES, "captions.csv": b"other"}), "videos.zip", "tsk_1")
     assert [v.captions for v in videos] == [["a bird"], []]
+
+
+@pytest.mark.parametrize("pack", [_zip, _tar])
+def test_archive_in_an_archive_is_not_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+    inner = _zip({"manifest.jsonl": MANIFEST.encode(), **FILES}).getvalue()  # type: ignore[attr-defined]
+    error = _refused(pack({"videos.zip": inner, "more/clip.zip": inner}))
+    assert "manifest" in str(error)

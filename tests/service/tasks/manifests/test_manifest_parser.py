@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -182,3 +183,15 @@ def test_bad_line_after_more_videos_than_a_task_may_have_is_named(monkeypatch: p
         parse_manifest(io.BytesIO(b"".join(rows)), "manifest.jsonl")
     merged = parse_manifest(io.BytesIO(b"".join(rows[:1000] + rows[:1000])), "manifest.jsonl")
     assert len(merged) == 1000
+
+
+def test_large_metadata_is_refused_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one video, and of all videos: both are refused while the manifest is read."""
+    large = json.dumps({"uri": "b.mp4", "metadata": {"x": [[]] * 10_000}}).encode()
+    with pytest.raises(InvalidInput, match=r"manifest\.jsonl:2\.metadata: It takes"):
+        parse_manifest(io.BytesIO(b'{"uri": "a.mp4"}\n' + large), "manifest.jsonl")
+    line = '{"uri": "%d.mp4", "x": "' + "y" * 16_000 + '"}\n'
+    stream = _Lines((line % number).encode() for number in itertools.count())
+    with pytest.raises(InvalidInput, match="Split the manifest"):
+        parse_manifest(stream, "manifest.jsonl")  # type: ignore[arg-type]
+    assert stream.read_lines < 5000
