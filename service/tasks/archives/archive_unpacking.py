@@ -25,7 +25,12 @@ from service.tasks.archives.archive_errors import archive_too_large, invalid_arc
 from service.tasks.archives.archive_reader import Archive, ArchiveMember, list_members, open_archive
 from service.tasks.archives.upload_storage import remove_upload
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, parse_manifest
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, read_sidecars
+from service.tasks.manifests.sidecar_captions import (
+    SIDECAR_SUFFIXES,
+    VIDEO_SUFFIXES,
+    read_sidecars,
+    subtitle_aliases,
+)
 
 __all__ = ["archive_digest", "unpack_archive"]
 
@@ -104,11 +109,13 @@ def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMemb
     """Return the videos of an archive without a manifest, with the captions of their sidecar files."""
     uris = [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
     stems = {str(PurePosixPath(uri).with_suffix("")) for uri in uris}
+    aliases = subtitle_aliases(map(str, members))
+    languages = {path for name, path in aliases.items() if str(PurePosixPath(name).with_suffix("")) in stems}
     sidecars: dict[str, bytes] = {}
     budget = _MAX_MANIFEST_BYTES
     # In the order of the archive: a gzip stream cannot seek backwards.
     for path, member in members.items():
-        if any(
+        if str(path) in languages or any(
             str(path).removesuffix(suffix) in stems
             for suffix in SIDECAR_SUFFIXES
             if path.name.endswith(suffix)
@@ -122,7 +129,8 @@ def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMemb
                 )
 
     def open_sidecar(name: str) -> BinaryIO | None:
-        return io.BytesIO(sidecars[name]) if name in sidecars else None
+        content = sidecars.get(name, sidecars.get(aliases.get(name, "")))
+        return None if content is None else io.BytesIO(content)
 
     videos = [read_sidecars(uri, open_sidecar) for uri in sorted(uris)]
     # A manifest with a wrong name must not become a domain without captions.

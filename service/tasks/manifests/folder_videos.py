@@ -9,7 +9,12 @@ from typing import BinaryIO, NamedTuple
 from service.core.errors import InvalidInput
 from service.core.schemas import VideoSpec
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
-from service.tasks.manifests.sidecar_captions import VIDEO_SUFFIXES, caption_from_name, read_sidecars
+from service.tasks.manifests.sidecar_captions import (
+    VIDEO_SUFFIXES,
+    caption_from_name,
+    read_sidecars,
+    subtitle_aliases,
+)
 
 __all__ = ["FolderVideos", "find_manifest", "list_folder_videos"]
 
@@ -75,8 +80,16 @@ def _read_folder(folder: Path, encoding: str) -> list[VideoSpec]:
             f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
         )
 
+    aliases = subtitle_aliases(
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*.*.*")
+        if file.suffix in (".srt", ".vtt")
+    )
+
     def open_sidecar(name: str) -> BinaryIO | None:
         path = folder / name
+        if not path.is_file() and name in aliases:
+            path = folder / aliases[name]
         return path.open("rb") if path.is_file() else None
 
     return [read_sidecars(file.relative_to(folder).as_posix(), open_sidecar, encoding) for file in files]

@@ -2,7 +2,7 @@
 
 For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.info.json`` (``title`` and
 ``description`` are captions, other plain fields are metadata), and ``clip.srt`` or ``clip.vtt`` (every text is a
-caption of the whole video).
+caption of the whole video), also with a language code, as in ``clip.en.vtt``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -21,13 +21,25 @@ from service.core.schemas import VideoSpec
 from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.subtitle_texts import read_subtitles
 
-__all__ = ["SIDECAR_SUFFIXES", "VIDEO_SUFFIXES", "OpenSidecar", "caption_from_name", "read_sidecars"]
+__all__ = [
+    "SIDECAR_SUFFIXES",
+    "VIDEO_SUFFIXES",
+    "OpenSidecar",
+    "caption_from_name",
+    "read_sidecars",
+    "subtitle_aliases",
+]
 
 VIDEO_SUFFIXES = frozenset(
     f".{kind}"
     for kind in ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "3gp")
 )
 SIDECAR_SUFFIXES = (".txt", ".info.json", ".srt", ".vtt")
+
+# Downloaders name the subtitles of clip.mp4 clip.en.vtt, clip.pt-BR.srt or clip.en-orig.vtt.
+_LANGUAGE_SUBTITLES = re.compile(
+    r"(?P<stem>.*[^/])\.(?P<code>[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)\.(?P<kind>srt|vtt)", re.DOTALL
+)
 
 OpenSidecar = Callable[[str], BinaryIO | None]
 
@@ -73,6 +85,25 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
             f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
     return VideoSpec(uri=uri, captions=list(captions), metadata=metadata or None)
+
+
+def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
+    """Return the subtitle files with a language code by the path without it: ``clip.vtt`` → ``clip.en.vtt``.
+
+    Of several languages English comes first, then the order of the codes.
+
+    Args:
+        paths: Paths of files.
+    """
+    found = (_LANGUAGE_SUBTITLES.fullmatch(path) for path in paths)
+    ordered = sorted(
+        (match for match in found if match),
+        key=lambda match: (match["code"][:2].lower() != "en", match["code"]),
+    )
+    aliases: dict[str, str] = {}
+    for match in ordered:
+        aliases.setdefault(f"{match['stem']}.{match['kind']}", match[0])
+    return aliases
 
 
 def caption_from_name(uri: str) -> list[str]:

@@ -11,7 +11,7 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import LocalFile, LocalText, OmittedPath
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES
+from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, subtitle_aliases
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES
 from service.tasks.previews.file_matching import normalize_path
 
@@ -33,6 +33,7 @@ class SelectedFiles:
         self.files: dict[str, LocalFile] = {}
         self.skipped: list[OmittedPath] = []
         self._texts = {normalize_path(text.path): text.content for text in texts}
+        self._aliases = subtitle_aliases(self._texts)
         for file in files:
             path = normalize_path(file.path)
             if not path:
@@ -72,7 +73,7 @@ class SelectedFiles:
 
     def open_text(self, path: str) -> BinaryIO | None:
         """Open a sidecar file or the table; None if there is none."""
-        content = self._texts.get(path)
+        content = self._texts.get(path, self._texts.get(self._aliases.get(path, "")))
         return None if content is None else io.BytesIO(content)
 
     def video_paths(self, named: set[str]) -> list[str]:

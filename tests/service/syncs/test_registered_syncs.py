@@ -13,9 +13,10 @@ from sqlalchemy import update
 from service.catalog.database import session_scope
 from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
-from service.core.schemas import SyncDetails, SyncSpec
+from service.core.schemas import AppendSpec, SyncDetails, SyncSpec
 from service.core.settings import settings
 from service.library.video_listing import list_videos
+from service.syncs import sync_run
 from service.syncs.registered_syncs import (
     claim_run,
     list_syncs,
@@ -23,6 +24,7 @@ from service.syncs.registered_syncs import (
     remove_sync,
     send_due_syncs,
 )
+from service.syncs.sync_plan import SyncPlan
 from service.syncs.sync_run import run_sync
 from service.tasks import broker, commands
 
@@ -187,6 +189,27 @@ def test_one_run_at_a_time(films: Path) -> None:
         first.renew()
     first.finish(None, "late")
     assert list_syncs()[0].error is None
+
+
+def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cinestrata sync` sends the same plan while the service plans; the second append is refused."""
+    sync = register()
+    run(sync)
+    finish()
+    write(films, "c")
+    original = sync_run.plan_sync
+
+    def plan_and_send(*given: Any) -> SyncPlan:
+        plan = original(*given)
+        videos = [video.model_copy(update={"uri": f"films/{video.uri}"}) for video in plan.new]
+        commands.append_videos(commands.list_tasks()[0].id, AppendSpec(videos=videos))
+        return plan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sync_run, "plan_sync", plan_and_send)
+        assert "belongs to a video" in (run(sync).error or "")
+    assert run(sync).error is None
+    assert appends() == [1]
 
 
 def test_due_syncs_are_sent_once(films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,3 +375,9 @@ def test_archive_in_an_archive_is_not_unpacked(pack: Callable[[dict[str, bytes]]
     inner = _zip({"manifest.jsonl": MANIFEST.encode(), **FILES}).getvalue()  # type: ignore[attr-defined]
     error = _refused(pack({"videos.zip": inner, "more/clip.zip": inner}))
     assert "manifest" in str(error)
+
+
+def test_subtitles_with_a_language_code_caption_videos() -> None:
+    subtitles = b"WEBVTT\n\n00:01.000 --> 00:02.000\na red car\n"
+    (video,) = unpack_archive(_zip({"a.mp4": b"", "a.en.vtt": subtitles}), "videos.zip", "tsk_1")
+    assert video.captions == ["a red car"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import VideoSpec
-from service.tasks.manifests.sidecar_captions import caption_from_name, read_sidecars
+from service.tasks.manifests.folder_videos import list_folder_videos
+from service.tasks.manifests.sidecar_captions import caption_from_name, read_sidecars, subtitle_aliases
 
 
 def read(files: dict[str, str | bytes], encoding: str = "utf-8") -> VideoSpec:
@@ -150,3 +152,33 @@ def test_encoding_applies_to_sidecar_files() -> None:
 )
 def test_file_names_are_captions_if_they_have_words(uri: str, caption: list[str]) -> None:
     assert caption_from_name(uri) == caption
+
+
+def test_subtitles_with_a_language_code_are_found() -> None:
+    """English comes first, then the order of the codes; other names are no language codes."""
+    paths = [
+        "a.de.vtt",
+        "a.en-orig.vtt",
+        "a.pt-BR.srt",
+        "in/b.fr.srt",
+        "c.1.vtt",
+        "d.english.vtt",
+        ".en.vtt",
+        "e.vtt",
+    ]
+    assert subtitle_aliases(paths) == {
+        "a.vtt": "a.en-orig.vtt",
+        "a.srt": "a.pt-BR.srt",
+        "in/b.srt": "in/b.fr.srt",
+    }
+
+
+def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
+    for name in ("a.mp4", "in/b.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a.en.srt").write_text(SRT)
+    (tmp_path / "in" / "b.srt").write_text(SRT)
+    (tmp_path / "in" / "b.en.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nanother text\n")
+    captions = [video.captions for video in list_folder_videos(tmp_path).videos]
+    assert captions == [["Good morning", "Salt & pepper"]] * 2
