@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +23,7 @@ class _QuietServer(ThreadingHTTPServer):
 
 
 class WebFiles:
-    """Files and handlers by path; requests are recorded.
+    """Files and handlers by path; requests are recorded. With ``tls``, the server speaks HTTPS.
 
     Attributes:
         files: Content by path, served with an ETag and byte ranges.
@@ -30,7 +31,7 @@ class WebFiles:
         requests: Path of each request, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.files: dict[str, bytes] = {}
         self.handlers: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         self.requests: list[str] = []
@@ -46,6 +47,8 @@ class WebFiles:
                 """Print nothing."""
 
         self._server = _QuietServer(("127.0.0.1", 0), RequestHandler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property

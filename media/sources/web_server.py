@@ -118,6 +118,8 @@ def _named_failures(uri: SourceUri) -> Iterator[None]:
     except httpcore.TimeoutException as error:
         raise SourceOutage(f"{uri.origin} does not answer in time.") from error
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise SourceOutage(f"The certificate of {uri.origin} is not trusted.") from error
         raise SourceOutage(f"The connection to {uri.origin} fails ({type(error).__name__}).") from error
 
 
