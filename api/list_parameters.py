@@ -15,6 +15,7 @@ __all__ = [
     "AllVideosParameters",
     "RejectedParameters",
     "ReleaseListParameters",
+    "ShardListParameters",
     "StrictParameters",
     "TaskListParameters",
     "VideoListParameters",
@@ -135,6 +136,19 @@ class ReleaseListParameters(_LimitedPageParameters):
         Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"],
         Query(description="Order; `-` reverses it. `learned` is the order of learning."),
     ] = "learned"
+
+
+class ShardListParameters(_LimitedPageParameters):
+    """Parameters of ``GET /shards``."""
+
+    text: Annotated[
+        _Text | None,
+        Query(description="Only shards of domains whose name or id contains this text, whatever its case."),
+    ] = None
+    sort: Annotated[
+        Literal["created", "-created", "count", "-count", "bytes", "-bytes"],
+        Query(description="Order; `-` reverses it."),
+    ] = "created"
 
 
 def link_next_page(request: Request, response: Response, next_cursor: str | None) -> None:

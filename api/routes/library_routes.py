@@ -5,14 +5,27 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict
 
 from api.conditional_responses import conditional_response
 from api.dependencies import QueryDep
-from api.list_parameters import ReleaseListParameters, link_next_page
-from service.core.schemas import Gallery, LibraryOverview, RecallMap, RecallMatrix, ReleasePage
+from api.list_parameters import (
+    ReleaseListParameters,
+    ShardListParameters,
+    StrictParameters,
+    link_next_page,
+)
+from service.core.schemas import (
+    Gallery,
+    LibraryOverview,
+    LibraryStatus,
+    RecallMap,
+    RecallMatrix,
+    ReleasePage,
+    ShardPage,
+)
 from service.core.settings import QueryMode, settings
-from service.library import release_listing
+from service.library import release_listing, shard_listing
+from service.library.library_status import library_status
 from service.library.overview import overview
 from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_map import MAX_BINS, MapWindow, read_recall_map
@@ -28,10 +41,8 @@ _UNCHANGED: dict[int | str, dict[str, Any]] = {
 _Position = Annotated[int | None, Query(ge=1, le=10**9)]
 
 
-class RecallMapParameters(BaseModel):
+class RecallMapParameters(StrictParameters):
     """Parameters of ``GET /forgetting/map``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     mode: Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")] = None
     gallery: Annotated[
@@ -79,9 +90,31 @@ def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParamete
     )
 
 
+@router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=_UNCHANGED)
+def get_library(request: Request, service: QueryDep) -> Response:
+    """State of the library in an answer of bounded size: counts, unfinished tasks, workers, faults.
+
+    `versions` state which parts have changed, so that a client that polls with `If-None-Match` reads only those again.
+    """
+    return conditional_response(request, library_status(service.degraded()))
+
+
+@router.get("/shards", operation_id="list_shards")
+def list_shards(
+    request: Request,
+    response: Response,
+    service: QueryDep,
+    parameters: Annotated[ShardListParameters, Query()],
+) -> ShardPage:
+    """Published shards with their domain, size and faults, in pages."""
+    page = shard_listing.list_shards(service.degraded(), **dict(parameters))
+    link_next_page(request, response, page.next_cursor)
+    return page
+
+
 @router.get("/overview", operation_id="get_overview")
 def get_overview(service: QueryDep) -> LibraryOverview:
-    """Shards, releases, sizes, workers and faults."""
+    """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded answers."""
     return overview(service.degraded())
 
 

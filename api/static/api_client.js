@@ -13,6 +13,14 @@ export async function api(path, options) {
   return readBody(await request(path, options));
 }
 
+/** Read a page of a list whose next page is in the header Link: its entries, and the cursor of the next page or null. */
+export async function readPage(path) {
+  const response = await request(path);
+  const link = /<\?([^>]*)>;\s*rel="next"/.exec(response.headers.get("Link") ?? "");
+  const next = link && new URLSearchParams(link[1]).get("cursor");
+  return { entries: await readBody(response), next };
+}
+
 /**
  * Read a resource that has an entity tag.
  *

@@ -1,4 +1,5 @@
-// Colors of domains, and their drawing as layers. The order in which domains were added decides their colors.
+// Colors of domains, and their drawing as layers. The first domains have colors, in the order in which they were added;
+// all others share a neutral tone, because a repeated color would name two domains.
 
 import { drawing, el } from "./dom.js";
 import { count, timeAgo } from "./formatting.js";
@@ -12,10 +13,10 @@ const WAVES = [
 ];
 const domains = [];
 
-/** Number of a domain's color, 1 to 8. */
+/** Number of a domain's color, 1 to 8; 0 is the neutral tone. */
 export function colorNumber(name) {
-  if (!domains.includes(name)) domains.push(name);
-  return (domains.indexOf(name) % COLORS) + 1;
+  if (!domains.includes(name) && domains.length < COLORS) domains.push(name);
+  return domains.indexOf(name) + 1;
 }
 
 export function dot(name) {
@@ -26,11 +27,11 @@ export function badge(name) {
   return el("span", { className: "badge", title: name }, dot(name), el("span", { textContent: name }));
 }
 
-/** Fill an element with a thin bar of shares. Parts: [{name, share}]. */
+/** Fill an element with a thin bar of shares. Parts: [{name, share, tone}], where the tone may be left out. */
 export function stackBar(node, label, parts) {
   node.replaceChildren(
-    ...parts.map(({ name, share }) => {
-      const part = el("span", { "data-tone": colorNumber(name), title: name });
+    ...parts.map(({ name, share, tone }) => {
+      const part = el("span", { "data-tone": tone ?? colorNumber(name), title: name });
       part.style.flexGrow = share;
       return part;
     }),

@@ -2,7 +2,7 @@
 
 import "./search_shortcut.js";
 import { setUpAddDomainForm } from "./add_domain_form.js";
-import { api, readIfChanged } from "./api_client.js";
+import { readIfChanged } from "./api_client.js";
 import { $, setText } from "./dom.js";
 import { colorNumber } from "./domain_layers.js";
 import { watchHealth } from "./health_indicator.js";
@@ -10,53 +10,78 @@ import { drawSummary } from "./library_summary.js";
 import { drawCurves } from "./recall_curves.js";
 import { drawMap, fittingBins, mapNote, setUpMap } from "./recall_map.js";
 import { drawMeasures, drawTable } from "./recall_matrix.js";
-import { drawStorage } from "./storage_tables.js";
+import { drawStorageNotes, refreshStorage } from "./storage_tables.js";
 import { refreshSyncs } from "./sync_list.js";
-import { drawTasks } from "./task_list.js";
-import { isFinishedAppend } from "./task_states.js";
+import { drawTasks, refreshTasks, setUpTasks, updateTimes } from "./task_list.js";
 
 const REFRESH_MILLISECONDS = 4000;
+const TIMES_MILLISECONDS = 60_000;
+const MAX_KNOWN = 20; // windows of the map that are shown again without a transfer
 const view = { gallery: "local", videos: "held", mode: null, window: null };
-const versions = new Map(); // path of a resource → its newest body and entity tag
+const known = new Map(); // path of a resource → its newest body and entity tag
+const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the parts of the page
 let drawnMap = null;
+let drawnStatus = null;
 
 setUp();
 watchHealth();
 await refreshIfVisible();
 setInterval(refreshIfVisible, REFRESH_MILLISECONDS);
+setInterval(refreshTimes, TIMES_MILLISECONDS);
 
 function setUp() {
-  for (const group of document.querySelectorAll(".segmented")) {
+  for (const group of document.querySelectorAll("#memory .segmented")) {
     group.addEventListener("click", (event) => select(group, event.target.closest("button")));
   }
   $("as-table").addEventListener("click", toggleTable);
   document.addEventListener("visibilitychange", refreshIfVisible);
-  setUpMap(zoom, () => refresh().catch(showUnreachable));
+  setUpMap(zoom, redrawMap);
+  setUpTasks(refresh, showUnreachable);
   setUpAddDomainForm(refresh);
 }
 
 async function refreshIfVisible() {
-  if (document.hidden) return;
-  await refresh().catch(showUnreachable);
-  await refreshSyncs().catch(() => {}); // the summary shows that the server is unreachable
+  if (!document.hidden) await refresh().catch(showUnreachable);
 }
 
+function refreshTimes() {
+  if (document.hidden) return;
+  updateTimes();
+  if (!$("syncs-section").hidden) refreshSyncs().catch(showUnreachable); // times of the next runs
+}
+
+/** Read the state of the library, and the parts of it that have changed. */
 async function refresh() {
-  const [allTasks, map, overview] = await Promise.all([api("/tasks"), read(mapPath()), read("/overview")]);
-  const tasks = allTasks.filter((task) => !isFinishedAppend(task));
-  assignColors(tasks);
-  drawTasks(tasks, refresh);
-  drawSummary(tasks, map, overview, { refresh, add: () => $("add").click() });
-  drawStorage(overview);
-  drawMemory(map);
+  const status = await read("/library");
+  for (const { task } of status.first_domains) colorNumber(task);
+  const { versions } = status;
+  const readers = {
+    tasks: refreshTasks,
+    measures: refreshMap,
+    storage: refreshStorage,
+    syncs: refreshSyncs,
+  };
+  const changed = Object.keys(readers).filter((part) => shown[part] !== versions[part]);
+  if (status === drawnStatus && !changed.length) return;
+  drawTasks(status, refresh);
+  drawStorageNotes(status);
+  await Promise.all(
+    changed.map(async (part) => {
+      await readers[part]();
+      shown[part] = versions[part];
+    }),
+  );
+  drawSummary(status, drawnMap, { refresh, add: () => $("add").click() });
+  drawnStatus = status;
 }
 
 /** Read a resource; an unchanged one is not transferred again. */
 async function read(path) {
-  const known = versions.get(path);
-  const changed = await readIfChanged(path, known?.tag);
-  if (changed) versions.set(path, changed);
-  return (changed ?? known).body;
+  const earlier = known.get(path);
+  const changed = await readIfChanged(path, earlier?.tag);
+  if (known.size > MAX_KNOWN) known.clear();
+  if (changed) known.set(path, changed);
+  return (changed ?? earlier).body;
 }
 
 function mapPath() {
@@ -67,11 +92,6 @@ function mapPath() {
     ...view.window,
   });
   return `/forgetting/map?${parameters}`;
-}
-
-function assignColors(tasks) {
-  const order = (task) => task.learned_order ?? Number.MAX_SAFE_INTEGER;
-  for (const task of [...tasks].sort((a, b) => order(a) - order(b))) colorNumber(task.name);
 }
 
 function drawMemory(map) {
@@ -105,14 +125,14 @@ async function zoom(window) {
   await redrawMap();
 }
 
-async function redrawMap() {
+function redrawMap() {
+  return refreshMap().catch(showUnreachable);
+}
+
+async function refreshMap() {
   const path = mapPath();
-  try {
-    const map = await read(path);
-    if (path === mapPath()) drawMemory(map); // a later selection may have been answered first
-  } catch (error) {
-    showUnreachable(error);
-  }
+  const map = await read(path);
+  if (path === mapPath()) drawMemory(map); // a later selection may have been answered first
 }
 
 function toggleTable() {
@@ -124,6 +144,7 @@ function toggleTable() {
 }
 
 function showUnreachable(error) {
+  drawnStatus = null; // the next answer is drawn even if it is unchanged
   $("healthy").textContent = "No answer";
   $("healthy").className = "big bad";
   $("healthy-note").textContent = error.message;

@@ -4,17 +4,16 @@ import { api } from "./api_client.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, duration, lossRating, percent, points } from "./formatting.js";
-import { isFinal, isSearchable } from "./task_states.js";
 
 const NO_LOSS = 0.0005;
 const SIMILAR_DOMAINS_LOSS = 0.15;
 let shownAdvice = "";
 
-export function drawSummary(tasks, measures, overview, actions) {
-  drawLearned(tasks, measures, overview);
+export function drawSummary(overview, measures, actions) {
+  drawLearned(measures, overview);
   drawForgotten(measures);
   const faults = drawHealth(overview);
-  const advice = findAdvice(tasks, measures, overview, faults, actions);
+  const advice = findAdvice(measures, overview, faults, actions);
   setText($("advice"), advice.text);
   // The button is replaced only when the advice changes, so that it keeps the keyboard focus.
   if (advice.text !== shownAdvice) {
@@ -23,18 +22,19 @@ export function drawSummary(tasks, measures, overview, actions) {
   shownAdvice = advice.text;
 }
 
-function drawLearned(tasks, measures, overview) {
-  const searchable = tasks.filter(isSearchable);
-  const shards = overview.shards.filter((shard) => shard.count > shard.deleted);
-  setText($("learned"), count(searchable.length, "domain"));
-  $("learned-bar").hidden = !shards.length;
-  const parts = shards.map((shard) => ({ name: shard.task, share: shard.count - shard.deleted }));
+function drawLearned(measures, overview) {
+  setText($("learned"), count(overview.domains, "domain"));
+  $("learned-bar").hidden = !overview.vectors;
+  const parts = overview.first_domains.map(({ task, vectors }) => ({ name: task, share: vectors }));
+  const others = overview.vectors - parts.reduce((sum, part) => sum + part.share, 0);
+  if (others > 0)
+    parts.push({ name: `${overview.domains - parts.length} other domains`, share: others, tone: 0 });
   stackBar($("learned-bar"), "Vectors by domain", parts);
-  setText($("learned-note"), learnedNote(searchable, measures, overview));
+  setText($("learned-note"), learnedNote(measures, overview));
 }
 
-function learnedNote(searchable, measures, overview) {
-  if (!searchable.length) return "Nothing yet.";
+function learnedNote(measures, overview) {
+  if (!overview.domains) return "Nothing yet.";
   const note = `${count(overview.searchable, "video")} can be searched.`;
   const recall = measures.newest_recall_local;
   if (recall == null) return note;
@@ -79,10 +79,10 @@ function drawHealth(overview) {
 }
 
 /** The most important next step, with a button if the page can do it. */
-function findAdvice(tasks, measures, overview, faults, actions) {
+function findAdvice(measures, overview, faults, actions) {
   return (
     adviseOnFaults(overview) ??
-    adviseOnTasks(tasks, overview, actions) ??
+    adviseOnTasks(overview, actions) ??
     adviseOnSimilarDomains(measures) ?? { text: faults[0] || "Nothing. Everything is in order." }
   );
 }
@@ -100,8 +100,8 @@ function adviseOnFaults(overview) {
   return null;
 }
 
-function adviseOnTasks(tasks, overview, { refresh, add }) {
-  const failed = tasks.find((task) => task.state === "failed");
+function adviseOnTasks(overview, { refresh, add }) {
+  const { failed } = overview;
   if (failed) {
     const retry = () =>
       api(`/tasks/${encodeURIComponent(failed.id)}/retry`, { method: "POST" }).then(refresh, refresh);
@@ -110,9 +110,9 @@ function adviseOnTasks(tasks, overview, { refresh, add }) {
       action: button("Retry", retry, { className: "primary" }),
     };
   }
-  const active = tasks.find((task) => !isFinal(task));
+  const [active] = overview.active;
   if (active) return { text: activeTaskAdvice(active, overview) };
-  if (tasks.length) return null;
+  if (Object.values(overview.tasks).some((number) => number > 0)) return null;
   return {
     text: "Add your first domain of videos.",
     action: button("Add videos", add, { className: "primary" }),

@@ -1,27 +1,41 @@
-// Tables of shards and releases.
+// Tables of shards and releases, in pages, newest first.
 
+import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { bytes, count, percent, shortId, timeAgo } from "./formatting.js";
+import { PagedList } from "./paged_list.js";
 
-let drawnState = "";
+const PAGE = 10; // rows
 
-export function drawStorage(overview) {
-  $("store").hidden = !overview.shards.length && !overview.releases.length;
-  // The minute is part of the state, because the tables show relative times.
-  const state = JSON.stringify([overview.shards, overview.releases, new Date().getMinutes()]);
-  if (state === drawnState) return;
-  drawnState = state;
-  const vectors = count(overview.vectors, "vector");
+const listOf = (path, key, drawRow) =>
+  new PagedList({
+    label: key,
+    read: async (cursor) => {
+      const parameters = new URLSearchParams({ limit: PAGE, sort: "-created", ...(cursor && { cursor }) });
+      const page = await api(`${path}?${parameters}`);
+      return { entries: page[key], next: page.next_cursor };
+    },
+    draw: (entries) => $(key).tBodies[0].replaceChildren(...entries.map(drawRow)),
+    onError: (error) => setText($(`${key}-note`), error.message),
+  });
+
+const shards = listOf("/shards", "shards", shardRow);
+const releases = listOf("/releases", "releases", releaseRow);
+$("shards").parentElement.after(shards.node);
+$("releases").parentElement.after(releases.node);
+
+export function drawStorageNotes(status) {
+  $("store").hidden = !status.shard_count && !status.release_count;
+  const vectors = `${count(status.shard_count, "shard")}, ${count(status.vectors, "vector")}`;
   setText(
     $("shards-note"),
-    `${vectors}, ${bytes(overview.bytes_shards)}; published shards are never rewritten`,
+    `${vectors}, ${bytes(status.bytes_shards)}; published shards are never rewritten`,
   );
-  const releases = count(overview.releases.length, "release");
-  setText($("releases-note"), `${releases}, ${bytes(overview.bytes_releases)}`);
-  $("shards").tBodies[0].replaceChildren(...overview.shards.map(shardRow));
-  $("releases").tBodies[0].replaceChildren(...[...overview.releases].reverse().map(releaseRow));
+  setText($("releases-note"), `${count(status.release_count, "release")}, ${bytes(status.bytes_releases)}`);
 }
+
+export const refreshStorage = () => Promise.all([shards.refresh(), releases.refresh()]);
 
 function shardRow(shard) {
   const fault = shard.degraded ? el("div", { className: "wrong", textContent: shard.degraded }) : null;

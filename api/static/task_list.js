@@ -1,34 +1,121 @@
 // The list of tasks. Rows are updated in place, so that focus and opened details survive a refresh.
 
-import { api } from "./api_client.js";
+import { api, readPage } from "./api_client.js";
 import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { count, duration, timeAgo } from "./formatting.js";
 import { domainLink } from "./page_links.js";
+import { PagedList } from "./paged_list.js";
 import { isFinal, isSearchable } from "./task_states.js";
 
 const STAGES = ["probing", "training", "indexing", "evaluating"];
 const MAX_STREAMS = 2; // browsers open six connections per server; other tasks are polled with the page
-const MAX_REJECTED = 200; // shown entries
+const MAX_REJECTED = 100; // shown entries
+const PAGE = 10; // rows
+const MIN_FILTERED = 9; // learned domains from which the list can be searched
+const TYPING_MILLISECONDS = 200;
+const LISTS = {
+  all: { states: ["ready", "failed", "cancelled"], parameters: { kind: "domain", sort: "-position" } },
+  active: { states: ["queued", ...STAGES], parameters: { sort: "position" } },
+  ready: { states: ["ready"], parameters: { kind: "domain", sort: "-learned" } },
+  failed: { states: ["failed", "cancelled"], parameters: { sort: "-position" } },
+};
 const SMALL_DOMAIN = 10; // training videos, as in the learning job
 const EVENT_DELAY_MILLISECONDS = 250;
 const rows = new Map();
 const streams = new Map(); // ids of watched tasks, with functions that end the watch
+const view = { text: "", state: "all" };
+let active = []; // the first unfinished tasks
+let listed = []; // tasks of the shown page
+let pages = null;
+let typing = null;
 
-export function drawTasks(tasks, refresh) {
-  const active = tasks.filter((task) => !isFinal(task));
-  const ordered = [...active, ...tasks.filter(isFinal).reverse()];
-  $("tasks-empty").hidden = tasks.length > 0;
+/**
+ * Prepare the search field, the filter of states and the pages.
+ *
+ * @param refresh function that reads the state of the library again
+ * @param onError function that shows an error
+ */
+export function setUpTasks(refresh, onError) {
+  pages = new PagedList({
+    label: "domains",
+    read: (cursor) => readPage(`/tasks?${listParameters(cursor)}`),
+    draw: (tasks) => {
+      listed = tasks;
+      drawRows(refresh);
+    },
+    onError,
+  });
+  $("tasks").parentElement.after(pages.node);
+  $("tasks-filter").addEventListener("submit", (event) => event.preventDefault());
+  $("tasks-text").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => filter({ text: $("tasks-text").value.trim() }), TYPING_MILLISECONDS);
+  });
+  $("tasks-filter").addEventListener("click", ({ target }) => {
+    const pressed = target.closest("[data-state]");
+    if (!pressed) return;
+    for (const other of pressed.parentElement.children) {
+      other.setAttribute("aria-pressed", String(other === pressed));
+    }
+    filter({ state: pressed.dataset.state });
+  });
+}
+
+function filter(change) {
+  Object.assign(view, change);
+  return pages.restart();
+}
+
+/** Read the shown page of the list again. */
+export const refreshTasks = () => pages.refresh();
+
+/** Show the unfinished tasks and the numbers of the state of the library. */
+export function drawTasks(status, refresh) {
+  active = status.active;
+  const hasTasks = Object.values(status.tasks).some((number) => number > 0);
+  $("tasks-empty").hidden = hasTasks;
+  $("tasks-filter").hidden = status.release_count < MIN_FILTERED && !isFiltered();
   setText($("curl"), curlExample());
-  setText($("tasks-note"), tasks.length ? summary(tasks, active) : "");
-  for (const task of tasks) {
+  setText($("tasks-note"), hasTasks ? summary(status) : "");
+  drawRows(refresh);
+  const streamed = active.filter((task) => task.state !== "queued" || task === active[0]);
+  for (const task of streamed.slice(0, MAX_STREAMS)) watchEvents(task.id, refresh);
+}
+
+/** Update the texts that contain relative times. */
+export function updateTimes() {
+  for (const row of rows.values()) row.update(row.task);
+}
+
+const isFiltered = () => view.text !== "" || view.state !== "all";
+
+/** Parameters of the shown list. Without a filter, unfinished tasks come from the state of the library. */
+function listParameters(cursor) {
+  const parameters = new URLSearchParams({ limit: PAGE, ...LISTS[view.state].parameters });
+  const states = view.state === "all" && view.text ? [] : LISTS[view.state].states;
+  for (const state of states) parameters.append("state", state);
+  if (view.text) parameters.set("text", view.text);
+  if (cursor) parameters.set("cursor", cursor);
+  return parameters;
+}
+
+function drawRows(refresh) {
+  const current = new Map(active.map((task) => [task.id, task]));
+  const known = new Set(listed.map((task) => task.id));
+  const isFirst = !isFiltered() && pages.isFirst;
+  const first = isFirst ? active.filter((task) => !known.has(task.id)) : [];
+  const shown = [...first, ...listed].map((task) => current.get(task.id) ?? task);
+  for (const task of shown) {
     if (!rows.has(task.id)) rows.set(task.id, new TaskRow(task, refresh));
     rows.get(task.id).update(task);
     if (isFinal(task)) streams.get(task.id)?.(); // a final task can be deleted, and a request for it would then fail
   }
-  placeRows(ordered.map((task) => rows.get(task.id).node));
-  const streamed = active.filter((task) => task.state !== "queued" || task === active[0]);
-  for (const task of streamed.slice(0, MAX_STREAMS)) watchEvents(task.id, refresh);
+  placeRows(shown.map((task) => rows.get(task.id).node));
+  const ids = new Set(shown.map((task) => task.id));
+  for (const id of rows.keys()) if (!ids.has(id)) rows.delete(id);
+  $("tasks-none").hidden = shown.length > 0 || !isFiltered();
+  setText($("tasks-none"), view.text ? `No domain matches “${view.text}”.` : "No domain is in this state.");
 }
 
 function curlExample() {
@@ -39,9 +126,15 @@ function curlExample() {
   );
 }
 
-function summary(tasks, active) {
-  const learned = `${tasks.filter(isSearchable).length} learned`;
-  return active.length ? `${learned}, ${active.length} in progress` : learned;
+function summary({ domains, tasks }) {
+  const numberOf = (states) => states.reduce((sum, state) => sum + tasks[state], 0);
+  const [unfinished, failed] = [numberOf(LISTS.active.states), tasks.failed];
+  const parts = [
+    `${domains} learned`,
+    unfinished && `${unfinished} in progress`,
+    failed && `${failed} failed`,
+  ];
+  return parts.filter(Boolean).join(", ");
 }
 
 /** Replace the rows only if their order has changed. */
@@ -119,6 +212,7 @@ class TaskRow {
     this.rejectedSummary = el("summary");
     this.rejectedList = el("ul", { className: "rejects" });
     this.rejected = el("details", { hidden: true }, this.rejectedSummary, this.rejectedList);
+    this.rejected.addEventListener("toggle", () => this.rejected.open && this.readRejected());
   }
 
   createButtons({ name }) {
@@ -172,11 +266,18 @@ class TaskRow {
     setOptionalText(this.facts, isActive ? activeFacts(task) : finalFacts(task));
     setOptionalText(this.error, task.error);
     setOptionalText(this.hint, task.error_hint);
-    this.rejected.hidden = !task.rejected.length;
-    setText(this.rejectedSummary, `${count(task.rejected.length, "video")} rejected`);
-    const shown = task.rejected.slice(0, MAX_REJECTED);
-    if (this.rejectedList.children.length === shown.length) return;
-    const items = shown.map(({ uri, reason }) =>
+    const rejected = Math.max(task.counts.rejected, task.rejected.length);
+    this.rejected.hidden = !rejected;
+    setText(this.rejectedSummary, `${count(rejected, "video")} rejected`);
+    if (this.rejected.open && this.rejectedList.children.length < Math.min(rejected, MAX_REJECTED)) {
+      this.readRejected();
+    }
+  }
+
+  async readRejected() {
+    const path = `/tasks/${encodeURIComponent(this.task.id)}/rejected?limit=${MAX_REJECTED}`;
+    const { rejected } = await api(path).catch(() => ({ rejected: [] }));
+    const items = rejected.map(({ uri, reason }) =>
       el("li", {}, el("code", { textContent: uri }), ` ${reason}`),
     );
     this.rejectedList.replaceChildren(...items);

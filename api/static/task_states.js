@@ -6,6 +6,3 @@ export const isFinal = (task) => FINAL_STATES.includes(task.state);
 
 /** Whether a task is learned and has videos that are not deleted. */
 export const isSearchable = (task) => task.state === "ready" && !task.into && task.counts.accepted > 0;
-
-/** Whether a task is an append whose videos belong to its domain already. */
-export const isFinishedAppend = (task) => task.into != null && task.state === "ready";

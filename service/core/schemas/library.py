@@ -8,17 +8,22 @@ from typing import Literal
 from pydantic import Field
 
 from service.core.schemas.model_types import Gallery, Matrix, ResponseModel, State
+from service.core.schemas.tasks import TaskDetails
 from service.core.settings import QueryMode
 
 __all__ = [
     "DomainRecall",
+    "DomainVectors",
     "LibraryOverview",
+    "LibraryStatus",
+    "LibraryVersions",
     "RecallBin",
     "RecallFigures",
     "RecallMap",
     "RecallMatrix",
     "ReleasePage",
     "ReleaseSummary",
+    "ShardPage",
     "ShardSummary",
     "WorkerLease",
 ]
@@ -141,6 +146,13 @@ class ShardSummary(ResponseModel):
     degraded: str | None = None
 
 
+class ShardPage(ResponseModel):
+    """A page of shards."""
+
+    shards: list[ShardSummary]
+    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
 class ReleaseSummary(ResponseModel):
     """A release. ``task`` is the name of its task."""
 
@@ -177,20 +189,53 @@ class WorkerLease(ResponseModel):
     expires_at: datetime
 
 
-class LibraryOverview(ResponseModel):
-    """Overview of the library."""
+class LibraryVersions(ResponseModel):
+    """Versions of the parts of the library: a version changes with its part."""
+
+    tasks: str = Field(description="Rows of `/tasks`, without the progress of unfinished tasks.")
+    measures: str = Field(description="`/forgetting` and `/forgetting/map`.")
+    storage: str = Field(description="`/shards` and `/releases`.")
+    syncs: str = Field(description="`/syncs`.")
+
+
+class DomainVectors(ResponseModel):
+    """Number of vectors of a domain that are not deleted. ``task`` is its name."""
+
+    task_id: str
+    task: str
+    vectors: int
+
+
+class LibraryStatus(ResponseModel):
+    """State of the library, with a bounded size for any number of domains."""
 
     release: str | None
     generation: int
     tasks: dict[State, int]
+    domains: int = Field(description="Number of learned domains with videos.")
+    first_domains: list[DomainVectors] = Field(
+        description="The first 8 domains with vectors in the order of learning."
+    )
+    active: list[TaskDetails] = Field(
+        description="The first 10 unfinished tasks in the order of the queue, without rejected videos."
+    )
+    failed: TaskDetails | None = Field(description="The first failed task, without rejected videos.")
     videos: int
     searchable: int = Field(description="Number of searchable videos.")
     vectors: int = Field(description="Number of vectors of searchable videos and their moments.")
-    shards: list[ShardSummary]
-    releases: list[ReleaseSummary]
+    shard_count: int
+    release_count: int
     bytes_shards: int
     bytes_releases: int
     workers: list[WorkerLease]
     degraded: dict[str, str]
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
+    versions: LibraryVersions
+
+
+class LibraryOverview(LibraryStatus):
+    """State of the library with all shards and releases."""
+
+    shards: list[ShardSummary]
+    releases: list[ReleaseSummary]

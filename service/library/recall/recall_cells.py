@@ -154,6 +154,12 @@ def _lower(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.where(above, np.nan if values.dtype.kind == "f" else 0, values)
 
 
+def read_learned_tasks(session: Session) -> tuple[tuple[LearnedTask, ...], str]:
+    """Read the learned tasks in learned order, and the identifier of the state of the recall matrix."""
+    state = _read_state(session)
+    return state.tasks, state.version
+
+
 def read_measures_version() -> str:
     """Read the identifier of the state of the recall matrix: its cells, and names and splits of the domains.
 
@@ -212,7 +218,7 @@ def _read_state(session: Session) -> _State:
         .order_by(Task.learned_order)
     )
     tasks = tuple(
-        LearnedTask(order, id_, name, release or "", held_out, finished_at, counts.get("accepted") != 0)
+        LearnedTask(order, id_, name, release or "", held_out, finished_at, bool(counts.get("accepted")))
         for order, id_, name, release, held_out, finished_at, counts in rows
     )
     return _State(tasks, session.scalar(select(func.max(Recall.id))) or 0)

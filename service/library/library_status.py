@@ -1,0 +1,241 @@
+"""State of the library in an answer of bounded size, which pages poll, and versions of its parts.
+
+A version changes with its part, so that a page reads the lists of tasks, measures and shards only after a change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cachetools import LRUCache
+from sqlalchemy import Text, case, cast, func, or_, select
+from sqlalchemy.orm import Session
+
+from index.errors import ShardStoreError
+from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
+from service.catalog.database import now, session_scope
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
+from service.core.schemas import DomainVectors, LibraryStatus, LibraryVersions, TaskDetails, WorkerLease
+from service.core.settings import settings
+from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
+from service.tasks import broker
+from service.tasks.task_details import task_details
+
+__all__ = ["MAX_ACTIVE", "MAX_FIRST_DOMAINS", "library_status", "published_manifest", "shard_faults"]
+
+MAX_ACTIVE = 10
+MAX_FIRST_DOMAINS = 8  # the number of colors of the pages
+
+_lock = threading.Lock()
+_manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
+_video_counts: LRUCache[tuple[str, str], tuple[int, int]] = LRUCache(4)
+
+
+def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
+    """Return counts, sizes, unfinished tasks, active workers and faults.
+
+    Args:
+        degraded: Reasons by task id from the search snapshot of this process. Differences between the manifest and the
+            catalog are added.
+
+    Raises:
+        Unavailable: the catalog is unreachable.
+    """
+    manifest, errors = published_manifest()
+    with session_scope() as session:
+        at = now(session)
+        by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
+        learned, measures = read_learned_tasks(session)
+        tasks = _tasks_version(session)
+        videos, searchable = _count_videos(session, tasks)
+        # Labeled, because a row has a method `count`.
+        shards = session.execute(
+            select(Shard.id, Shard.task_id, Shard.count.label("stored"), Shard.bytes)
+        ).all()
+        releases, release_bytes = session.execute(select(func.count(), func.sum(Release.bytes))).one()
+        leases = session.scalars(
+            select(Task)
+            .where(Task.state.in_(ACTIVE_STATES), Task.lease_owner.is_not(None), Task.lease_expires_at >= at)
+            .order_by(Task.position)
+        ).all()
+        active, failed = _unfinished(session)
+        syncs = _syncs_version(session)
+        reasons = shard_faults(shards, manifest, errors) | dict(degraded or {})
+        names = _names(session, reasons)
+    vectors = {shard.task_id: shard.stored - manifest.deleted_count(shard.task_id) for shard in shards}
+    with_videos = [task for task in learned if task.has_videos]
+    return LibraryStatus(
+        release=manifest.release,
+        generation=manifest.generation,
+        tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
+        domains=len(with_videos),
+        first_domains=_first_domains(with_videos, vectors),
+        active=active,
+        failed=failed,
+        videos=videos,
+        searchable=searchable,
+        vectors=sum(vectors.values()),
+        shard_count=len(shards),
+        release_count=releases,
+        bytes_shards=sum(shard.bytes for shard in shards),
+        bytes_releases=release_bytes or 0,
+        workers=[
+            WorkerLease(
+                task_id=task.id,
+                task=task.name,
+                state=task.state,  # type: ignore[arg-type]
+                owner=task.lease_owner or "",
+                expires_at=task.lease_expires_at or at,
+            )
+            for task in leases
+        ],
+        degraded={names.get(task_id, task_id): reason for task_id, reason in reasons.items()},
+        database="ok",
+        broker="ok" if broker.is_reachable() else "The broker does not answer; tasks wait until it does.",
+        versions=LibraryVersions(
+            tasks=tasks,
+            measures=measures,
+            storage=_digest([*map(tuple, shards), manifest.generation, *sorted(reasons.items())]),
+            syncs=syncs,
+        ),
+    )
+
+
+def published_manifest() -> tuple[Manifest, dict[str, str]]:
+    """Return the manifest of the index, and the error of an unreadable one; a replaced file is read again."""
+    folder = settings().index_dir
+    if not folder.exists():
+        return Manifest.empty(), {}
+    try:
+        stat = (folder / "manifest.json").stat()
+        signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except FileNotFoundError:
+        signature = (0, 0, 0)
+    with _lock:
+        known = _manifests.get(str(folder))
+    if known is not None and known[0] == signature:
+        return known[1], {}
+    try:
+        manifest = ShardStore(folder).manifest()
+    except ShardStoreError as error:
+        return Manifest.empty(), {"index": str(error)}
+    with _lock:
+        _manifests[str(folder)] = signature, manifest
+    return manifest, {}
+
+
+def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:
+    """Return errors of the manifest, and by task id the shards of the catalog that it does not name.
+
+    Args:
+        shards: Rows with ``id`` and ``task_id``.
+        manifest: The manifest of the index.
+        errors: The error of an unreadable manifest; its shards are not compared.
+    """
+    missing = {
+        shard.task_id: "The manifest of the index does not name this shard."
+        for shard in shards
+        if not errors
+        and (shard.task_id not in manifest.shards or manifest.shards[shard.task_id].id != shard.id)
+    }
+    return dict(errors) | missing
+
+
+def _tasks_version(session: Session) -> str:
+    """Digest of the rows of the task list: all columns that it shows, except the progress of unfinished tasks."""
+    outcome = case((Task.state.in_(FINAL_STATES), cast(Task.progress, Text)), else_="")
+    rows = session.execute(
+        select(
+            Task.id,
+            Task.name,
+            Task.state,
+            Task.position,
+            Task.learned_order,
+            Task.cancel_requested,
+            Task.error,
+            Task.error_hint,
+            Task.held_out,
+            Task.finished_at,
+            cast(Task.counts, Text),
+            outcome,
+        )
+        # A finished append has changed the counts of its domain.
+        .where(or_(Task.target_id.is_(None), Task.state != "ready"))
+        .order_by(Task.position)
+    )
+    return _digest(map(tuple, rows))
+
+
+def _syncs_version(session: Session) -> str:
+    rows = session.execute(
+        select(
+            Sync.id,
+            Sync.name,
+            Sync.source,
+            Sync.every_seconds,
+            Sync.next_run_at,
+            Sync.lease_expires_at.is_not(None),
+            Sync.finished_at,
+            Sync.error,
+            cast(Sync.counts, Text),
+        ).order_by(Sync.id)
+    )
+    return _digest(map(tuple, rows))
+
+
+def _digest(rows: Iterable[object]) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for row in rows:
+        digest.update(repr(row).encode())
+    return digest.hexdigest()
+
+
+def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
+    """Numbers of all videos and of searchable ones; a library of millions is counted only after a change."""
+    key = settings().database_url, tasks_version
+    with _lock:
+        known = _video_counts.get(key)
+    if known is not None:
+        return known
+    published = select(Shard.task_id)
+    counts = (
+        session.scalar(select(func.count()).select_from(Video)) or 0,
+        session.scalar(select(func.count()).where(Video.status == "accepted", Video.task_id.in_(published)))
+        or 0,
+    )
+    with _lock:
+        _video_counts[key] = counts
+    return counts
+
+
+def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:
+    """The next unfinished tasks in the order of the queue, and the first failed task. Their lists of rejected videos
+    are left out; they have a route of their own."""
+    active = session.scalars(
+        select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(MAX_ACTIVE)
+    ).all()
+    failed = session.scalars(
+        select(Task).where(Task.state == "failed").order_by(Task.position).limit(1)
+    ).all()
+    details = [task.model_copy(update={"rejected": []}) for task in task_details(session, [*active, *failed])]
+    return details[: len(active)], details[-1] if failed else None
+
+
+def _names(session: Session, task_ids: Iterable[str]) -> dict[str, str]:
+    wanted = set(task_ids)
+    if not wanted:
+        return {}
+    rows = session.execute(select(Task.id, Task.name)).all()
+    return {task_id: name for task_id, name in rows if task_id in wanted}
+
+
+def _first_domains(tasks: Sequence[LearnedTask], vectors: Mapping[str, int]) -> list[DomainVectors]:
+    return [
+        DomainVectors(task_id=task.id, task=task.name, vectors=vectors[task.id])
+        for task in tasks
+        if vectors.get(task.id)
+    ][:MAX_FIRST_DOMAINS]

@@ -1,0 +1,249 @@
+"""The library page of a library with many domains: map, zoom, search, pages, and polling of changes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from benchmarks.dashboard.library_filling import fill_library
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.core.settings import Settings
+from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+DOMAINS = 60
+CELLS = "#heat [data-cell]"
+
+
+@pytest.fixture(scope="module")
+def large(configured: Settings, client: TestClient) -> Iterator[str]:
+    """URL of a library of 60 measured domains, whose index is missing."""
+    fill_library(DOMAINS)
+    shutil.rmtree(configured.index_dir)
+    with serve(client.app) as url:
+        yield f"{url}/admin"
+
+
+@pytest.fixture(autouse=True)
+def no_console_errors(browser: WebDriver) -> Iterator[None]:
+    """Fail a test if the page logs an error; the missing index makes ``/readyz`` answer 503."""
+    browser.get_log("browser")
+    yield
+    logged = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not [entry for entry in logged if "/readyz" not in entry["message"]]
+
+
+@pytest.fixture
+def page(browser: WebDriver, large: str) -> WebDriver:
+    """The loaded library page."""
+    browser.get(large)
+    wait_for(browser, CELLS, 100)
+    return browser
+
+
+def _cells(browser: WebDriver) -> int:
+    return len(browser.find_elements(By.CSS_SELECTOR, CELLS))
+
+
+def _click_cell(browser: WebDriver, cell: str) -> None:
+    node = browser.find_element(By.CSS_SELECTOR, f"#heat [data-cell='{cell}']")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
+    webdriver.ActionChains(browser).move_to_element(node).click().perform()
+
+
+def test_matrix_is_binned_and_a_click_zooms_to_its_cells(page: WebDriver, client: TestClient) -> None:
+    assert _cells(page) == 30 * 31 / 2, "bins of two releases and domains"
+    assert "weighed by queries" in page.find_element(By.ID, "matrix-note").text
+    _click_cell(page, "10-3")
+    wait_until(page, lambda b: _cells(b) == 4)
+    assert page.find_element(By.ID, "zoom-window").text == "Domains 5–6 after releases 19–20"
+    complete = client.get("/forgetting").json()
+    assert texts(page, "#heat .cells text") == [
+        f"{100 * complete['matrix_local'][i][t]:.1f}" for i in (18, 19) for t in (4, 5)
+    ]
+    page.find_element(By.ID, "as-table").click()
+    assert texts(page, "#matrix thead th")[1:] == complete["tasks"][4:6]
+    cell = page.find_element(By.CSS_SELECTOR, "[data-testid=cell-20-5]").text
+    assert cell == f"{100 * complete['matrix_local'][19][4]:.1f} %"
+    page.find_element(By.ID, "as-table").click()
+    assert texts(page, "#time-legend li") == complete["tasks"][4:6]
+    page.find_element(By.ID, "zoom-out").click()
+    wait_until(page, lambda b: _cells(b) > 100)
+    assert not page.find_element(By.ID, "zoom-trail").is_displayed()
+
+
+def test_drag_zooms_to_a_rectangle(page: WebDriver) -> None:
+    first, last = (
+        page.find_element(By.CSS_SELECTOR, f"#heat [data-cell='{cell}']") for cell in ("20-2", "25-6")
+    )
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", first)
+    webdriver.ActionChains(page).drag_and_drop(first, last).perform()
+    wait_until(page, lambda b: _cells(b) == 12 * 10)
+    assert page.find_element(By.ID, "zoom-window").text == "Domains 3–12 after releases 39–50"
+
+
+def test_keyboard_reads_and_zooms_the_map(page: WebDriver) -> None:
+    page.find_element(By.ID, "as-table").send_keys(Keys.TAB)
+    webdriver.ActionChains(page).send_keys(Keys.ARROW_UP, Keys.ARROW_RIGHT).perform()
+    tip = page.find_element(By.CSS_SELECTOR, "#heat [role=status]").text
+    assert tip.startswith("Releases 57–58 on domains 3–4")
+    assert "Mean Recall@1" in tip
+    webdriver.ActionChains(page).send_keys(Keys.ENTER).perform()
+    wait_until(page, lambda b: _cells(b) == 4)
+    assert page.switch_to.active_element.get_attribute("role") == "application", "the map keeps the focus"
+    webdriver.ActionChains(page).send_keys(Keys.ARROW_UP).perform()
+    assert "Release 57" in page.find_element(By.CSS_SELECTOR, "#heat [role=status]").text
+    webdriver.ActionChains(page).send_keys(Keys.ESCAPE).perform()
+    wait_until(page, lambda b: _cells(b) > 100)
+
+
+def test_gallery_switch_keeps_the_window(page: WebDriver) -> None:
+    _click_cell(page, "10-3")
+    wait_until(page, lambda b: _cells(b) == 4)
+    before = texts(page, "#heat .cells text")
+    page.execute_script("document.querySelector('[data-gallery=global]').click()")
+    wait_until(page, lambda b: texts(b, "#heat .cells text") != before)
+    assert _cells(page) == 4
+
+
+def test_domains_are_searched_and_paged(page: WebDriver, client: TestClient) -> None:
+    names = [task["name"] for task in reversed(client.get("/tasks").json())]
+    assert texts(page, "#tasks .name") == names[:10]
+    pager = page.find_element(By.CSS_SELECTOR, "[aria-label='Pages of domains']")
+    following = pager.find_element(By.XPATH, ".//button[.='Next']")
+    page.execute_script("arguments[0].click()", following)
+    wait_until(page, lambda b: texts(b, "#tasks .name") == names[10:20])
+    assert "Page 2" in pager.text
+    page.execute_script("arguments[0].click()", pager.find_element(By.XPATH, ".//button[.='Previous']"))
+    wait_until(page, lambda b: texts(b, "#tasks .name") == names[:10])
+    search = page.find_element(By.ID, "tasks-text")
+    search.send_keys("POTTERY")
+    wanted = [name for name in names if name.startswith("pottery")]
+    wait_until(page, lambda b: texts(b, "#tasks .name") == wanted)
+    assert not pager.is_displayed()
+    search.send_keys(" %_")
+    wait_until(page, lambda b: "No domain matches" in b.find_element(By.ID, "tasks-none").text)
+    search.send_keys(Keys.CONTROL, "a")
+    search.send_keys(Keys.BACKSPACE)
+    wait_until(page, lambda b: texts(b, "#tasks .name") == names[:10])
+    page.execute_script("document.querySelector('[data-state=failed]').click()")
+    wait_until(page, lambda b: b.find_element(By.ID, "tasks-none").text == "No domain is in this state.")
+
+
+def test_shards_and_releases_are_paged(page: WebDriver) -> None:
+    wait_for(page, "#shards tbody tr", 10)
+    first = texts(page, "#releases tbody tr td:nth-child(2)")
+    pager = page.find_element(By.CSS_SELECTOR, "[aria-label='Pages of releases']")
+    page.execute_script("arguments[0].click()", pager.find_element(By.XPATH, ".//button[.='Next']"))
+    wait_until(page, lambda b: set(texts(b, "#releases tbody tr td:nth-child(2)")).isdisjoint(first))
+    assert len(texts(page, "#releases tbody tr")) == 10
+
+
+def test_unchanged_library_costs_one_small_answer(page: WebDriver) -> None:
+    requests = _requests_of_refreshes(page, 3)
+    assert {request["path"] for request in requests} == {"/library"}
+    assert {request["status"] for request in requests} == {304}
+    assert sum(request["bytes"] for request in requests) <= 400 * len(requests)
+
+
+def test_change_of_a_domain_reads_the_list_only(page: WebDriver, client: TestClient) -> None:
+    task_id = f"tsk_{DOMAINS:05d}"
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, task_id)
+        before = task.counts
+        task.counts = {**before, "accepted": 117}
+    try:
+        requests = _requests_of_refreshes(page, 1)
+        wait_until(page, lambda b: texts(b, "#tasks .count")[0] == "117 videos")
+        assert {request["path"] for request in requests} <= {"/library", "/tasks"}
+    finally:
+        with session_scope(write=True) as session:
+            session.get_one(Task, task_id).counts = before
+
+
+def test_new_measures_redraw_the_map_only(page: WebDriver) -> None:
+    hostile = "<img src=x onerror=\"document.title='taken'\">"
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, "tsk_00001")
+        before = task.name
+        task.name = hostile
+    try:
+        requests = _requests_of_refreshes(page, 1)
+        assert "/forgetting/map" in {request["path"] for request in requests}
+        assert "/shards" not in {request["path"] for request in requests}
+        _click_cell(page, "1-1")
+        wait_until(page, lambda b: hostile in texts(b, "#time-legend li"))
+        assert page.title != "taken"
+        assert not page.find_elements(By.CSS_SELECTOR, "#memory img")
+    finally:
+        with session_scope(write=True) as session:
+            session.get_one(Task, "tsk_00001").name = before
+
+
+def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str, Any]]:
+    """Requests of the page during refreshes, without those of the health indicator."""
+    browser.execute_script("performance.clearResourceTimings()")
+    read = """
+      return performance.getEntriesByType('resource').map((entry) => ({
+        path: new URL(entry.name).pathname, status: entry.responseStatus, bytes: entry.transferSize }))
+    """
+
+    def requests() -> list[dict[str, Any]]:
+        return [entry for entry in browser.execute_script(read) if entry["path"] != "/readyz"]
+
+    for number in range(1, refreshes + 1):
+        refresh_library_page(browser)
+        wait_until(
+            browser,
+            lambda b, n=number: sum(entry["path"] == "/library" for entry in requests()) >= n,
+        )
+    # Requests that follow a change are sent as soon as the state has been read.
+    browser.execute_async_script("setTimeout(arguments[0], 500)")
+    return requests()
+
+
+def test_domains_beyond_the_palette_are_neutral(page: WebDriver) -> None:
+    tones = page.execute_script(
+        "return [...document.querySelectorAll('#tasks .dot')].map((dot) => dot.dataset.tone)"
+    )
+    assert set(tones) == {"0"}, "the newest domains; the first eight have the colors"
+    bar = page.execute_script(
+        "return [...document.querySelectorAll('#learned-bar span')].map((part) => part.dataset.tone)"
+    )
+    assert bar == [*map(str, range(1, 9)), "0"]
+
+
+@pytest.mark.parametrize("size", [(390, 844), (768, 1024), (1440, 900)])
+def test_large_library_fits_the_screen(browser: WebDriver, large: str, size: tuple[int, int]) -> None:
+    with screen_size(browser, *size):
+        browser.get(large)
+        wait_for(browser, CELLS, 100)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+        smallest = browser.execute_script(
+            f'const box = document.querySelector("{CELLS}").getBoundingClientRect();'
+            "return Math.min(box.width, box.height)"
+        )
+        assert smallest >= 12, "a bin can be hit by a finger"
+        _click_cell(browser, "5-2")
+        wait_until(browser, lambda b: b.find_element(By.ID, "zoom-trail").is_displayed())
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+
+
+def test_theme_changes_the_colors_of_charts(page: WebDriver) -> None:
+    fill = f'return getComputedStyle(document.querySelector("{CELLS}")).fill'
+    before = page.execute_script(fill)
+    page.find_element(By.ID, "theme").click()
+    try:
+        assert page.execute_script(fill) != before
+    finally:
+        page.execute_script("localStorage.clear()")
