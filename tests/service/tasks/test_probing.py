@@ -104,6 +104,30 @@ def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
     assert rejected.reason
 
 
+def test_file_that_changes_while_it_is_read_is_rejected(
+    with_clips: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames of one content must not be stored under the hash of another."""
+    original = probing.content_hash
+    changing = settings().media_root / "changing.mp4"
+    shutil.copy(settings().media_root / "1.mp4", changing)
+
+    def hash_and_change(path: Path) -> str:
+        digest = original(path)
+        if path.name == changing.name:
+            with path.open("ab") as file:
+                file.write(b"\0\0\0\x0cfree1234")
+        return digest
+
+    monkeypatch.setattr(probing, "content_hash", hash_and_change)
+    view = _probe(_post("0.mp4", "changing.mp4", "3.mp4").id)
+    changing.unlink()
+    assert [(r.uri, r.reason) for r in view.rejected] == [
+        ("changing.mp4", "The file changed while it was read.")
+    ]
+    assert (view.state, view.counts.accepted) == ("probing", 2)
+
+
 def test_too_many_invalid_videos_fail_the_task(with_clips: Settings) -> None:
     view = _probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
     assert view.state == "failed"
