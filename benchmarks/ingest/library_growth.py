@@ -5,7 +5,8 @@
 
 Both commands print JSON and write it to DIR. They start ``cinestrata up`` with the backbone ``tiny`` on an empty data
 folder, send the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions
-for each size, each into a library of its own; ``domains`` ingests domains of three captioned videos into one library.
+for each size, each into a library of its own; ``domains`` ingests domains of three videos, of which the first has a
+caption, into one library; ``strata`` learns each in one epoch.
 The files are those of :mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
 """
 
@@ -88,7 +89,7 @@ def ingest_domain(folder: Path, count: int, *, frames: int, part: int, keep: boo
 
 
 def ingest_domains(folder: Path, count: int, *, frames: int, marks: Sequence[int]) -> list[dict[str, Any]]:
-    """Ingest domains of three captioned videos, one after the other.
+    """Ingest domains of three videos and one caption, one after the other.
 
     Args:
         folder: Folder of the clips and the library.
@@ -106,7 +107,11 @@ def ingest_domains(folder: Path, count: int, *, frames: int, marks: Sequence[int
         began, done, finished = time.monotonic(), 0, []
         waiting: list[str] = []
         for number in range(count):
-            body = {"name": f"domain {number}", "videos": _captioned(paths, number)}
+            body = {
+                "name": f"domain {number}",
+                "videos": _captioned(paths, number),
+                "settings": {"epochs": 1},
+            }
             waiting.append(create(api, "/tasks", body))
             is_mark = number + 1 in marks
             while waiting and (is_mark or len(waiting) >= _QUEUED_AHEAD):
@@ -142,11 +147,13 @@ def ingest_domains(folder: Path, count: int, *, frames: int, marks: Sequence[int
 
 
 def _captioned(paths: Sequence[Path], number: int) -> list[dict[str, Any]]:
+    """Videos of a domain; the first has a caption."""
     chosen = paths[number * _DOMAIN_VIDEOS : (number + 1) * _DOMAIN_VIDEOS]
-    return [
-        {"uri": str(path), "captions": [f"a {_WORDS[index % len(_WORDS)]} of collection {number}"]}
-        for index, path in enumerate(chosen, number)
-    ]
+    videos: list[dict[str, Any]] = [{"uri": str(path)} for path in chosen]
+    # Without a split, the only captioned video could be held out, and nothing would be learned.
+    caption = f"a {_WORDS[number % len(_WORDS)]} of collection {number}"
+    videos[0] |= {"captions": [caption], "split": "train"}
+    return videos
 
 
 def _settings(media: Path, frames: int) -> dict[str, str]:
