@@ -5,9 +5,9 @@
 
 Both commands print JSON and write it to DIR. They start ``cinestrata up`` with the backbone ``tiny`` on an empty data
 folder, send the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions
-for each size, each into a library of its own; ``domains`` ingests domains of three videos, of which the first has a
-caption, into one library; ``strata`` learns each in one epoch.
-The files are those of :mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
+for each size, each into a library of its own; ``domains`` ingests domains of three videos into one library: without
+captions, or with a caption of the first video, from which ``strata`` learns in one epoch. The files are those of
+:mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
 """
 
 from __future__ import annotations
@@ -88,13 +88,16 @@ def ingest_domain(folder: Path, count: int, *, frames: int, part: int, keep: boo
     }
 
 
-def ingest_domains(folder: Path, count: int, *, frames: int, marks: Sequence[int]) -> list[dict[str, Any]]:
-    """Ingest domains of three videos and one caption, one after the other.
+def ingest_domains(
+    folder: Path, count: int, *, frames: int, is_captioned: bool, marks: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Ingest domains of three videos, one after the other.
 
     Args:
         folder: Folder of the clips and the library.
         count: Number of domains.
         frames: Frames per video.
+        is_captioned: Whether the first video of each domain has a caption.
         marks: Numbers of domains at which time, memory and search latency are measured.
 
     Returns:
@@ -107,11 +110,7 @@ def ingest_domains(folder: Path, count: int, *, frames: int, marks: Sequence[int
         began, done, finished = time.monotonic(), 0, []
         waiting: list[str] = []
         for number in range(count):
-            body = {
-                "name": f"domain {number}",
-                "videos": _captioned(paths, number),
-                "settings": {"epochs": 1},
-            }
+            body = _domain(paths[_DOMAIN_VIDEOS * number :][:_DOMAIN_VIDEOS], number, is_captioned)
             waiting.append(create(api, "/tasks", body))
             is_mark = number + 1 in marks
             while waiting and (is_mark or len(waiting) >= _QUEUED_AHEAD):
@@ -142,18 +141,19 @@ def ingest_domains(folder: Path, count: int, *, frames: int, marks: Sequence[int
                         "search_ms": latency,
                     }
                 )
-                _log(json.dumps(rows[-1]))
+                _log(json.dumps(rows[-1]))  # the next mark may be hours away
     return rows
 
 
-def _captioned(paths: Sequence[Path], number: int) -> list[dict[str, Any]]:
-    """Videos of a domain; the first has a caption."""
-    chosen = paths[number * _DOMAIN_VIDEOS : (number + 1) * _DOMAIN_VIDEOS]
-    videos: list[dict[str, Any]] = [{"uri": str(path)} for path in chosen]
+def _domain(paths: Sequence[Path], number: int, is_captioned: bool) -> dict[str, Any]:
+    """Request for a domain; the first of its videos may have a caption."""
+    videos: list[dict[str, Any]] = [{"uri": str(path)} for path in paths]
+    if not is_captioned:
+        return {"name": f"domain {number}", "videos": videos}
     # Without a split, the only captioned video could be held out, and nothing would be learned.
     caption = f"a {_WORDS[number % len(_WORDS)]} of collection {number}"
     videos[0] |= {"captions": [caption], "split": "train"}
-    return videos
+    return {"name": f"domain {number}", "videos": videos, "settings": {"epochs": 1}}
 
 
 def _settings(media: Path, frames: int) -> dict[str, str]:
@@ -247,6 +247,7 @@ def main() -> None:
     videos.set_defaults(run=_measure_videos)
     domains = commands.add_parser("domains", help="a library of many domains")
     domains.add_argument("--domains", type=int, default=100)
+    domains.add_argument("--captioned", action="store_true", help="give each domain a caption to learn from")
     domains.set_defaults(run=_measure_domains)
     for command in (videos, domains):
         command.add_argument("--folder", type=Path, help="folder of the clips (default: a temporary one)")
@@ -268,8 +269,10 @@ def _measure_videos(folder: Path, options: argparse.Namespace) -> None:
 
 
 def _measure_domains(folder: Path, options: argparse.Namespace) -> None:
-    marks = [mark for mark in (10, 100, 1000, 10_000) if mark < options.domains] + [options.domains]
-    rows = ingest_domains(folder, options.domains, frames=options.frames, marks=marks)
+    marks = [mark for mark in (10, 30, 100, 300, 1000, 3000) if mark < options.domains] + [options.domains]
+    rows = ingest_domains(
+        folder, options.domains, frames=options.frames, is_captioned=options.captioned, marks=marks
+    )
     (options.out / "domains.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(rows, indent=1))
 
