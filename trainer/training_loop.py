@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from models.backbones.gradient_checkpointing import gradient_checkpointing
 from models.backbones.precision import has_fast_bfloat16, mixed_precision
+from models.encoders.batch_distribution import distributed_batches
 from trainer.batching import chunks
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
+from trainer.process_group import ALONE, ProcessGroup
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
@@ -64,6 +66,7 @@ def learn_task(
     *,
     report: Callable[[TrainingProgress], None] = _ignore,
     checkpoints: CheckpointStore | None = None,
+    group: ProcessGroup = ALONE,
 ) -> list[float]:
     """Learn one task: all hooks of the method from ``begin_task`` to ``record_task``.
 
@@ -75,6 +78,7 @@ def learn_task(
         memory: Stored vectors of earlier tasks.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
+        group: Processes that train together, of which this one is process 0.
 
     Returns:
         The mean loss of each epoch; empty without training.
@@ -85,7 +89,9 @@ def learn_task(
     captions = task.training_captions
     trained = method.is_trainable and bool(captions)
     method.begin_task(task.task_id, task.name, trained=trained)
-    losses = fit(method, task, memory, report=report, checkpoints=checkpoints) if trained else []
+    losses = []
+    if trained:
+        losses = fit(method, task, memory, report=report, checkpoints=checkpoints, group=group)
     method.end_task(task.pairs if trained else ())
     method.record_task(task.task_id, task.name, captions)
     return losses
@@ -98,6 +104,7 @@ def fit(
     *,
     report: Callable[[TrainingProgress], None] = _ignore,
     checkpoints: CheckpointStore | None = None,
+    group: ProcessGroup = ALONE,
 ) -> list[float]:
     """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has opened, for all epochs.
 
@@ -110,6 +117,7 @@ def fit(
         memory: Stored vectors of earlier tasks; as many as the batch size are drawn for every step.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
+        group: Processes that train together. Stored vectors and checkpoints are those of process 0.
 
     Returns:
         The mean loss of each epoch.
@@ -126,7 +134,7 @@ def fit(
     pairs = task.pairs
     size = min(config.batch_size, len(pairs))
     steps_per_epoch = task.batch_count(size)
-    resumed = checkpoints.load() if checkpoints else None
+    resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
     optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
@@ -154,10 +162,10 @@ def fit(
                     factor = learning_rate_factor(
                         clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
-                    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                        group["lr"] = rate * factor
-                    references = memory.sample(config.batch_size, rng)
-                    loss = _step(method, optimizer, load, batch, references, clock.step)
+                    for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
+                        parameter_group["lr"] = rate * factor
+                    references = group.share(memory.sample(config.batch_size, rng))
+                    loss = _step(method, optimizer, load, batch, references, clock.step, group)
                     total += loss * len(batch)
                     report(clock.tick(epoch, loss, len(batch)))
                 losses.append(total / len(pairs))
@@ -210,6 +218,7 @@ def _step(
     batch: list[Pair],
     references: Tensor | None,
     step: int,
+    group: ProcessGroup,
 ) -> float:
     device = method.backbone.device
     if references is not None:
@@ -217,14 +226,19 @@ def _step(
     optimizer.zero_grad(set_to_none=True)
     precision = method.config.precision
     mixed = has_fast_bfloat16(device) if precision == "auto" else precision == "bfloat16"
-    with mixed_precision(enabled=mixed), gradient_checkpointing(enabled=method.config.checkpointing):
+    with (
+        mixed_precision(enabled=mixed),
+        gradient_checkpointing(enabled=method.config.checkpointing),
+        distributed_batches(group.distribution),
+    ):
         frames = load([pair.clip for pair in batch]).to(device)
         loss = method.loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())
     if not math.isfinite(value):
         raise _diverged("loss", value, step, optimizer)
     loss.backward()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = [p for parameter_group in optimizer.param_groups for p in parameter_group["params"]]
+    group.average_gradients(parameters)
     norm = float(nn.utils.clip_grad_norm_(parameters, CLIP_NORM))
     if not math.isfinite(norm):
         raise _diverged("gradient", norm, step, optimizer)

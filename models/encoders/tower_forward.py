@@ -21,6 +21,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.gradient_checkpointing import run_checkpointed
 from models.backbones.packed_text_tower import PackedBlock, project_query_key_value
 from models.backbones.precision import forward_precision
+from models.encoders.batch_distribution import gather_batch, slice_batch
 from models.encoders.text_condition import TextCondition
 
 __all__ = [
@@ -48,10 +49,12 @@ def encode_frames(
     Raises:
         BackboneUnsupported: Adapters are given and the backbone's blocks are closed.
     """
+    count, frames = len(frames), slice_batch(frames)
     with forward_precision(backbone.device):
         tokens = frames if first_block else backbone.embed_frames(frames)
         tokens = _run_image_blocks(backbone, tokens, range(first_block, len(backbone.visual_blocks)), fusion)
-    return backbone.pool_frames(tokens.float())
+    videos, of_frames = backbone.pool_frames(tokens.float())
+    return gather_batch(videos, count), gather_batch(of_frames, count)
 
 
 @torch.no_grad()
@@ -88,14 +91,15 @@ def encode_texts(
     Raises:
         BackboneUnsupported: A condition is given and the backbone's blocks are closed.
     """
-    ids = ids.to(backbone.device)
+    count, ids = len(ids), slice_batch(ids.to(backbone.device))
     end = backbone.end_of_text(ids)
     with forward_precision(backbone.device):
         if backbone.has_open_blocks or condition is not None:
             hidden, end = _run_text_blocks(backbone, ids, end, condition, start), torch.zeros_like(end)
         else:
             hidden = backbone.text_states(ids).unsqueeze(0)
-    return backbone.pool_text(hidden.float(), end)
+    vectors = backbone.pool_text(hidden.float(), end)
+    return gather_batch(vectors.transpose(0, 1), count).transpose(0, 1)
 
 
 @torch.no_grad()

@@ -194,6 +194,8 @@ class Settings(BaseSettings):
     # which takes longer with every task
     measured_modes: Literal["served", "all"] = "served"
     torch_threads: int | None = Field(default=None, ge=1)
+    # processes that train a task together, with a GPU each where there are GPUs; methods that draw noise need 1
+    training_processes: int = Field(default=1, ge=1, le=64)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split where none is given
     # share of the validation split, which calibrates confidences, where none is given
     calibration_share: float = Field(default=0.05, ge=0, lt=0.5)

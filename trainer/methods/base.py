@@ -103,6 +103,8 @@ class Method(ABC):
         is_trainable: Whether the method learns from captions; False for zero-shot.
         is_closed_form: Whether the method observes all training videos once (:meth:`observe`) instead of taking
             gradient steps.
+        draws_noise: Whether the towers draw dropout or noise in training, which prevents training by several
+            processes.
         requires_all_videos: Whether training needs the videos of all earlier tasks; such a method runs in
             benchmarks only.
         config_class: Class of its settings.
@@ -115,6 +117,7 @@ class Method(ABC):
     family: ClassVar[EncoderFamily]
     is_trainable: ClassVar[bool] = True
     is_closed_form: ClassVar[bool] = False
+    draws_noise: ClassVar[bool] = False
     requires_all_videos: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()

@@ -76,6 +76,7 @@ class MoeAdapter(Method):
 
     name = "moe_adapter"
     family = EXPERTS_FAMILY
+    draws_noise = True
     config_class = MoeAdapterConfig
     config: MoeAdapterConfig
     architecture_settings = ("experts", "rank", "top_k", "scale", "selector", "selector_width")

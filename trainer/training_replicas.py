@@ -1,0 +1,95 @@
+"""Training in several processes on one machine: replicas of a method that follow the steps of this process.
+
+Process 0 is the learning worker itself. It alone holds the claim, writes checkpoints, reports progress and publishes.
+Replicas are started per task with a copy of the method, compute their part of each batch, and end with the task.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from models.releases.release_state import ReleaseState
+from trainer.methods import Method, MethodError, start_method
+from trainer.process_group import ALONE, ProcessGroup, joined_group
+from trainer.task_data import TaskData
+from trainer.training_loop import fit
+
+__all__ = ["training_group"]
+
+_METHOD_FILE = "method.pt"
+
+
+@contextmanager
+def training_group(
+    method: Method, release: ReleaseState | None, task: TaskData, processes: int
+) -> Iterator[ProcessGroup]:
+    """The group of processes that train a method on a task, for :func:`trainer.training_loop.learn_task`.
+
+    A task without training, and a method in closed form, use this process alone. On GPUs, each process uses its own.
+
+    Args:
+        method: Method before ``begin_task``.
+        release: Release that the method continues; None for the first task.
+        task: Task to learn.
+        processes: Number of processes.
+
+    Raises:
+        MethodError: The method cannot be trained by several processes, or there are fewer GPUs than processes.
+    """
+    if processes == 1 or not method.is_trainable or method.is_closed_form or not task.pairs:
+        yield ALONE
+        return
+    if method.draws_noise:
+        raise MethodError(
+            f"CINESTRATA_TRAINING_PROCESSES is {processes}, and {method.name} draws noise for each video or text, "
+            "which several processes would draw differently; set it to 1, or choose another method"
+        )
+    device = method.backbone.device
+    if device.type == "cuda" and torch.cuda.device_count() < processes:
+        raise MethodError(
+            f"CINESTRATA_TRAINING_PROCESSES is {processes}, and this machine has {torch.cuda.device_count()} GPUs; "
+            "set it to at most this number"
+        )
+    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    with tempfile.TemporaryDirectory(prefix="cinestrata-training-") as name:
+        folder = Path(name)
+        # By value: tensors that processes share would be changed by the steps of each of them.
+        settings = method.config.model_dump(mode="json")
+        torch.save((method.backbone, method.name, settings, release), folder / _METHOD_FILE)
+        arguments = processes, folder, device.type, task, torch.get_num_threads()
+        replicas = [
+            spawn.Process(target=_run_replica, args=(rank, *arguments), daemon=True)
+            for rank in range(1, processes)
+        ]
+        try:
+            for replica in replicas:
+                replica.start()
+            with joined_group(0, processes, folder, device) as group:
+                yield group
+        finally:
+            for replica in replicas:
+                replica.kill()  # after the last step, or after an error of this process, there is nothing to finish
+                replica.join()
+
+
+def _run_replica(
+    rank: int, processes: int, folder: Path, device_type: str, task: TaskData, threads: int
+) -> None:
+    torch.set_num_threads(threads)
+    device = torch.device("cpu")
+    if device_type == "cuda":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    backbone, name, settings, release = torch.load(
+        folder / _METHOD_FILE, map_location=device, weights_only=False
+    )
+    method = start_method(name, backbone, settings, release)
+    with joined_group(rank, processes, folder, device) as group:
+        method.begin_task(task.task_id, task.name)
+        fit(method, task, group=group)
