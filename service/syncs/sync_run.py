@@ -23,6 +23,7 @@ from service.core.schemas import (
     VideoSpec,
     VideoSummary,
 )
+from service.core.settings import settings
 from service.library import deletion, video_editing, video_listing
 from service.syncs.registered_syncs import SyncRun, claim_run
 from service.syncs.source_listing import ListedSource, list_source
@@ -158,6 +159,8 @@ def _delete(run: SyncRun, plan: SyncPlan) -> int:
 
 
 def _explain(error: CinestrataError | OSError) -> str:
+    """Text of an error without the path of the media root, which clients do not see."""
+    text = str(error)
     if isinstance(error, InvalidInput) and error.errors:
-        return " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])
-    return str(error)
+        text = " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])
+    return text.replace(f"{settings().media_root.resolve()}/", "")

@@ -148,6 +148,7 @@ def test_lost_source_deletes_nothing(films: Path) -> None:
         (films / f"{name}.mp4").unlink()
     emptied = run(sync)
     assert "no videos" in (emptied.error or "")
+    assert str(settings().media_root) not in (emptied.error or "")
     films.rmdir()
     assert "films" in (run(sync).error or "")
     (task,) = commands.list_tasks()
