@@ -25,7 +25,7 @@ let notifyAdded = async () => {};
 export function setUpAddDomainForm(onAdded) {
   notifyAdded = onAdded;
   forgetExpiredUploads();
-  $("add").addEventListener("click", openDialog);
+  $("add").addEventListener("click", () => openDialog());
   makeClosable($("dialog"));
   setUpSelection();
   $("form").addEventListener("input", (event) => {
@@ -46,6 +46,7 @@ export function setUpAddDomainForm(onAdded) {
   addEventListener("beforeunload", (event) => {
     if (isSending) event.preventDefault();
   });
+  openForDomain();
 }
 
 function setUpSelection() {
@@ -83,17 +84,26 @@ function setUpSelection() {
   });
 }
 
-function openDialog() {
+/** Open the form for the domain that the address names, as the page of the domain does. */
+function openForDomain() {
+  const into = new URLSearchParams(location.search).get("into");
+  if (!into) return;
+  history.replaceState(null, "", location.pathname); // a reload must not open the form again
+  openDialog(into);
+}
+
+/** @param into id of the domain to append to; by default that of the last selection */
+function openDialog(into) {
   if (!queue) {
     clearErrors();
-    listDomains();
+    listDomains(into);
   }
   $("dialog").showModal();
   if (!queue) $("f-into").focus();
 }
 
-async function listDomains() {
-  const chosen = $("f-into").value;
+async function listDomains(into) {
+  const chosen = into ?? $("f-into").value;
   const tasks = await api("/tasks").catch(() => []);
   const domains = tasks.filter(({ state, into }) => state === "ready" && !into);
   const options = domains.map(({ id, name }) =>
@@ -101,6 +111,7 @@ async function listDomains() {
   );
   $("f-into").replaceChildren(el("option", { value: "", textContent: "New domain" }), ...options);
   $("f-into").value = domains.some(({ id }) => id === chosen) ? chosen : "";
+  if (into) invalidate();
 }
 
 function addFiles(files) {

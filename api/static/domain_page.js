@@ -3,8 +3,9 @@
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { openDeleteDialog } from "./delete_dialog.js";
-import { $, el, setText } from "./dom.js";
-import { colorNumber, dot } from "./domain_layers.js";
+import { $, button, el, setText } from "./dom.js";
+import { loadDomainColors } from "./domain_colors.js";
+import { dot } from "./domain_layers.js";
 import { showVideos } from "./domain_videos.js";
 import { count, duration, percent, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
@@ -18,6 +19,7 @@ const POLL_MILLISECONDS = 4000;
 const page = { task: null, appends: [], shown: "" };
 
 watchHealth();
+await loadDomainColors();
 await load();
 setInterval(() => {
   const isChanging = page.task && [page.task, ...page.appends].some((task) => !isFinal(task));
@@ -26,24 +28,17 @@ setInterval(() => {
 
 async function load() {
   try {
-    const [task, tasks] = await Promise.all([
-      api(`/tasks/${encodeURIComponent(pageId())}`),
-      api("/tasks").catch(() => []),
+    const id = encodeURIComponent(pageId());
+    const [task, appends] = await Promise.all([
+      api(`/tasks/${id}`),
+      api(`/tasks?into=${id}`).catch(() => []),
     ]);
     if (task.into) return location.replace(domainPath(task.into));
-    assignColors(tasks);
-    page.task = task;
-    page.appends = tasks.filter((other) => other.into === task.id);
+    Object.assign(page, { task, appends });
     draw();
   } catch (error) {
     if (!page.task) showMissing(error);
   }
-}
-
-function assignColors(tasks) {
-  const learned = tasks.filter((task) => task.learned_order);
-  learned.sort((a, b) => a.learned_order - b.learned_order);
-  for (const task of learned) colorNumber(task.name);
 }
 
 function showMissing(error) {
@@ -63,8 +58,12 @@ function draw() {
   const state = JSON.stringify([task.state, task.counts, appends.map(({ state }) => state)]);
   if (state === page.shown) return;
   page.shown = state;
-  showVideos(task, showChange);
-  showRejected(task, appends);
+  showVideos(task, {
+    onDeleted: showDeletion,
+    onEdited: showEdit,
+    onFailed: (error) => announce(error.message),
+  });
+  showRejected(task);
   if (task.state !== "ready") return;
   showQueryReport(task);
   showLossCurve(task);
@@ -81,6 +80,8 @@ function drawHead(task) {
   $("actions").hidden = !isFinal(task);
   $("search-link").hidden = task.state !== "ready" || isEmptied;
   $("search-link").href = `/?${new URLSearchParams({ task: task.name })}`;
+  $("append-link").hidden = task.state !== "ready";
+  $("append-link").href = `/admin?${new URLSearchParams({ into: task.id })}`;
   $("delete-domain").hidden = isEmptied;
   $("delete-domain").onclick = () => confirmDeletion(task);
   $("work").hidden = isFinal(task);
@@ -110,7 +111,7 @@ function drawGlance(task, appends) {
   setText($("learned"), isLearned ? timeAgo(task.finished_at) : "–");
   setText($("learned-note"), isLearned ? learnedNote(task) : "Not learned yet.");
   setText($("appended"), count(counts.appended, "video"));
-  drawAppends(appends);
+  drawAppends(task, appends);
 }
 
 function learnedNote(task) {
@@ -119,7 +120,7 @@ function learnedNote(task) {
   return `${way}${position}, release ${shortId(task.release)}.`;
 }
 
-function drawAppends(appends) {
+function drawAppends(task, appends) {
   const newest = [...appends].sort((a, b) => new Date(b.created_at) - new Date(a.created_at));
   if (!newest.length) {
     setText($("appended-note"), "No videos were appended.");
@@ -128,7 +129,26 @@ function drawAppends(appends) {
   const lines = newest.slice(0, 3).map((append) => el("div", { textContent: appendLine(append) }));
   if (newest.length > 3)
     lines.push(el("div", { textContent: `and ${count(newest.length - 3, "earlier append")}` }));
+  const { drift } = task.progress;
+  if (drift?.relearn) lines.push(...relearnAdvice(task, drift));
+  const state = JSON.stringify(lines.map(({ textContent }) => textContent));
+  if ($("appended-note").dataset.shown === state) return; // a poll keeps the focus of the button
+  $("appended-note").dataset.shown = state;
   $("appended-note").replaceChildren(...lines);
+}
+
+/** Recommendation to learn appended videos that the encoder of the domain finds less often than its own. */
+function relearnAdvice(task, { k, appended, domain }) {
+  const text = `Found less often: recall@${k} ${percent(appended, 0)}, other videos ${percent(domain, 0)}.`;
+  const relearn = async () => {
+    try {
+      const created = await api(`/tasks/${encodeURIComponent(task.id)}/relearn`, { method: "POST" });
+      location.assign(domainPath(created.id));
+    } catch (error) {
+      announce(error.message);
+    }
+  };
+  return [el("div", { textContent: text }), button("Learn as a new domain", relearn)];
 }
 
 function appendLine({ counts, state, progress, created_at: at }) {
@@ -157,10 +177,18 @@ function confirmDeletion({ id, name, counts, learned_order: learned }) {
   });
 }
 
-/** Announce a change of a video, and read the domain again. */
-async function showChange(text) {
+function announce(text) {
   $("done").hidden = false;
   setText($("done"), text);
+}
+
+async function showDeletion(text) {
+  announce(text);
   $("done").focus(); // the pressed button is gone
   await load();
+}
+
+function showEdit(text) {
+  announce(text);
+  showQueryReport(page.task);
 }

@@ -1,68 +1,112 @@
-// The videos of a domain as a grid, in pages.
+// The videos of a domain as a grid, in pages, with a filter.
 
 import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { clock, count } from "./formatting.js";
 import { videoPath } from "./page_links.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
+import { openEditor } from "./video_editor.js";
 import { splitName } from "./video_facts.js";
 import { thumbnail } from "./video_media.js";
 
 const FIRST_PAGE = 12; // the sections below stay near
 const PAGE_SIZE = 24;
-let request = null;
+const TYPING_MILLISECONDS = 300;
+const view = { task: null, actions: null, request: new AbortController() };
+let typing = null;
+
+if ($("video-filter")) setUpFilter();
 
 /**
  * Show the first page of a domain's videos.
  *
  * @param task the task of the domain
- * @param onChanged called with a text after a video was deleted
+ * @param actions functions: onDeleted and onEdited are called with a text after a change, onFailed with an error
  */
-export async function showVideos(task, onChanged) {
-  request?.abort();
-  request = new AbortController();
+export async function showVideos(task, actions) {
+  Object.assign(view, { task, actions });
   $("videos").hidden = false;
-  $("more-button").onclick = () => loadPage(task, $("more").dataset.cursor, onChanged);
-  await loadPage(task, null, onChanged);
+  await loadPage();
 }
 
-async function loadPage(task, cursor, onChanged) {
-  const { signal } = request;
+function setUpFilter() {
+  $("video-filter").addEventListener("submit", (event) => {
+    event.preventDefault();
+    loadPage();
+  });
+  $("video-text").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(loadPage, TYPING_MILLISECONDS);
+  });
+  $("video-split").addEventListener("change", () => loadPage());
+  $("more-button").addEventListener("click", () => loadPage($("more").dataset.cursor));
+}
+
+const isFiltered = () => Boolean($("video-text").value.trim() || $("video-split").value);
+
+function requestPath(cursor) {
   const parameters = new URLSearchParams({ status: "accepted", limit: cursor ? PAGE_SIZE : FIRST_PAGE });
   if (cursor) parameters.set("cursor", cursor);
+  if ($("video-text").value.trim()) parameters.set("text", $("video-text").value.trim());
+  if ($("video-split").value) parameters.set("split", $("video-split").value);
+  return `/tasks/${encodeURIComponent(view.task.id)}/videos?${parameters}`;
+}
+
+/** Load the first page in place of an active request, or the page of a cursor. */
+async function loadPage(cursor = "") {
+  clearTimeout(typing);
+  view.request.abort();
+  view.request = new AbortController();
+  const { signal } = view.request;
   $("more-button").disabled = true;
   try {
-    const page = await api(`/tasks/${encodeURIComponent(task.id)}/videos?${parameters}`, { signal });
+    const page = await api(requestPath(cursor), { signal });
     if (signal.aborted) return;
-    const cards = page.videos.map((video) => videoCard(video, onChanged));
+    const cards = page.videos.map(videoCard);
     if (cursor) $("video-grid").append(...cards);
     else $("video-grid").replaceChildren(...cards);
-    if (cursor) cards[0]?.querySelector("a").focus();
+    if (cursor) cards[0]?.querySelector(".caption a").focus();
     $("more").dataset.cursor = page.next_cursor ?? "";
     $("more").hidden = !page.next_cursor;
-    showCount(task);
+    showCount(page.next_cursor);
   } catch (error) {
-    if (error.name !== "AbortError") showFailure(error, () => loadPage(task, cursor, onChanged));
+    if (error.name !== "AbortError") showFailure(error, cursor);
   } finally {
     $("more-button").disabled = false;
   }
 }
 
-function showCount(task) {
+function showCount(hasMore) {
   const shown = $("video-grid").children.length;
-  const all = Math.max(shown, task.counts.accepted);
-  setText($("videos-note"), shown < all ? `${shown} of ${count(all, "video")}` : count(all, "video"));
+  setText($("videos-note"), isFiltered() ? filteredCount(shown, hasMore) : totalCount(shown));
   $("videos-message").hidden = shown > 0;
-  if (shown) return;
-  const text =
-    task.state === "ready"
-      ? "Append videos to fill the domain again."
-      : "They appear here once they are checked.";
-  $("videos-message").replaceChildren(el("strong", { textContent: "The domain has no videos." }), text);
+  if (!shown) $("videos-message").replaceChildren(...emptyMessage());
 }
 
-function showFailure(error, repeat) {
-  const retry = el("p", { className: "act" }, button("Try again", repeat, { className: "" }));
+const filteredCount = (shown, hasMore) =>
+  hasMore ? `the first ${shown} that match` : `${count(shown, "video matches", "videos match")}`;
+
+function totalCount(shown) {
+  const all = Math.max(shown, view.task.counts.accepted);
+  return shown < all ? `${shown} of ${count(all, "video")}` : count(all, "video");
+}
+
+function emptyMessage() {
+  if (isFiltered())
+    return [el("strong", { textContent: "No video matches." }), "Use another text or another use."];
+  const isReady = view.task.state === "ready";
+  const text = isReady
+    ? "Append videos to fill the domain again."
+    : "They appear here once they are checked.";
+  return [el("strong", { textContent: "The domain has no videos." }), text];
+}
+
+function showFailure(error, cursor) {
+  const retry = el(
+    "p",
+    { className: "act" },
+    button("Try again", () => loadPage(cursor), { className: "" }),
+  );
   $("videos-message").replaceChildren(
     el("strong", { textContent: "The videos cannot be loaded." }),
     error.message,
@@ -71,38 +115,51 @@ function showFailure(error, repeat) {
   $("videos-message").hidden = false;
 }
 
-function videoCard(video, onChanged) {
+function videoCard(video) {
   const title = video.captions[0] || "No captions";
   const href = videoPath(video.id);
   const frame = el("a", { className: "frame", href, tabIndex: -1, "aria-hidden": "true" });
   frame.append(thumbnail(video.thumbnail_url));
   if (video.duration) frame.append(el("span", { className: "time", textContent: clock(video.duration) }));
-  const caption = el("p", { className: "caption", title: video.captions.join("\n") });
-  caption.append(el("a", { href, textContent: title }));
-  if (!video.captions.length) caption.classList.add("muted");
-  const remove = button(
-    "Delete",
-    () => confirmVideoDeletion(video, (name) => onChanged(`“${name}” was deleted.`)),
-    {
-      className: "small quiet",
-      "aria-label": `Delete ${title}`,
-    },
+  const className = video.captions.length ? "caption" : "caption muted";
+  const caption = el(
+    "p",
+    { className, title: video.captions.join("\n") },
+    el("a", { href, textContent: title }),
   );
   const further = video.captions.length - 1;
-  const facts = [
-    splitName(video.effective_split),
-    further > 0 && `${further} more ${further === 1 ? "caption" : "captions"}`,
-  ];
-  return el(
+  const captions = further > 0 && `${further} more ${further === 1 ? "caption" : "captions"}`;
+  const facts = [splitName(video.effective_split), captions].filter(Boolean).join(" · ");
+  const card = el(
     "li",
     { className: "result", "data-testid": "video", "data-video": video.id },
     frame,
     caption,
-    el(
-      "div",
-      { className: "meta" },
-      el("span", { textContent: facts.filter(Boolean).join(" · ") }),
-      el("span", { className: "card-actions" }, remove),
-    ),
   );
+  const actions = el(
+    "span",
+    { className: "card-actions" },
+    editButton(video, title, card),
+    deleteButton(video, title),
+  );
+  card.append(el("div", { className: "meta" }, el("span", { textContent: facts }), actions));
+  return card;
+}
+
+function editButton(video, title, card) {
+  const edit = () => openEditor(video.id, (saved) => replaceCard(card, saved)).catch(view.actions.onFailed);
+  return button("Edit", edit, { className: "small quiet edit", "aria-label": `Edit ${title}` });
+}
+
+function replaceCard(card, saved) {
+  const replacement = videoCard(saved);
+  card.replaceWith(replacement);
+  replacement.querySelector(".edit").focus();
+  view.actions.onEdited(`“${saved.captions[0] || saved.id}” was saved.`);
+}
+
+function deleteButton(video, title) {
+  const confirm = () =>
+    confirmVideoDeletion(video, (name) => view.actions.onDeleted(`“${name}” was deleted.`));
+  return button("Delete", confirm, { className: "small quiet", "aria-label": `Delete ${title}` });
 }

@@ -1,15 +1,37 @@
-// Rejected videos of a domain and of the appends to it, with their reasons.
+// Rejected videos of a domain and of the appends to it, with their reasons, in pages.
 
+import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";
 import { count } from "./formatting.js";
 
+const PAGE_SIZE = 50;
+
 /** Show the rejected videos; the section is hidden if there are none. */
-export function showRejected(task, appends) {
-  const rejected = [task, ...appends].flatMap((one) => one.rejected);
-  $("rejected").hidden = !rejected.length;
-  setText($("rejected-note"), count(rejected.length, "video"));
-  $("rejected-list").replaceChildren(...rejected.map(rejectedRow));
+export async function showRejected(task) {
+  $("more-rejected-button").onclick = () => loadPage(task, $("more-rejected").dataset.cursor);
+  await loadPage(task, "");
 }
 
-const rejectedRow = ({ uri, reason }) =>
-  el("li", {}, el("code", { textContent: uri }), el("span", { textContent: reason }));
+async function loadPage(task, cursor) {
+  const parameters = new URLSearchParams({ limit: PAGE_SIZE, ...(cursor ? { cursor } : {}) });
+  try {
+    const page = await api(`/tasks/${encodeURIComponent(task.id)}/rejected?${parameters}`);
+    const rows = page.rejected.map(rejectedRow);
+    if (cursor) $("rejected-list").append(...rows);
+    else $("rejected-list").replaceChildren(...rows);
+    const shown = $("rejected-list").children.length;
+    $("rejected").hidden = !shown;
+    $("more-rejected").dataset.cursor = page.next_cursor ?? "";
+    $("more-rejected").hidden = !page.next_cursor;
+    setText($("rejected-note"), page.next_cursor ? `the first ${shown}` : count(shown, "video"));
+    if (cursor) rows[0]?.focus();
+  } catch (error) {
+    $("rejected").hidden = false;
+    setText($("rejected-note"), `The rejected videos cannot be loaded. ${error.message}`);
+  }
+}
+
+function rejectedRow({ uri, reason }) {
+  const properties = { tabIndex: -1, "data-testid": "rejected" };
+  return el("li", properties, el("code", { textContent: uri }), el("span", { textContent: reason }));
+}

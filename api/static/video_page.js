@@ -3,29 +3,26 @@
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";
-import { colorNumber } from "./domain_layers.js";
+import { loadDomainColors } from "./domain_colors.js";
 import { watchHealth } from "./health_indicator.js";
 import { domainLink, domainPath, pageId, searchParameters } from "./page_links.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
+import { openEditor } from "./video_editor.js";
 import { fileFacts, metadataFacts } from "./video_facts.js";
 import { momentButton, videoElement } from "./video_media.js";
 
 const SIMILAR_VIDEOS = 8;
 
 watchHealth();
+await loadDomainColors();
 await load();
 
 async function load() {
   let video;
   try {
-    const [found, tasks] = await Promise.all([
-      api(`/videos/${encodeURIComponent(pageId())}`),
-      api("/tasks").catch(() => []),
-    ]);
-    assignColors(tasks);
-    video = found;
+    video = await api(`/videos/${encodeURIComponent(pageId())}`);
   } catch (error) {
     showMissing(error);
     return;
@@ -37,12 +34,6 @@ async function load() {
   showSimilar(video);
 }
 
-function assignColors(tasks) {
-  const learned = tasks.filter((task) => task.learned_order);
-  learned.sort((a, b) => a.learned_order - b.learned_order);
-  for (const task of learned) colorNumber(task.name);
-}
-
 function showMissing(error) {
   const title = error.status === 404 ? "There is no such video." : "The video cannot be loaded.";
   const link = el("p", { className: "act" }, el("a", { href: "/", textContent: "Open the search page" }));
@@ -51,24 +42,44 @@ function showMissing(error) {
 }
 
 function draw(video) {
-  const title = video.captions[0] || video.id;
-  document.title = `${title} · Cinestrata`;
+  drawPlayer(video);
+  drawTexts(video);
+  $("edit").onclick = () => openEditor(video.id, showEdit).catch((error) => announce(error.message));
+  $("delete-video").onclick = () => confirmVideoDeletion(video, (name) => showDeletion(name, video));
+}
+
+function drawPlayer(video) {
   $("video").hidden = false;
   $("crumb-domain").hidden = false;
   $("domain-link").href = domainPath(video.task_id);
   setText($("domain-link"), video.task);
-  setText($("title"), title);
   $("domain").replaceChildren(domainLink(video.task, video.task_id));
   $("screen").replaceChildren(screenContent(video));
   $("moments").hidden = !video.moments.length;
   const moments = video.moments.map((moment) => el("li", {}, momentButton(moment, $("screen"))));
   $("moment-list").replaceChildren(...moments);
+  $("file").replaceChildren(...fileFacts(video));
+}
+
+/** Draw the parts that an edit changes; the player keeps playing. */
+function drawTexts(video) {
+  const title = video.captions[0] || video.id;
+  document.title = `${title} · Cinestrata`;
+  setText($("title"), title);
   const captions = video.captions.map((caption) => el("li", { textContent: caption }));
   $("captions").replaceChildren(...(captions.length ? captions : [emptyNote("No captions.")]));
   const metadata = metadataFacts(video.metadata);
   $("metadata").replaceChildren(...(metadata.length ? metadata : [emptyNote("No metadata.", "div")]));
-  $("file").replaceChildren(...fileFacts(video));
-  $("delete-video").onclick = () => confirmVideoDeletion(video, (name) => showDeletion(name, video));
+}
+
+function showEdit(video) {
+  drawTexts(video);
+  announce("The video was saved.");
+}
+
+function announce(text) {
+  $("done").hidden = false;
+  setText($("done"), text);
 }
 
 const emptyNote = (textContent, tag = "li") => el(tag, { className: "muted", textContent });

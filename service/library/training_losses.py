@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, Task
-from service.core.errors import NotFound
+from service.catalog.task_names import require_task
 from service.core.schemas import LossCurve, LossPoint
 
 __all__ = ["MAX_LOSS_POINTS", "read_loss_curve"]
@@ -18,31 +18,29 @@ __all__ = ["MAX_LOSS_POINTS", "read_loss_curve"]
 MAX_LOSS_POINTS = 400  # more than a chart has pixels per point
 
 
-def read_loss_curve(task_id: str) -> LossCurve:
+def read_loss_curve(name_or_id: str) -> LossCurve:
     """Return the losses of a task's training.
 
     Workers record the loss of a step at most twice per second. A training that was resumed or repeated replaces the
     steps that it has done again.
 
     Args:
-        task_id: Identifier of the task.
+        name_or_id: Name or identifier of the task.
 
     Raises:
         NotFound: the task does not exist.
     """
     with session_scope() as session:
-        task = session.get(Task, task_id)
-        if task is None:
-            raise NotFound(f"There is no task {task_id!r}.")
+        task = require_task(session, name_or_id)
         events = session.execute(
             select(Event.at, Event.data)
-            .where(Event.task_id == task_id, Event.kind == "progress")
+            .where(Event.task_id == task.id, Event.kind == "progress")
             .order_by(Event.id)
         )
         training = [(at, data) for at, data in events if data.get("stage") == "training"]
         points = _thinned(_last_training(training))
         reason = None if points else _reason(task, bool(training))
-        return LossCurve(task_id=task_id, method=task.method, points=points, reason=reason)
+        return LossCurve(task_id=task.id, method=task.method, points=points, reason=reason)
 
 
 def _last_training(events: Iterable[tuple[datetime, dict[str, Any]]]) -> list[LossPoint]:

@@ -234,14 +234,16 @@ class SearchEngine:
 
     # -- explanations -------------------------------------------------------------------------------------------
 
-    def report_queries(self, task_id: str, worst: int = 10) -> QueryReport:
+    def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
         """Captions of a domain, searched like queries; see :mod:`service.search.explanations.query_reports`.
 
         Args:
-            task_id: Identifier of the domain's task.
+            name_or_id: Name or identifier of the domain's task.
             worst: Maximum number of worst queries.
         """
-        return self._with_loaded_tasks(lambda snapshot: self.query_reports.report(snapshot, task_id, worst))
+        return self._with_loaded_tasks(
+            lambda snapshot: self.query_reports.report(snapshot, name_or_id, worst)
+        )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
         """Parts of the score of a video; see :func:`service.search.explanations.result_explanation.explain_result`.

@@ -9,9 +9,10 @@ from sqlalchemy import ColumnElement, String, cast, func, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.tables import Video
+from service.catalog.task_names import require_task
 from service.core import request_limits
-from service.core.errors import Conflict, NotFound
+from service.core.errors import Conflict
 
 __all__ = ["MAX_SAMPLED_CAPTIONS", "CaptionSample", "SampledCaption", "sample_captions"]
 
@@ -33,26 +34,28 @@ class CaptionSample(NamedTuple):
     """Captions of one split of a domain.
 
     Attributes:
+        task_id: Identifier of the domain's task.
         task_name: Name of the domain's task.
         split: Split of the videos; None where no video of the domain has a caption.
         videos: Number of videos of the split that have captions.
         captions: The sampled captions.
     """
 
+    task_id: str
     task_name: str
     split: str | None
     videos: int
     captions: tuple[SampledCaption, ...]
 
 
-def sample_captions(task_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
+def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionSample:
     """Return up to ``limit`` captions of a domain, from the first split that has any.
 
     The videos are ordered by the hash of their content, so the sample is unrelated to the order of arrival and the same
     for each call. Further captions of a video follow after the first captions of all videos.
 
     Args:
-        task_id: Identifier of a domain's task.
+        name_or_id: Name or identifier of a domain's task.
         limit: Maximum number of captions.
 
     Raises:
@@ -60,19 +63,17 @@ def sample_captions(task_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> CaptionS
         Conflict: The task is an append, or is not learned.
     """
     with session_scope() as session:
-        task = session.get(Task, task_id)
-        if task is None:
-            raise NotFound(f"There is no task {task_id!r}.")
+        task = require_task(session, name_or_id)
         if task.target_id is not None:
-            raise Conflict(f"Task {task_id!r} is an append; its videos belong to task {task.target_id!r}.")
+            raise Conflict(f"Task {task.id!r} is an append; its videos belong to task {task.target_id!r}.")
         if task.state != "ready":
             raise Conflict(f"Task {task.name!r} is not learned yet: its state is {task.state!r}.")
         for split in _SPLITS:
-            condition = _captioned(task_id, split)
+            condition = _captioned(task.id, split)
             videos = session.scalar(select(func.count()).select_from(Video).where(condition)) or 0
             if captions := _read_captions(session, condition, limit) if videos else ():
-                return CaptionSample(task.name, split, videos, captions)
-        return CaptionSample(task.name, None, 0, ())
+                return CaptionSample(task.id, task.name, split, videos, captions)
+        return CaptionSample(task.id, task.name, None, 0, ())
 
 
 def _captioned(task_id: str, split: str) -> ColumnElement[bool]:

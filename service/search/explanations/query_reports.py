@@ -68,12 +68,12 @@ class QueryReports:
         self._metadata = cache
         self._searched: SingleFlightCache[str, _SearchedSample] = SingleFlightCache(_MAX_CACHED_DOMAINS)
 
-    def report(self, snapshot: SearchSnapshot, task_id: str, worst: int) -> QueryReport:
+    def report(self, snapshot: SearchSnapshot, name_or_id: str, worst: int) -> QueryReport:
         """The report on a domain.
 
         Args:
             snapshot: Snapshot to search.
-            task_id: Identifier of the domain's task.
+            name_or_id: Name or identifier of the domain's task.
             worst: Maximum number of worst queries.
 
         Raises:
@@ -82,25 +82,26 @@ class QueryReports:
             UnknownTask: The snapshot does not contain the task.
             Unavailable: The shard of the task cannot be searched.
         """
-        sample = sample_captions(task_id)
+        sample = sample_captions(name_or_id)
+        task_id = sample.task_id
         if not sample.captions:
-            return _empty_report(snapshot, task_id, sample)
+            return _empty_report(snapshot, sample)
         if task_id not in snapshot.task_names:
             raise UnknownTask(task_id, "task_id", list(snapshot.task_names.values())[:20])
         snapshot.require_searchable(task_id)
-        # Captions can change without a new generation.
-        version = (snapshot.release_id, snapshot.generation, sample.captions)
+        # Captions, and the routing profiles that they give, can change without a new generation.
+        profiles = frozenset((task, profile.version) for task, profile in snapshot.appended_profiles.items())
+        version = (snapshot.release_id, snapshot.generation, sample.captions, profiles)
         searched = self._searched.get(
             task_id,
             version,
-            lambda _: _search_sample(snapshot, task_id, sample, self._settings, self._metadata),
+            lambda _: _search_sample(snapshot, sample, self._settings, self._metadata),
         )
-        return _report(snapshot, task_id, sample, searched, worst)
+        return _report(snapshot, sample, searched, worst)
 
 
 def _search_sample(
     snapshot: SearchSnapshot,
-    task_id: str,
     sample: CaptionSample,
     settings: Settings,
     cache: VideoMetadataCache,
@@ -115,7 +116,8 @@ def _search_sample(
             advance_searches(snapshot, states)
         batch = sample.captions[start : start + _BATCH]
         outcomes += [
-            _outcome(state, caption, task_id, depth) for state, caption in zip(states, batch, strict=True)
+            _outcome(state, caption, sample.task_id, depth)
+            for state, caption in zip(states, batch, strict=True)
         ]
         mode = states[0].mode
     failed = [outcome for outcome in outcomes if outcome.rank != 1]
@@ -136,10 +138,10 @@ def _outcome(state: SearchState, caption: SampledCaption, task_id: str, depth: i
     return _Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS])
 
 
-def _empty_report(snapshot: SearchSnapshot, task_id: str, sample: CaptionSample) -> QueryReport:
+def _empty_report(snapshot: SearchSnapshot, sample: CaptionSample) -> QueryReport:
     return QueryReport(
         task=sample.task_name,
-        task_id=task_id,
+        task_id=sample.task_id,
         release=snapshot.release_id,
         generation=snapshot.generation,
         mode=None,
@@ -157,14 +159,14 @@ def _empty_report(snapshot: SearchSnapshot, task_id: str, sample: CaptionSample)
 
 
 def _report(
-    snapshot: SearchSnapshot, task_id: str, sample: CaptionSample, searched: _SearchedSample, worst: int
+    snapshot: SearchSnapshot, sample: CaptionSample, searched: _SearchedSample, worst: int
 ) -> QueryReport:
     count = len(searched.ranks)
     shown = searched.worst[:worst]
     results = build_results([ResultList(outcome.hits) for outcome in shown], snapshot)
     return QueryReport(
         task=sample.task_name,
-        task_id=task_id,
+        task_id=sample.task_id,
         release=snapshot.release_id,
         generation=snapshot.generation,
         mode=searched.mode,
@@ -175,7 +177,7 @@ def _report(
         depth=searched.depth,
         recall_at_1=_share_within(searched.ranks, 1),
         recall_at_10=_share_within(searched.ranks, 10),
-        measured=newest_recall(task_id, searched.mode),  # type: ignore[arg-type]
+        measured=newest_recall(sample.task_id, searched.mode),  # type: ignore[arg-type]
         first_results=[
             FirstResultShare(
                 task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count

@@ -81,6 +81,17 @@ def test_search_of_the_domain_begins_from_its_page(
     assert _find(browser, "#domains [aria-checked=true]").text == SECOND
 
 
+def test_videos_are_appended_from_the_page_of_the_domain(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    _open_domain(browser, address, library[1])
+    _find(browser, "#append-link").click()
+    wait_until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "#dialog[open]"))
+    wait_until(browser, lambda b: _find(b, "#f-into").get_attribute("value") == library[1])
+    assert _find(browser, "#send").text == "Append videos"
+    assert "into" not in browser.current_url
+
+
 def test_further_videos_and_losses_are_read_on_demand(
     browser: WebDriver, address: str, library: list[str]
 ) -> None:
@@ -88,8 +99,6 @@ def test_further_videos_and_losses_are_read_on_demand(
         for fraction, loss in ((0.2, 3.0), (0.6, 2.0), (0.9, 1.5)):
             data = {"stage": "training", "fraction": fraction, "epoch": 2, "loss": loss}
             task_events.record(session, library[1], "progress", data)
-        last = session.query(Video).filter(Video.task_id == library[1], Video.status == "accepted").first()
-        assert last is not None
         for number in range(20):
             copied = {
                 "task_id": library[1],
@@ -108,8 +117,11 @@ def test_further_videos_and_losses_are_read_on_demand(
         focused = browser.execute_script("return document.activeElement.closest('li').dataset.video")
         assert focused == _find(browser, "[data-testid=video]:nth-child(13)").get_attribute("data-video")
         assert not _find(browser, "#more").is_displayed()
-        label = _find(browser, ".loss-plot").get_attribute("aria-label") or ""
+        label = _find(browser, "#loss svg").get_attribute("aria-label") or ""
         assert "to 1.50 in 2 epochs" in label
+        browser.execute_script("document.querySelector('#loss svg').focus({focusVisible: true})")
+        _press(browser, Keys.ARROW_LEFT, Keys.ARROW_RIGHT)
+        assert texts(browser, "#loss .chart-tip b") == ["Loss 1.50"]
         browser.get_log("browser")  # the copies have no thumbnails
     finally:
         with session_scope(write=True) as session:
@@ -199,6 +211,97 @@ def test_pages_fit_the_screen(browser: WebDriver, address: str, library: list[st
         assert _has_no_overflow(browser)
 
 
+def test_captions_and_metadata_are_edited_by_keyboard(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    _open_domain(browser, address, library[1])
+    card = _find(browser, "[data-testid=video]")
+    video = card.get_attribute("data-video") or ""
+    before = client.get(f"/videos/{video}").json()
+    browser.execute_script("arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".edit"))
+    _press(browser, Keys.ENTER)
+    wait_until(browser, lambda b: _find(b, "#edit-dialog textarea").is_displayed())
+    assert browser.execute_script("return document.activeElement.value") == before["captions"][0]
+    browser.execute_script("document.activeElement.select()")
+    _press(browser, HOSTILE)
+    _find(browser, "#edit-dialog fieldset:nth-of-type(2) .add-row").click()
+    _press(browser, "place", Keys.TAB, "7", Keys.ENTER)
+    wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
+    saved = client.get(f"/videos/{video}").json()
+    assert saved["captions"] == [HOSTILE, *before["captions"][1:]]
+    assert saved["metadata"] == {**before["metadata"], "place": 7}
+    assert HOSTILE in _find(browser, f"[data-video='{video}'] .caption").text
+    assert (
+        browser.execute_script("return document.activeElement.getAttribute('aria-label')")
+        == f"Edit {HOSTILE}"
+    )
+    assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
+    assert "was saved" in _find(browser, "#done").text
+    client.patch(f"/videos/{video}", json={"captions": before["captions"], "metadata": {"place": None}})
+    assert client.get(f"/videos/{video}").json() == before
+
+
+def test_invalid_edit_is_shown_at_its_field_and_a_stale_one_is_refused(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    video = accepted_videos(library[1])[1].id
+    before = client.get(f"/videos/{video}").json()
+    browser.get(f"{address}/watch/{video}")
+    wait_until(browser, lambda b: _find(b, "#edit").is_displayed())
+    _find(browser, "#edit").click()
+    wait_until(browser, lambda b: _find(b, "#edit-dialog textarea").is_displayed())
+    browser.execute_script("document.activeElement.value = 'x'.repeat(5000)")
+    _find(browser, "#edit-dialog [type=submit]").click()
+    wait_until(browser, lambda b: texts(b, "#edit-dialog .field-error"))
+    assert _find(browser, "#edit-dialog [aria-invalid]").tag_name == "textarea"
+    browser.get_log("browser")  # the browser logs the refused request
+    client.patch(f"/videos/{video}", json={"captions": ["changed elsewhere"]})
+    browser.execute_script("document.activeElement.value = 'mine'")
+    _find(browser, "#edit-dialog [type=submit]").click()
+    wait_until(browser, lambda b: "has changed meanwhile" in _find(b, "#edit-dialog [role=alert]").text)
+    assert client.get(f"/videos/{video}").json()["captions"] == ["changed elsewhere"]
+    browser.get_log("browser")
+    _press(browser, Keys.ESCAPE)
+    wait_until(browser, lambda b: not b.find_elements(By.ID, "edit-dialog"))
+    assert browser.execute_script("return document.activeElement.id") == "edit"
+    client.patch(f"/videos/{video}", json={"captions": before["captions"]})
+
+
+def test_grid_is_filtered_by_text_and_use(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    _open_domain(browser, address, library[1])
+    held_out = {video.id for video in accepted_videos(library[1]) if video.effective_split == "test"}
+    _find(browser, "#video-split option[value=test]").click()
+    wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == len(held_out))
+    shown = browser.find_elements(By.CSS_SELECTOR, "[data-testid=video]")
+    assert {card.get_attribute("data-video") for card in shown} == held_out
+    _find(browser, "#video-text").send_keys("no such caption")
+    wait_until(browser, lambda b: _find(b, "#videos-message").is_displayed())
+    assert "No video matches" in _find(browser, "#videos-message").text
+
+
+def test_rejected_videos_are_listed_with_their_reasons(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    fields = {"task_id": library[1], "status": "rejected", "captions": [], "extra": {}}
+    with session_scope(write=True) as session:
+        for number in range(51):
+            session.add(
+                Video(id=f"broken-{number}", uri=f"{HOSTILE}{number}", reason="The file is empty.", **fields)
+            )
+    try:
+        _open_domain(browser, address, library[1])
+        wait_for(browser, "[data-testid=rejected]", 50)
+        assert _find(browser, "#rejected-list li").text.splitlines() == [f"{HOSTILE}0", "The file is empty."]
+        _find(browser, "#more-rejected-button").click()
+        wait_for(browser, "[data-testid=rejected]", 51)
+        assert not _find(browser, "#more-rejected").is_displayed()
+    finally:
+        with session_scope(write=True) as session:
+            session.query(Video).filter(Video.id.like("broken-%")).delete()
+
+
 def test_deleted_videos_leave_the_pages(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:
@@ -206,7 +309,9 @@ def test_deleted_videos_leave_the_pages(
     _open_domain(browser, address, library[0])
     card = _find(browser, "[data-testid=video]")
     doomed = card.get_attribute("data-video") or ""
-    browser.execute_script("arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".card-actions button"))
+    browser.execute_script(
+        "arguments[0].focus()", card.find_element(By.CSS_SELECTOR, ".card-actions button:last-child")
+    )
     _press(browser, Keys.ENTER, doomed, Keys.ENTER)
     wait_until(browser, lambda b: len(texts(b, "[data-testid=video]")) == 11)
     assert browser.execute_script("return document.activeElement.id") == "done"
