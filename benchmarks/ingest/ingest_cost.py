@@ -163,11 +163,11 @@ def measure_workers(backbone: str, paths: Sequence[Path], folder: Path, *, round
         decode_concurrently(pool, paths[:2], spec.frames, 2)  # starts the processes
         for number in range(rounds + 1):
             alone = count / decode_concurrently(pool, paths, spec.frames, 1)
-            one = _ingest(api, f"one worker, {number}", paths)
+            one = _ingest(api, f"one worker {number}", paths)
             both = count / decode_concurrently(pool, paths, spec.frames, 2)
             with additional_workers(folder, settings):
-                _ingest(api, f"start of two workers, {number}", paths[:4])  # loads the backbone
-                two = _ingest(api, f"two workers, {number}", paths)
+                _ingest(api, f"start of two workers {number}", paths[:4])  # loads the backbone
+                two = _ingest(api, f"two workers {number}", paths)
             bare.rates.append((alone, both))
             probing.rates.append((alone, one["probing"]))
             for stage, row in scaling.items():
@@ -236,23 +236,28 @@ def main() -> None:
         rows[
             1
         ].target = None  # constant costs of a file and of a process exceed the decoding of eight tiny frames
+        _write(options.out, rows)
         if not options.skip_workers:
             shutil.rmtree(scratch)
             rows += measure_workers("small", ordinary, Path(temporary) / "library", rounds=rounds)
+    sys.stdout.write(_write(options.out, rows))
+
+
+def _write(out: Path, rows: Sequence[Row]) -> str:
+    """Write the rows as a table, which is returned, and as JSON."""
     table = markdown_table(
         ["measurement", "first, videos/s", "second, videos/s", "ratio", "rounds", "target", "met"],
         [row.cells for row in rows],
     )
-    (options.out / "ingest.md").write_text(table, encoding="utf-8")
+    (out / "ingest.md").write_text(table, encoding="utf-8")
     facts = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "rounds": options.rounds,
         "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
     }
-    (options.out / "ingest.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(table)
+    (out / "ingest.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return table
 
 
 if __name__ == "__main__":
