@@ -67,7 +67,6 @@ function drawTrail(map) {
   const isZoomed = !isWhole(map);
   $("zoom-trail").hidden = !isZoomed;
   if (!isZoomed) return;
-  setText($("zoom-out"), `All ${map.domains} domains`);
   const span = (bins) => binNumbers({ t: bins[0].t, last_t: bins.at(-1).last_t });
   setText($("zoom-window"), `Domains ${span(map.columns)} after releases ${span(map.rows)}`);
 }
