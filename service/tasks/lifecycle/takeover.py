@@ -87,7 +87,9 @@ class Takeover:
         if taken:
             session.execute(update(Video), taken)
         session.expire_all()
-        task.caption_edits += domain.caption_edits  # the release may have learned former captions
+        # The release may have learned former captions, and searches may have cached former metadata.
+        task.caption_edits += domain.caption_edits
+        task.metadata_edits += domain.metadata_edits
         domain.counts = count_task_videos(session, domain.id)
         task.counts = count_task_videos(session, task.id)
         domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
