@@ -88,7 +88,10 @@ def _filesystem(uri: SourceUri) -> Any:
         )
     import fsspec  # slow together with its drivers
 
-    return fsspec.filesystem(uri.scheme, use_listings_cache=False, **_OPTIONS[uri.scheme])
+    try:
+        return fsspec.filesystem(uri.scheme, use_listings_cache=False, **_OPTIONS[uri.scheme])
+    except Exception as error:  # gcsfs looks for credentials here
+        raise SourceOutage(f"{uri.origin} cannot be read ({_error_code(error)}).") from error
 
 
 def _stat(store: Any, uri: SourceUri) -> tuple[int, str]:

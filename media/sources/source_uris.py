@@ -17,6 +17,9 @@ __all__ = ["SourcePrefix", "SourceUri", "file_name", "find_prefix", "is_source_u
 
 _SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_HOST = re.compile(
+    r"[a-z0-9_][a-z0-9._-]{0,252}|[0-9a-f.]*:[0-9a-f:.]+"
+)  # a name, or an address; httpx checks the latter
 _PRIVATE = "private+"
 _ANY_HOST = "https://"
 _USER = re.compile(r"(://)[^/?#]*@")
@@ -101,15 +104,16 @@ class SourceUri:
             )
         try:
             url = httpx.URL(text)
+            host = url.raw_host.decode("ascii").lower()
             # httpx resolves dot segments, so the text is examined.
             raw = text.partition("://")[2].partition("?")[0].partition("/")[2]
             segments = tuple(unquote(part, errors="strict") for part in raw.split("/"))
         except (httpx.InvalidURL, ValueError) as error:
             raise _invalid(text, "is not a valid URL") from error
-        if not url.host:
+        if not _HOST.fullmatch(host):
             raise _invalid(text, "does not name a host")
         _refuse_dots(text, segments)
-        return cls(text, scheme, url.host, url.port or _DEFAULT_PORTS[scheme], segments)
+        return cls(text, scheme, host, url.port or _DEFAULT_PORTS[scheme], segments)
 
     @cached_property
     def shown(self) -> str:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from media import MediaError
-from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix, is_source_uri, redact_uri
+from media.sources.source_uris import (
+    SourcePrefix,
+    SourceUri,
+    file_name,
+    find_prefix,
+    is_source_uri,
+    redact_uri,
+)
 
 
 def is_allowed(uri: str, *prefixes: str) -> bool:
@@ -135,3 +144,23 @@ def test_a_prefix_of_a_private_host_takes_precedence() -> None:
     prefixes = [SourcePrefix.parse("https://"), SourcePrefix.parse("private+https://media.internal/")]
     assert find_prefix(SourceUri.parse("https://media.internal/a.mp4"), prefixes).is_private
     assert not find_prefix(SourceUri.parse("https://example.com/a.mp4"), prefixes).is_private
+
+
+@given(
+    scheme=st.sampled_from(["s3", "gs", "http", "HTTPS"]),
+    rest=st.text(
+        st.sampled_from([*"ab.:/\\%@?#[]~ 2eEfF0", "\n", "é", "。", "\ud800", "x", "n", "-"]), max_size=24
+    ),
+)
+def test_any_text_is_parsed_or_refused(scheme: str, rest: str) -> None:
+    uri = f"{scheme}://{rest}"
+    assert isinstance(file_name(uri), str)
+    assert isinstance(redact_uri(uri), str)
+    try:
+        parsed = SourceUri.parse(uri)
+    except MediaError:
+        return
+    assert ".." not in parsed.segments
+    assert "@" not in parsed.host
+    prefix = SourcePrefix.parse(f"private+{parsed.origin}/" if parsed.port else f"{parsed.origin}/")
+    assert prefix.contains(parsed)

@@ -1,0 +1,66 @@
+"""Objects of Google Cloud Storage: gcsfs against a server that answers as its JSON API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import gcsfs
+import pytest
+
+from media import MediaError
+from media.sources.media_source import ByteRange
+from media.sources.object_store import ObjectStore
+from media.sources.source_uris import SourceUri
+from tests.web_files import Handler, WebFiles, send
+
+CONTENT = b"0123456789"
+ENTRY = {
+    "kind": "storage#object",
+    "bucket": "films",
+    "name": "videos/a.mp4",
+    "size": str(len(CONTENT)),
+    "generation": "7",
+    "etag": "v7",
+    "contentType": "video/mp4",
+}
+
+
+def _answer(request: Handler, status: int, body: Any) -> None:
+    send(request, status, json.dumps(body).encode(), **{"Content-Type": "application/json"})
+
+
+@pytest.fixture
+def google(web_files: WebFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebFiles]:
+    """A server with one object."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", web_files.url)
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+    objects = "/storage/v1/b/films/o"
+    web_files.handlers["/storage/v1/b/films"] = lambda request: _answer(request, 200, {"name": "films"})
+    web_files.handlers[f"{objects}/videos%2Fa.mp4"] = lambda request: _answer(request, 200, ENTRY)
+    web_files.handlers[objects] = lambda request: _answer(
+        request, 200, {"items": [ENTRY]} if "none" not in request.path else {}
+    )
+    web_files.files["/download/storage/v1/b/films/o/videos%2Fa.mp4"] = CONTENT
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    yield web_files
+    gcsfs.GCSFileSystem.clear_instance_cache()
+
+
+def test_an_object_is_read_and_listed(google: WebFiles) -> None:
+    uri = SourceUri.parse("gs://films/videos/a.mp4")
+    with ObjectStore().open(uri) as stream:
+        assert b"".join(stream.chunks) == CONTENT
+    with ObjectStore().open(uri, ByteRange(2, 4)) as stream:
+        assert b"".join(stream.chunks) == b"234"
+    (file,) = ObjectStore().list_files(SourceUri.parse("gs://films/videos/"))
+    assert (file.name, file.size) == ("a.mp4", 10)
+    assert "7" in file.version
+
+
+def test_a_missing_object_is_rejected(google: WebFiles) -> None:
+    uri = SourceUri.parse("gs://films/videos/none.mp4")
+    with pytest.raises(MediaError, match="does not exist in its bucket"), ObjectStore().open(uri):
+        pytest.fail("the object was found")
