@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import av
 from av.container import InputContainer
+from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from media.errors import MediaError
+from media.packet_demand import packets_with_demand
 
 __all__ = ["StreamExtent", "end_tolerance", "frames_on_display", "timed_frames"]
 
@@ -72,7 +74,7 @@ def _frames_by_reading(
     """The frames on display, in one pass over all frames."""
     pending = list(reversed(times))
     current: _TimedFrame | None = None
-    for following in timed_frames(container, stream, extent):
+    for following in timed_frames(container, stream, extent, times):
         while current is not None and pending and following.begins > pending[-1]:
             pending.pop()
             yield current.frame
@@ -166,18 +168,32 @@ def _seek(
 
 
 def timed_frames(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float] = ()
 ) -> Iterator[_TimedFrame]:
-    """Frames in order of display; damaged packets are skipped."""
+    """Frames in order of display; damaged packets are skipped.
+
+    Args:
+        container: Open container.
+        stream: Its video stream.
+        extent: Extent of the stream.
+        times: Ascending times in seconds since the first frame. Frames that are on display at none of them, and to
+            which no other frame refers, may be omitted; without times, all frames are decoded.
+    """
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)
     expected = 0.0
-    for packet in container.demux(stream):
+    packets: Iterator[tuple[Packet, bool]] = ((packet, True) for packet in container.demux(stream))
+    if times and extent.start is not None and stream.codec_context.name == "h264":
+        packets = packets_with_demand(container.demux(stream), times, extent.start, base)
+    is_progressive = False  # a frame of two fields may consist of two packets, which must not be separated
+    for packet, is_needed in packets:
+        stream.codec_context.skip_frame = "DEFAULT" if is_needed or not is_progressive else "NONREF"
         try:
             frames = packet.decode()
         except av.InvalidDataError:
             continue
         for frame in frames:
+            is_progressive = not frame.interlaced_frame
             length = (frame.duration or 0) * base
             if frame.pts is None or extent.start is None:
                 begins, expected = expected, expected + (length or step)

@@ -190,7 +190,9 @@ class VideoDecoder:
             stderr=subprocess.DEVNULL,
             cwd=_ROOT,
             env={**inherited, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C reaches the parent only, which ends the child
+            # Ctrl-C reaches the parent only, which ends the child. A session of its own would do that too, but the
+            # scheduler of Linux (autogroup) would then ignore the priority of the worker.
+            process_group=0,
         )
         try:
             _exchange(child, None, _START_SECONDS)

@@ -1,0 +1,93 @@
+"""Omission of frames that are not displayed: the same pictures from fewer decoded frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from media.frame_sampling import StreamExtent, frames_on_display, timed_frames
+from media.video_limits import sample_times
+
+COUNT, FPS = 48, 12
+BIDIRECTIONAL = {"x264-params": "bframes=3:b-adapt=0:b-pyramid=normal:keyint=48:scenecut=0"}
+REORDERED = {"x264-params": "bframes=8:b-adapt=0:b-pyramid=strict:keyint=24:scenecut=0:ref=4"}
+INTERLACED = {"x264-params": "bframes=3:b-adapt=0:interlaced=1"}
+
+
+def _noise(index: int) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(index)
+    still = np.random.default_rng(0).integers(0, 256, (48, 64, 3))
+    return np.roll(still, 2 * index, axis=1).clip(0, 240).astype(np.uint8) + rng.integers(
+        0, 16, still.shape, np.uint8
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream, StreamExtent]]:
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        yield container, stream, StreamExtent(COUNT / FPS, COUNT, stream.start_time)
+
+
+def _expected(path: Path, times: list[float]) -> list[np.ndarray[Any, Any]]:
+    """Frames on display, selected from all frames."""
+    with _opened(path) as (container, stream, extent):
+        frames = list(timed_frames(container, stream, extent))
+        shown = [max((f for f in frames if f.begins <= at), key=lambda f: f.begins) for at in times]
+        return [found.frame.to_ndarray(format="rgb24") for found in shown]
+
+
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts"])
+@pytest.mark.parametrize(
+    "options", [BIDIRECTIONAL, REORDERED, INTERLACED], ids=["pyramid", "reordered", "interlaced"]
+)
+@pytest.mark.parametrize("samples", [1, 5, 8, 100])
+def test_frames_on_display_equal_those_of_complete_decoding(
+    make_video: Callable[..., Path], name: str, options: dict[str, str], samples: int
+) -> None:
+    path = make_video(name, range(COUNT), fps=FPS, paint=_noise, codec_options=options)
+    with _opened(path) as (container, stream, extent):
+        times = sample_times(extent.duration, samples)
+        found = [
+            frame.to_ndarray(format="rgb24")
+            for frame in frames_on_display(container, stream, extent, times, name)
+        ]
+    expected = _expected(path, times)
+    assert len(found) == samples
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_frames_of_unequal_length_equal_those_of_complete_decoding(make_video: Callable[..., Path]) -> None:
+    lengths = np.random.default_rng(2).integers(20, 900, COUNT)
+    starts = [int(start) for start in np.cumsum(lengths) - lengths[0]]
+    path = make_video(
+        "clip.mkv", range(COUNT), milliseconds=starts, paint=_noise, codec_options=BIDIRECTIONAL
+    )
+    with av.open(str(path)) as container:
+        extent = StreamExtent(starts[-1] / 1000, COUNT, container.streams.video[0].start_time)
+    times = sample_times(extent.duration, 8)
+    with _opened(path) as (container, stream, _):
+        found = [
+            f.to_ndarray(format="rgb24") for f in frames_on_display(container, stream, extent, times, "clip")
+        ]
+    assert all(np.array_equal(one, other) for one, other in zip(found, _expected(path, times), strict=True))
+
+
+def test_frames_without_references_are_omitted(make_video: Callable[..., Path]) -> None:
+    path = make_video("clip.mp4", range(COUNT), fps=FPS, paint=_noise, codec_options=BIDIRECTIONAL)
+    decoded = []
+    for times in ([], [2.0]):
+        with _opened(path) as (container, stream, extent):
+            decoded.append(sum(1 for _ in timed_frames(container, stream, extent, times)))
+    complete, omitting = decoded
+    assert complete == COUNT
+    assert omitting < 0.8 * COUNT
