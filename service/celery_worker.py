@@ -3,7 +3,7 @@
 Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own
 command: ``celery -A service.celery_worker worker --queues cpu`` and
 ``celery -A service.celery_worker worker --queues gpu --pool solo
---include trainer.worker.learning_job,trainer.worker.append_job``.
+--include trainer.worker.learning_job,trainer.worker.append_job,trainer.worker.shared_embedding``.
 """
 
 from __future__ import annotations

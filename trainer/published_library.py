@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from index.errors import ShardStoreError
@@ -92,7 +91,7 @@ class Library:
         shard = self.manifest.shards[task]
         pinned = {task: read_video_release(self._folder(shard.release))}
         encoder = VideoEncoder(backbone, {task: shard.fingerprint}, pinned)
-        return lambda frames: torch.from_numpy(encoder.encode(frames, [task])[:, 0])
+        return encoder.for_task(task)
 
     def _lineage(self, identifier: str) -> TaskLineage:
         return read_lineage(self._folder(identifier))

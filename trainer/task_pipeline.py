@@ -191,6 +191,7 @@ def index_task(
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
     frame_vectors: bool = False,
+    embed: Callable[[], Vectors] | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> WrittenRelease:
     """Embed every video of the task once, and write the release with its probes, and the shard.
@@ -206,6 +207,7 @@ def index_task(
         mode: Selects the served query mode from those of the release; probes use this mode.
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
         frame_vectors: Whether the shard also stores the vectors of single frames, for re-ranking.
+        embed: Returns the vectors of the task's videos, ``[n, dim]``; by default they are embedded here.
         report: Called with the number of embedded videos.
 
     Raises:
@@ -213,7 +215,7 @@ def index_task(
     """
     store = library.store
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-    vectors = embed_clips(method.encode_videos, task.clips, report=report)
+    vectors = embed() if embed else embed_clips(method.encode_videos, task.clips, report=report)
     state = method.release()
     encoder = open_query_encoder(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
     state = calibrate(encoder, state, MemoryShard(ids, vectors))

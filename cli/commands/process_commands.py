@@ -95,7 +95,8 @@ def run_worker(queue: str, data: Path | None) -> None:
     if queue == "gpu":
         # Registers the jobs of this queue.
         import trainer.worker.append_job
-        import trainer.worker.learning_job  # noqa: F401
+        import trainer.worker.learning_job
+        import trainer.worker.shared_embedding  # noqa: F401
 
     celery_app.worker_main(
         [

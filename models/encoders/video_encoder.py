@@ -87,6 +87,10 @@ class VideoEncoder:
         chosen = [encoded[self._fingerprints[task]] for task in tasks]
         return np.stack(chosen, axis=1) if chosen else np.empty((len(frames), 0, dim), np.float32)
 
+    def for_task(self, task: str) -> Callable[[Tensor], Tensor]:
+        """Encoder of a task alone: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``."""
+        return lambda frames: torch.from_numpy(self.encode(frames, [task])[:, 0])
+
     @property
     def cached_bytes(self) -> int:
         """Size of the weights that are in memory."""

@@ -17,6 +17,7 @@ from service.core.settings import settings
 __all__ = [
     "APPEND",
     "CPU_QUEUE",
+    "EMBED",
     "GPU_QUEUE",
     "LEARN",
     "PROBE",
@@ -25,12 +26,14 @@ __all__ = [
     "is_reachable",
     "queue_length",
     "send_append",
+    "send_embed",
     "send_learn",
     "send_probe",
     "send_sync",
 ]
 
 PROBE, LEARN, APPEND = "cinestrata.probe", "cinestrata.learn", "cinestrata.append"
+EMBED = "cinestrata.embed"
 SYNC = "cinestrata.sync"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
 _VISIBILITY_SECONDS = 12 * 3600  # Redis delivers an unacknowledged message again after this time
@@ -60,6 +63,7 @@ def _configuration() -> dict[str, Any]:
             SYNC: {"queue": CPU_QUEUE},
             LEARN: {"queue": GPU_QUEUE},
             APPEND: {"queue": GPU_QUEUE},
+            EMBED: {"queue": GPU_QUEUE},
         },
         "worker_hijack_root_logger": False,
         "worker_send_task_events": False,
@@ -100,6 +104,15 @@ def send_append(task_id: str) -> bool:
 def send_sync(sync_id: str) -> bool:
     """Send the message that a registered sync is due; False if the broker is unreachable."""
     return _send(SYNC, CPU_QUEUE, sync_id)
+
+
+def send_embed(task_id: str) -> bool:
+    """Send the message that chunks of a task are due for embedding.
+
+    Returns:
+        False if the broker is unreachable; the reconciler sends the message later.
+    """
+    return _send(EMBED, GPU_QUEUE, task_id)
 
 
 def queue_length(queue: str) -> int | None:

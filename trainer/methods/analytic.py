@@ -221,6 +221,11 @@ class Analytic(Method):
         features = self._video_features(frames, _frame_digests(frames))
         return self._video_map(self.backbone, features, self._layout, is_fitted)
 
+    @property
+    def embeds_by_release(self) -> bool:
+        # Releases do not know the videos that the maps were fitted to.
+        return self.config.fitted_length == 1
+
     def video_tensors(self) -> dict[str, Tensor]:
         return {f"video.{name}": tensor for name, tensor in self._video_map.tensors().items()}
 

@@ -233,6 +233,12 @@ class Method(ABC):
         return self.encode_videos(frames)
 
     @property
+    def embeds_by_release(self) -> bool:
+        """Whether the video encoder of the release gives the same vectors as :meth:`encode_videos`, so that other
+        workers can embed videos of the task."""
+        return True
+
+    @property
     def encodes_pairs(self) -> bool:
         """Whether the method has a multi-modal encoder, which fuses a video and a text to one vector."""
         return False

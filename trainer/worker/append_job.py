@@ -32,11 +32,12 @@ from trainer.errors import LibraryDamaged
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.task_data import TaskData
-from trainer.video_embedding import embed_clips, embed_frames
+from trainer.video_embedding import embed_frames
 from trainer.worker.append_measurement import AppendMeasurement, measure_append
 from trainer.worker.catalog_reader import load_task, remaining_videos, restarted_without_deleted_videos
 from trainer.worker.cleanup import clean_up
 from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
+from trainer.worker.shared_embedding import embed_shared
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
 __all__ = ["MAX_SEGMENTS", "process_append", "run_append_job"]
@@ -117,7 +118,7 @@ def _write_segments(
 
     pinned = library.manifest.shards[domain]
     videos = np.array([clip.vector_id for clip in task.clips], np.int64)
-    vectors, frames = embed_clips(encode, task.clips, report=report), None
+    vectors, frames = embed_shared(claim, task.clips, encode, pinned.fingerprint), None
     if _has_frame_vectors(claim, library, domain):
         frames = embed_frames(encode, task.clips, report=lambda done: report(total))
     write = partial(

@@ -29,6 +29,8 @@ __all__ = [
     "calibration_captions",
     "excluding_originals",
     "held_out_videos",
+    "load_clips",
+    "load_target",
     "load_task",
     "remaining_videos",
     "restarted_without_deleted_videos",
@@ -41,24 +43,46 @@ Ids = npt.NDArray[np.int64]
 
 def load_task(claim: Claim, backbone: Backbone) -> TaskData:
     """The accepted videos of the claimed task, by vector id; the backbone determines their frame files."""
+    return TaskData(claim.task.id, claim.task.name, load_clips(claim.task.id, backbone))
+
+
+def load_clips(
+    task_id: str, backbone: Backbone, first_id: int = 0, last_id: int | None = None
+) -> tuple[Clip, ...]:
+    """The accepted videos of a task in a range of vector ids, by vector id.
+
+    Args:
+        task_id: Identifier of the task.
+        backbone: Backbone, which determines the frame files.
+        first_id: First vector id.
+        last_id: Last vector id; None: no limit.
+    """
     frames, size = backbone.spec
-    with session_scope() as session:
-        videos = session.scalars(
-            select(Video)
-            .where(Video.task_id == claim.task.id, Video.status == "accepted")
-            .order_by(Video.vector_id)
-        ).all()
-    clips = tuple(
-        Clip(
-            id=video.id,
-            vector_id=video.vector_id,
-            frames_path=frame_cache_path(settings().cache_dir, frames, size, video.content_hash or ""),
-            captions=tuple(video.captions),
-            split=video.effective_split,  # type: ignore[arg-type]
-        )
-        for video in videos
+    query = (
+        select(Video.id, Video.vector_id, Video.content_hash, Video.captions, Video.effective_split)
+        .where(Video.task_id == task_id, Video.status == "accepted", Video.vector_id >= first_id)
+        .order_by(Video.vector_id)
     )
-    return TaskData(claim.task.id, claim.task.name, clips)
+    if last_id is not None:
+        query = query.where(Video.vector_id <= last_id)
+    with session_scope() as session:
+        # Columns instead of objects: a task may have 100,000 videos.
+        return tuple(
+            Clip(
+                id=video,
+                vector_id=vector_id,
+                frames_path=frame_cache_path(settings().cache_dir, frames, size, content or ""),
+                captions=tuple(captions),
+                split=split,  # type: ignore[arg-type]
+            )
+            for video, vector_id, content, captions, split in session.execute(query)
+        )
+
+
+def load_target(task_id: str) -> str | None:
+    """The domain that an append extends; None for a domain."""
+    with session_scope() as session:
+        return session.scalar(select(Task.target_id).where(Task.id == task_id))
 
 
 def remaining_videos(task: TaskData) -> TaskData:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
@@ -26,7 +28,7 @@ from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due
 from trainer.errors import LibraryDamaged, NothingToLearn
 from trainer.evaluation.rank_ledger import RankLedger
-from trainer.methods import METHODS
+from trainer.methods import METHODS, Method
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
@@ -46,6 +48,7 @@ from trainer.worker.catalog_reader import (
 from trainer.worker.cleanup import clean_up, remove_other_checkpoints
 from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
 from trainer.worker.release_metrics import evaluate_task, save_ledger
+from trainer.worker.shared_embedding import embed_shared, write_encoder
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
 __all__ = ["process_claim", "publish_task", "run_learning_job"]
@@ -154,6 +157,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         mode=settings().served_mode,
         moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
         frame_vectors=claim.task.settings.get(FRAME_VECTORS, False),
+        embed=(lambda: _embed(claim, method, task)) if method.embeds_by_release else None,
         report=report_embedding,
     )
     claim.advance("evaluating")
@@ -170,6 +174,12 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         trained=trained,
     )
     save_ledger(library, ledger)
+
+
+def _embed(claim: Claim, method: Method, task: TaskData) -> npt.NDArray[np.float32]:
+    """Embed the task's videos together with other learning workers."""
+    encoder = write_encoder(method.release())
+    return embed_shared(claim, task.clips, method.encode_videos, method.fingerprint(), encoder)
 
 
 def _log_small_domain(claim: Claim, task: TaskData) -> None:

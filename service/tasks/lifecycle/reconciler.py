@@ -100,13 +100,23 @@ def send_due() -> tuple[str, ...]:
             )
             .order_by(Task.position)
         ).all()
+        to_embed = session.scalars(
+            select(Task.id)
+            .where(
+                Task.state == "indexing",
+                Task.lease_owner.is_not(None),
+                exists().where(Chunk.task_id == Task.id, free_chunk("indexing", at)),
+            )
+            .order_by(Task.position)
+        ).all()
         head = first_active_task(session)
         to_learn = [head.id] if head and head.probed_at and not _has_live_lease(head, at) else []
     sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _is_empty(broker.CPU_QUEUE) else []
-    if (to_learn or to_append) and _is_empty(broker.GPU_QUEUE):
+    if (to_learn or to_append or to_embed) and _is_empty(broker.GPU_QUEUE):
         # Appends take seconds, so they come before the next training.
         sent += [t for t in to_append if broker.send_append(t)]
         sent += [t for t in to_learn if broker.send_learn(t)]
+        sent += [t for t in to_embed if broker.send_embed(t)]
     return tuple(sent)
 
 

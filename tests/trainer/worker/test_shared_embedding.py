@@ -1,0 +1,237 @@
+"""Embedding in chunks: parts of several workers, killed workers, damaged parts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Chunk, Task
+from service.core.errors import LeaseLost
+from service.core.schemas import AppendSpec
+from service.core.settings import settings
+from service.tasks import commands, lifecycle, probing
+from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
+from trainer.worker import append_job, learning_job, shared_embedding
+from trainer.worker.part_files import PartFolder
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+VIDEOS, CHUNK = 6, 2
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small chunks; returns the number of videos of each call of the encoder, in this process."""
+    counts: list[int] = []
+    original = shared_embedding.embed_clips
+
+    def count(encode: Any, clips: Any, **options: Any) -> Any:
+        counts.append(len(clips))
+        return original(encode, clips, **options)
+
+    monkeypatch.setattr(shared_embedding, "embed_clips", count)
+    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", CHUNK)
+    return counts
+
+
+def _after_planning(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Call a function once, as soon as the owner of the task has planned its chunks."""
+
+    def run_once() -> None:
+        monkeypatch.setattr(shared_embedding, "send_due", lambda: None)
+        work()
+
+    monkeypatch.setattr(shared_embedding, "send_due", run_once)
+
+
+def _expected(post_videos: Post, tmp_path: Path, settings_factory: Callable[..., Any]) -> np.ndarray:
+    """Vectors of the same videos, embedded without chunks in another library."""
+    settings_factory(tmp_path / "whole", frames=2, torch_threads=1, lease_seconds=600)
+    vectors = shard_vectors(task := learn(post_videos("day")).id)
+    return np.stack([vectors[i] for i in sorted(catalog_vector_ids(task).values())])
+
+
+def _vectors(task: str) -> np.ndarray:
+    vectors = shard_vectors(task)
+    assert set(vectors) == set(catalog_vector_ids(task).values())
+    return np.stack([vectors[i] for i in sorted(vectors)])
+
+
+def test_parts_of_two_workers_give_the_vectors_of_one(
+    post_videos: Post,
+    embedded: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    settings_factory: Callable[..., Any],
+) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    owners: list[str] = []
+    original = shared_embedding.claim_chunk
+
+    def claim(task_id: str, stage: Any, owner: str) -> Any:
+        chunk = original(task_id, stage, owner)
+        owners.extend([owner] if chunk else [])
+        return chunk
+
+    monkeypatch.setattr(shared_embedding, "claim_chunk", claim)
+    monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)  # the other worker has its turn for one chunk
+    _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
+    learn(task)
+    assert owners[0] == "other"
+    assert len(owners) == VIDEOS // CHUNK
+    assert len(set(owners)) == 2
+    assert embedded == [CHUNK] * (VIDEOS // CHUNK)
+    vectors = _vectors(task)
+    assert not (settings().checkpoints_dir / task).exists()
+    with session_scope() as session:
+        assert session.scalars(select(Chunk)).all() == []
+    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 256)
+    np.testing.assert_allclose(vectors, _expected(post_videos, tmp_path, settings_factory), atol=2e-3)
+
+
+def test_killed_worker_loses_one_chunk(
+    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day", videos=VIDEOS)
+
+    def run_worker_that_dies() -> None:
+        child = os.fork()
+        if child == 0:
+            write = PartFolder.write
+
+            def die(self: PartFolder, number: int, *rest: Any) -> str:
+                if number == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return write(self, number, *rest)
+
+            PartFolder.write = die  # type: ignore[method-assign]
+            shared_embedding.embed_free_chunks(task, "dies")
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        with session_scope(write=True) as session:
+            for chunk in session.scalars(select(Chunk).where(Chunk.lease_owner.is_not(None))):
+                chunk.lease_expires_at = now(session) - timedelta(seconds=1)
+
+    _after_planning(monkeypatch, run_worker_that_dies)
+    learn(task)
+    assert embedded == [CHUNK] * (
+        VIDEOS // CHUNK - 1
+    )  # all but the first, which the killed worker had stored
+    assert len(_vectors(task)) == VIDEOS
+
+
+def test_killed_owner_finds_its_parts_again(post_videos: Post, embedded: list[int]) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    child = os.fork()
+    if child == 0:
+        shared_embedding._join_parts = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        learning_job.run_learning_job(task)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with session_scope(write=True) as session:
+        session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
+    lifecycle.reconcile()
+    learn(task)
+    assert embedded == []
+    assert len(_vectors(task)) == VIDEOS
+
+
+@pytest.mark.parametrize("damage", ["altered", pytest.param("missing", marks=pytest.mark.slow)])
+def test_damaged_part_is_embedded_again(
+    damage: str, post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day", videos=VIDEOS)
+
+    def damage_first_part() -> None:
+        monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)
+        shared_embedding.embed_free_chunks(task, "other")
+        (part,) = settings().checkpoints_dir.rglob("000000.*.safetensors")
+        if damage == "missing":
+            part.unlink()
+        else:
+            content = bytearray(part.read_bytes())
+            content[-1] ^= 1
+            part.write_bytes(content)
+
+    _after_planning(monkeypatch, damage_first_part)
+    learn(task)
+    assert embedded == [CHUNK] * (VIDEOS // CHUNK + 1)
+    assert len(_vectors(task)) == VIDEOS
+
+
+def test_error_of_a_worker_is_the_reason_of_the_failed_task(
+    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day", videos=VIDEOS)
+
+    def refuse(*_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    def fail_often() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(PartFolder, "write", refuse)
+            for _ in range(settings().max_attempts):
+                shared_embedding.embed_free_chunks(task, "broken")
+
+    _after_planning(monkeypatch, fail_often)
+    view = run_job(task)
+    assert view.state == "failed"
+    assert "No space left on device" in (view.error or "")
+    assert commands.retry_task(task).state == "queued"
+
+
+def test_append_is_embedded_in_chunks(
+    learned_task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(shard_vectors(learned_task))
+    for name in ("red", "green", "blue"):
+        write_video(settings().media_root / "new" / f"{name}.mp4", name)
+    spec = AppendSpec.model_validate({"videos": [{"uri": f"new/{n}.mp4"} for n in ("red", "green", "blue")]})
+    task = commands.append_videos(learned_task, spec).task.id
+    claim = lifecycle.claim_probing(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
+    append_job.run_append_job(task)
+    assert commands.get_task(task).state == "ready"
+    assert embedded == [2, 1]
+    assert len(set(shard_vectors(learned_task)) - before) == 3
+
+
+def test_worker_that_lost_its_chunk_cannot_complete_it(post_videos: Post, embedded: list[int]) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    claim = lifecycle.claim_training(task, "owner")
+    assert claim is not None
+    with claim.transaction() as session:
+        lifecycle.plan_chunks(session, task, "indexing", [1, 2, 3, 4], CHUNK, run="r")
+    slow = lifecycle.claim_chunk(task, "indexing", "slow")
+    assert slow is not None
+    with session_scope(write=True) as session:
+        session.get_one(Chunk, slow.id).lease_expires_at = now(session) - timedelta(seconds=1)
+    fast = lifecycle.claim_chunk(task, "indexing", "fast")
+    assert fast is not None
+    folder = PartFolder(settings().checkpoints_dir / task, "r")
+    folder.prepare(None)
+    ids, vectors = np.array([1, 2]), np.ones((2, 4), np.float32)
+    checksum = folder.write(0, fast.token, ids, vectors)
+    folder.write(0, slow.token, ids, -vectors)
+    with fast.transaction() as session:
+        fast.complete(session, checksum=checksum)
+    with pytest.raises(LeaseLost), slow.transaction():
+        pass
+    part = folder.read(0, fast.token, checksum)
+    assert part is not None
+    assert (part[1] == vectors).all()

@@ -1,0 +1,243 @@
+"""Embedding of a task's videos by several workers: each chunk becomes a part file, and the owner joins the parts.
+
+The owner of the task plans the chunks and embeds chunks as other learning workers do. A worker that is killed loses at
+most its chunk; parts of an earlier attempt with the same encoder and videos are used again.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+from sqlalchemy import delete, select
+from torch import Tensor
+
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import read_video_release, select_video_tensors
+from models.encoders.video_encoder import VideoEncoder
+from models.releases.release_files import write_release
+from models.releases.release_state import ReleaseState
+from service.catalog.database import session_scope
+from service.catalog.tables import Chunk
+from service.celery_worker import worker_name
+from service.core.errors import LeaseLost, TaskInterruption
+from service.core.settings import settings
+from service.tasks.broker import EMBED, celery_app
+from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
+from trainer.task_data import Clip
+from trainer.training_checkpoint import run_identity
+from trainer.video_embedding import embed_clips
+from trainer.worker.catalog_reader import load_clips, load_target
+from trainer.worker.job_environment import open_library, task_backbone
+from trainer.worker.part_files import PartFolder
+
+__all__ = ["CHUNK_VIDEOS", "embed_free_chunks", "embed_shared", "run_embedding_job", "write_encoder"]
+
+CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
+_TURN_SECONDS = 60.0  # time for which a worker embeds chunks of a task before the next message has its turn
+_WAIT_SECONDS = 0.25  # between two looks for the end of the chunks of other workers
+
+Encode = Callable[[Tensor], Tensor]
+Vectors = npt.NDArray[np.float32]
+
+log = structlog.get_logger(__name__)
+
+
+@celery_app.task(name=EMBED, ignore_result=True)
+def run_embedding_job(task_id: str) -> None:
+    """Embed free chunks of a task that another worker has claimed, then send the messages for due tasks."""
+    embed_free_chunks(task_id, worker_name())
+    send_due()
+
+
+def embed_shared(
+    claim: Claim,
+    clips: Sequence[Clip],
+    encode: Encode,
+    fingerprint: str,
+    encoder: Callable[[Path], None] | None = None,
+) -> Vectors:
+    """Unit vectors ``[n, dim]`` of the clips of a claimed task, in their order.
+
+    Args:
+        claim: Claim on the task.
+        clips: Clips by vector id.
+        encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
+        fingerprint: Fingerprint of the encoder.
+        encoder: Writes the files of a release with this encoder for other workers; None if they find it in the
+            library.
+
+    Raises:
+        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+        FramesMissing: The frames of a video are gone.
+        RuntimeError: A chunk has no attempts left; the message has the reason.
+    """
+    total = len(clips)
+
+    report = _Progress(claim, total).report
+    if total <= CHUNK_VIDEOS:  # a kill loses no more than a chunk
+        return embed_clips(encode, clips, report=report)
+    task_id = claim.task.id
+    ids = [clip.vector_id for clip in clips]
+    content = [(clip.vector_id, clip.frames_path.name) for clip in clips]
+    run = run_identity(task_id, fingerprint, CHUNK_VIDEOS, content)
+    folder = PartFolder(settings().checkpoints_dir / task_id, run)
+    folder.prepare(encoder)
+    _plan(claim, ids, run)
+    send_due()  # other workers may take chunks
+    while (totals := read_totals(task_id, "indexing")).unfinished:
+        done = total - totals.remaining
+        report(done)
+        if totals.failure is not None:
+            raise RuntimeError(totals.failure)
+        chunk = claim_chunk(task_id, "indexing", claim.owner)
+        if chunk is None:  # other workers embed the last chunks
+            time.sleep(_WAIT_SECONDS)
+            continue
+        try:
+            own = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
+            with chunk:
+                _embed_chunk(chunk, folder, encode, own, partial(_add, report, done))
+        except LeaseLost:
+            claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
+    return _join_parts(claim, folder, clips, encode)
+
+
+def embed_free_chunks(task_id: str, owner: str) -> None:
+    """Embed free chunks of a task that another worker has claimed, for a minute at most.
+
+    Errors are logged and stored with the chunk; the owner of the task decides on its state.
+    """
+    deadline = time.monotonic() + _TURN_SECONDS
+    chunk = claim_chunk(task_id, "indexing", owner)
+    if chunk is None:
+        return
+    send_due()  # another worker may take the next chunk
+    run: str | None = None
+    encode: Encode | None = None
+    backbone: Backbone | None = None
+    try:
+        while chunk is not None:
+            with chunk:
+                folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
+                backbone = backbone or task_backbone()
+                if encode is None or run != chunk.run:
+                    run, encode = chunk.run, _open_encoder(task_id, folder, backbone)
+                clips = load_clips(task_id, backbone, chunk.first_id, chunk.last_id)
+                _embed_chunk(chunk, folder, encode, clips)
+            chunk = claim_chunk(task_id, "indexing", owner) if time.monotonic() < deadline else None
+    except TaskInterruption as error:
+        log.info("chunk_released", task=task_id, reason=str(error))
+    except Exception:
+        log.exception("chunk_failed", task=task_id)
+
+
+def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
+    """Function that writes the video encoder of a release into a folder."""
+    own = replace(select_video_tensors(state), tasks=state.tasks[-1:], confidence=None, calibration=())
+    own = replace(own, profiles=state.profiles.without_first(len(state.profiles) - 1))
+    return lambda folder: write_release(folder, own)
+
+
+class _Progress:
+    """Progress of the stage over all workers."""
+
+    def __init__(self, claim: Claim, total: int) -> None:
+        self._claim, self._total = claim, total
+        self._started = time.monotonic()
+        self._first: int | None = None
+
+    def report(self, done: int) -> None:
+        """Report the number of embedded videos."""
+        if self._first is None:
+            self._first = done
+        elapsed, finished = time.monotonic() - self._started, done - self._first
+        self._claim.progress(
+            "indexing",
+            done / self._total,
+            done=done,
+            total=self._total,
+            videos_per_second=finished / elapsed if finished > 0 else None,
+        )
+
+
+def _add(report: Callable[[int], None], before: int, done: int) -> None:
+    report(before + done)
+
+
+def _plan(claim: Claim, vector_ids: Sequence[int], run: str) -> None:
+    """Plan the chunks, unless an earlier attempt with the same encoder and videos has planned them."""
+    with claim.transaction() as session:
+        of_stage = (Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
+        if session.scalar(select(Chunk.id).where(*of_stage, Chunk.run == run).limit(1)) is None:
+            session.execute(delete(Chunk).where(*of_stage))
+            plan_chunks(session, claim.task.id, "indexing", vector_ids, CHUNK_VIDEOS, run=run)
+
+
+def _embed_chunk(
+    chunk: ChunkClaim,
+    folder: PartFolder,
+    encode: Encode,
+    clips: Sequence[Clip],
+    report: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Embed the clips of a claimed chunk, and store them as a part."""
+
+    def report_batch(done: int) -> None:
+        chunk.tick()
+        report(done)
+
+    ids = np.array([clip.vector_id for clip in clips], np.int64)
+    vectors = embed_clips(encode, clips, report=report_batch) if clips else np.empty((0, 0), np.float32)
+    checksum = folder.write(chunk.number, chunk.token, ids, vectors)
+    with chunk.transaction() as session:
+        chunk.complete(session, checksum=checksum)
+
+
+def _open_encoder(task_id: str, folder: PartFolder, backbone: Backbone) -> Encode:
+    """The encoder of a task's chunks: of the domain that an append extends, or of the release that was just learned."""
+    target = load_target(task_id)
+    if target is not None:
+        return open_library().video_encoder(backbone, target)
+    release = read_video_release(folder.encoder_path)
+    encoder = VideoEncoder(backbone, {task_id: release.fingerprint}, {task_id: release})
+    return encoder.for_task(task_id)
+
+
+def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode: Encode) -> Vectors:
+    """Vectors of all clips from the parts. Videos that no part has, and unreadable parts, are embedded again."""
+    with session_scope() as session:
+        parts = session.execute(
+            select(Chunk.number, Chunk.fencing_token, Chunk.checksum)
+            .where(Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
+            .order_by(Chunk.number)
+        ).all()
+    rows = {clip.vector_id: row for row, clip in enumerate(clips)}
+    joined: Vectors | None = None
+    missing = set(rows)
+    for number, token, checksum in parts:
+        claim.tick()
+        part = folder.read(number, token, checksum)
+        if part is None or not len(part[0]):
+            continue
+        ids, vectors = part
+        if joined is None:
+            joined = np.empty((len(clips), vectors.shape[1]), np.float32)
+        known = [place for place, vector_id in enumerate(ids.tolist()) if vector_id in missing]
+        joined[[rows[int(ids[place])] for place in known]] = vectors[known]
+        missing.difference_update(ids.tolist())
+    if missing:
+        again = [clip for clip in clips if clip.vector_id in missing]
+        vectors = embed_clips(encode, again, report=lambda done: claim.tick())
+        if joined is None:
+            joined = np.empty((len(clips), vectors.shape[1]), np.float32)
+        joined[[rows[clip.vector_id] for clip in again]] = vectors
+    assert joined is not None
+    return joined
