@@ -105,6 +105,17 @@ class TaskData:
         """One training pair per caption of each training video."""
         return [Pair(clip, caption) for clip in self.train for caption in clip.captions]
 
+    def observed(self, limit: int | None = None) -> list[Clip]:
+        """Captioned training videos that a method in closed form learns from: all, or a sample of ``limit`` of them.
+
+        The sample is the same in every call, in the order of the videos.
+        """
+        clips = [clip for clip in self.train if clip.captions]
+        if limit is None or len(clips) <= limit:
+            return clips
+        chosen = np.sort(np.random.default_rng(0).permutation(len(clips))[:limit])
+        return [clips[row] for row in chosen]
+
     @property
     def training_captions(self) -> list[str]:
         """Captions of all training videos."""

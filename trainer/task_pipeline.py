@@ -24,6 +24,7 @@ from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, 
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from models.routing.defaults import DEFAULT_PRIOR
+from trainer.evaluation.cross_fitting import limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
@@ -86,11 +87,19 @@ class HeldOutVideos:
     queries: tuple[Query, ...]
 
     @classmethod
-    def from_captions(cls, videos: Sequence[tuple[int, Sequence[str]]]) -> HeldOutVideos:
-        """From the vector id and captions of each video."""
+    def from_captions(
+        cls, videos: Sequence[tuple[int, Sequence[str]]], max_queries: int | None = None
+    ) -> HeldOutVideos:
+        """From the vector id and captions of each video.
+
+        Args:
+            videos: Vector id and captions of each video.
+            max_queries: Maximum number of queries, a sample that is the same in every call; None: no limit.
+        """
+        queries = [Query(captions[0], vector_id) for vector_id, captions in videos if captions]
         return cls(
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
-            queries=tuple(Query(captions[0], vector_id) for vector_id, captions in videos if captions),
+            queries=tuple(queries) if max_queries is None else limit_captions(queries, max_queries),
         )
 
     def restricted_to(self, ids: Ids) -> HeldOutVideos:

@@ -134,6 +134,8 @@ def fit(
     pairs = task.pairs
     size = min(config.batch_size, len(pairs))
     steps_per_epoch = task.batch_count(size)
+    if config.max_steps is not None:
+        steps_per_epoch = min(steps_per_epoch, math.ceil(config.max_steps / config.epochs))
     resumed = group.share(checkpoints.load() if checkpoints else None)
     if resumed:
         method.load_state_dict(resumed.method)
@@ -156,9 +158,9 @@ def fit(
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
-                total = 0.0
+                total, trained = 0.0, 0
                 method.begin_epoch(epoch, pairs)
-                for batch in task.draw_batches(size, rng):
+                for batch in task.draw_batches(size, rng)[:steps_per_epoch]:
                     factor = learning_rate_factor(
                         clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
@@ -167,8 +169,9 @@ def fit(
                     references = group.share(memory.sample(config.batch_size, rng))
                     loss = _step(method, optimizer, load, batch, references, clock.step, group)
                     total += loss * len(batch)
+                    trained += len(batch)
                     report(clock.tick(epoch, loss, len(batch)))
-                losses.append(total / len(pairs))
+                losses.append(total / trained)
                 method.after_epoch(task.val)
                 if checkpoints:
                     checkpoints.save(
@@ -180,8 +183,8 @@ def fit(
 
 
 def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingProgress], None]) -> None:
-    """Show every captioned training video to a method in closed form, once."""
-    clips = [clip for clip in task.train if clip.captions]
+    """Show the captioned training videos, or a sample of bounded size, to a method in closed form, once."""
+    clips = task.observed(method.config.max_videos)
     size = method.config.batch_size
     clock = _Clock(1, math.ceil(len(clips) / size), 0)
     for chunk in chunks(clips, size):

@@ -157,3 +157,17 @@ def test_stored_vectors_are_sampled_from_the_given_ids_only() -> None:
 
 def test_sample_without_earlier_tasks_is_none() -> None:
     assert StoredVectors().sample(4, np.random.default_rng(0)) is None
+
+
+def test_observed_videos_are_a_sample_of_bounded_size() -> None:
+    clips = (*(_clip(n, n % 3) for n in range(300)), _clip(300, 1, "test"))
+    task = TaskData("t", "t", clips)
+    captioned = [clip.vector_id for clip in clips if clip.captions and clip.split == "train"]
+    assert [clip.vector_id for clip in task.observed()] == captioned
+    assert [clip.vector_id for clip in task.observed(200)] == captioned
+    sample = [clip.vector_id for clip in task.observed(50)]
+    assert len(sample) == 50
+    assert sample == sorted(sample)
+    assert set(sample) < set(captioned)
+    assert max(sample) > 250  # not the first ones
+    assert [clip.vector_id for clip in task.observed(50)] == sample

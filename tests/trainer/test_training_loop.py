@@ -356,3 +356,19 @@ def test_method_hooks_receive_validation_videos_and_training_pairs(
 
     learn_task(Recording(backbone, MethodConfig(epochs=2, batch_size=3)), task)
     assert calls == [[clip.id for clip in task.val]] * 2 + [task.pairs]
+
+
+def test_steps_of_a_large_task_are_limited(backbone: Backbone, task: TaskData, tmp_path: Path) -> None:
+    progress: list[TrainingProgress] = []
+    whole = _shift(backbone, max_steps=7)  # two of the three batches of an epoch, rounded up
+    losses = fit(whole, task, report=progress.append)
+    assert whole.steps == 8
+    assert [(p.step, p.steps, p.epoch) for p in progress][-1] == (8, 8, 4)
+    assert progress[-1].eta_seconds == 0
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
+    with pytest.raises(Killed):
+        fit(_shift(backbone, max_steps=7), task, checkpoints=checkpoints, report=kill_at(5))
+    resumed = _shift(backbone, max_steps=7)
+    assert fit(resumed, task, checkpoints=checkpoints) == losses
+    assert torch.equal(resumed.shift, whole.shift)
+    assert fit(_shift(backbone, max_steps=100), task) == fit(_shift(backbone), task)

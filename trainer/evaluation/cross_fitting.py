@@ -26,6 +26,7 @@ from trainer.video_embedding import embed_clips
 __all__ = ["MAX_TASK_CAPTIONS", "cross_fit", "limit_captions"]
 
 MAX_TASK_CAPTIONS = 64  # of a task
+MAX_GALLERY = 25_000  # videos of a task that the captions are searched in
 _FOLDS = 5
 Item = TypeVar("Item")
 
@@ -56,9 +57,9 @@ def cross_fit(
     Returns:
         The captions; empty with fewer than two videos, or if the method would have to be trained again.
     """
-    videos = [clip for clip in task.train if clip.captions]
+    videos = task.observed(method.config.max_videos)
     order = np.random.default_rng(0).permutation(len(videos))
-    gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
+    gallery = _sample_gallery(task, videos, deleted)
     found: list[CalibrationCaption] = []
     for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
         if len(found) >= MAX_TASK_CAPTIONS:
@@ -75,6 +76,17 @@ def cross_fit(
             found += _search_fold(part, task.task_id, captions, gallery, encoder, pinned, mode)
         report_alive()
     return tuple(found)
+
+
+def _sample_gallery(task: TaskData, videos: Sequence[Clip], deleted: Set[int]) -> list[Clip]:
+    """Videos to search: all except test videos, or the learned videos and a sample of the others of bounded size."""
+    gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
+    if len(gallery) <= MAX_GALLERY:
+        return gallery
+    learned = {clip.vector_id for clip in videos}
+    others = [clip for clip in gallery if clip.vector_id not in learned]
+    chosen = {clip.vector_id for clip in limit_captions(others, max(0, MAX_GALLERY - len(learned)))} | learned
+    return [clip for clip in gallery if clip.vector_id in chosen]
 
 
 def limit_captions(captions: Sequence[Item], limit: int) -> tuple[Item, ...]:

@@ -57,6 +57,18 @@ class MethodConfig(BaseModel):
 
     epochs: int = Field(default=20, ge=1, le=1000)
     batch_size: int = Field(default=8, ge=1, le=1024)
+    max_steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="maximum gradient steps of a task, divided among the epochs; an epoch of a larger domain trains "
+        "on a random part of its pairs; without a value every epoch trains on all pairs",
+    )
+    max_videos: int | None = Field(
+        default=None,
+        ge=2,
+        description="maximum training videos that a method in closed form observes, chosen at random; without a "
+        "value all",
+    )
     seed: int = Field(default=42, ge=0)
     schedule: Literal["cosine", "step"] = Field(
         default="cosine",

@@ -55,6 +55,9 @@ __all__ = ["process_claim", "publish_task", "run_learning_job"]
 
 log = structlog.get_logger(__name__)
 
+# Bounds of the time and memory that a large domain takes; the settings of a task can change them.
+_MAX_STEPS = 20_000
+_MAX_VIDEOS = 20_000
 _SMALL_DOMAIN = 10  # captioned training videos; a domain with fewer teaches little besides its own captions
 
 
@@ -91,7 +94,8 @@ def process_claim(claim: Claim) -> None:
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
     """Learn a task whose shard is not published yet."""
-    method_settings = {name: value for name, value in claim.task.settings.items() if name != FRAME_VECTORS}
+    own_settings = {name: value for name, value in claim.task.settings.items() if name != FRAME_VECTORS}
+    method_settings = {"max_steps": _MAX_STEPS, "max_videos": _MAX_VIDEOS, **own_settings}
     method = prepare_method(backbone, library, task, claim.task.method, method_settings)
     claim.advance("training")
     restore_task_frames(claim, task, backbone)

@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
+from api.security import body_limits
 from api.security.loopback import is_loopback
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
@@ -135,8 +136,9 @@ def test_declared_large_body_returns_413(client: TestClient, length: str) -> Non
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_large_chunked_body_returns_413(client: TestClient) -> None:
-    chunks = (b" " * 2**20 for _ in range(80))
+def test_large_chunked_body_returns_413(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_limits, "_MAX_TASK_BYTES", 4 * 2**20)
+    chunks = (b" " * 2**20 for _ in range(5))
     answer = client.post("/tasks", content=chunks, headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
 

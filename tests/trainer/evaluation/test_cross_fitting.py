@@ -11,9 +11,11 @@ import pytest
 
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
+from trainer.evaluation import cross_fitting
 from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, cross_fit, limit_captions
 from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
+from trainer.task_pipeline import HeldOutVideos
 from trainer.training_loop import learn_task
 from trainer.video_embedding import embed_clips
 
@@ -123,3 +125,31 @@ def test_number_of_captions_is_limited(backbone: Backbone, tmp_path: Path) -> No
     assert len(found) == MAX_TASK_CAPTIONS
     assert limit_captions(found, 10) == limit_captions(found, 10)
     assert set(limit_captions(found, 10)) < set(found)
+
+
+def test_large_task_is_observed_and_searched_in_part(
+    backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+
+    def count(encode: Any, clips: Any, **options: Any) -> Any:
+        searched.append(len(clips))
+        return embed_clips(encode, clips, **options)
+
+    monkeypatch.setattr(cross_fitting, "embed_clips", count)
+    monkeypatch.setattr(cross_fitting, "MAX_GALLERY", 3)
+    learner = SequentialLearner("analytic", backbone, {**SETTINGS, "max_videos": 2})
+    learner.learn(tasks)
+    found = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned, "pinned")
+    observed = tasks[1].observed(2)
+    assert {caption.video for caption in found} == {clip.vector_id for clip in observed}
+    assert searched == [3, 3]  # the two observed videos and one further video, for each of two folds
+
+
+def test_queries_of_an_evaluation_are_a_sample_and_its_videos_are_not() -> None:
+    videos = [(number, [f"caption {number}"] if number % 2 else []) for number in range(100)]
+    held_out = HeldOutVideos.from_captions(videos, 10)
+    assert len(held_out.ids) == 100
+    assert len(held_out.queries) == 10
+    assert held_out.queries == HeldOutVideos.from_captions(videos, 10).queries
+    assert set(held_out.queries) < set(HeldOutVideos.from_captions(videos).queries)
