@@ -17,6 +17,7 @@ from cli.console import console, fail
 from cli.service_client import MethodSettings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri
+from service.core.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 
@@ -112,4 +113,6 @@ def default_name(source: str | Path) -> str:
             raise InvalidInput.at("source", f"{error.reason}.") from error
         path = PurePosixPath(uri.host, *uri.segments)
     stem = path.parent.name if path.name in _MANIFEST_NAMES else path.name.split(".")[0]
-    return re.sub(r"[^A-Za-z0-9 ._-]+", "-", stem)[:80] or "videos"
+    name = normalize_name("".join(c if name_problem(f"a{c}a") is None else "-" for c in normalize_name(stem)))
+    name = re.sub("-{2,}", "-", name)[:MAX_NAME_CHARS].strip()
+    return name if name_problem(name) is None else "videos"

@@ -14,6 +14,7 @@ from cli.commands.video_sources import open_source
 from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import FINAL_STATES, ServiceClient
+from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails, VideoSummary
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 
@@ -52,7 +53,11 @@ def run_sync(
     opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
     files = list(opened.files())
     client = connect(url, data)
-    domain = next((task for task in client.tasks() if task.name == name and task.into is None), None)
+    key = name_key(name)
+    domain = next(
+        (task for task in client.tasks() if task.into is None and key in (name_key(task.name), task.slug)),
+        None,
+    )
     if not dry_run:
         _finish_appends(client, domain)
     plan = plan_sync(files, _stored_videos(client, domain))

@@ -11,6 +11,7 @@ import typer
 
 from cli.console import console, fail, report_errors
 from cli.service_client import FINAL_STATES
+from service.core.domain_names import name_key, normalize_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -137,13 +138,15 @@ def _print_state(task: TaskDetails) -> None:
 
 
 def find_task(client: ServiceClient, name_or_id: str) -> TaskDetails:
-    """The task with this id or name; exits with an error if there is none.
+    """The task with this id, name or slug; exits with an error if there is none.
 
     Ids have priority, because a task may be named like the id of another.
     """
     tasks = client.tasks()
     by_id = (task for task in tasks if task.id == name_or_id)
-    by_name = (task for task in tasks if task.name == name_or_id)
-    for task in (*by_id, *by_name):
+    by_name = (task for task in tasks if task.name == normalize_name(name_or_id))
+    key = name_key(name_or_id)
+    by_key = (task for task in tasks if key in (name_key(task.name), task.slug))
+    for task in (*by_id, *by_name, *by_key):
         return task
     fail(f"There is no task {name_or_id!r}.", "See `cinestrata tasks list`.")

@@ -22,7 +22,9 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
+
+from service.core.domain_names import name_key
 
 __all__ = [
     "ACTIVE_STATES",
@@ -117,6 +119,10 @@ class Task(Base):
         BigInteger, unique=True
     )  # position in the queue; a retry gets a new one
     name: Mapped[str] = mapped_column(String(80), unique=True)
+    name_key: Mapped[str] = mapped_column(String(240), server_default="", index=True)  # follows the name
+    slug: Mapped[str | None] = mapped_column(
+        String(80), index=True, unique=True
+    )  # of a domain that is not deleted
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
 
@@ -155,6 +161,11 @@ class Task(Base):
     metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0", index=True)
 
     videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
+
+    @validates("name")
+    def _set_name_key(self, _attribute: str, name: str) -> str:
+        self.name_key = name_key(name)
+        return name
 
 
 class Video(Base):

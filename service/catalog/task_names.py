@@ -1,31 +1,41 @@
-"""Look-up of tasks by the name or id in a request."""
+"""Look-up of tasks by the id, name or slug in a request, and names of new domains."""
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from service.catalog.tables import Task
-from service.core.errors import NotFound
+from service.core.domain_names import name_key, unused_slug
+from service.core.errors import Conflict, NotFound
 
-__all__ = ["find_task", "require_task"]
+__all__ = ["assign_slug", "find_task", "require_task", "require_unused_name"]
 
 
 def find_task(session: Session, name_or_id: str) -> Task | None:
-    """Return the task with an id or a name; None if there is none.
+    """Return the task with an id, a name or a slug; None if there is none.
 
-    Ids have priority, because a task may be named like the id of another.
+    Ids have priority over names, and names over slugs. The case of a name does not matter unless two names differ in
+    nothing else, which libraries of former versions can contain.
     """
-    if "\0" in name_or_id:  # PostgreSQL cannot store it, and refuses to compare with it
+    if "\0" in name_or_id:  # PostgreSQL refuses to compare with it
         return None
-    return (
-        session.get(Task, name_or_id)
-        or session.scalars(select(Task).where(Task.name == name_or_id)).one_or_none()
-    )
+    text = name_or_id.encode("utf-8", "replace").decode()
+    found = session.scalars(
+        select(Task)
+        .where(or_(Task.id == text, Task.name == text, Task.name_key == name_key(text), Task.slug == text))
+        .order_by(Task.position)
+    ).all()
+    for attribute in ("id", "name"):
+        for task in found:
+            if getattr(task, attribute) == text:
+                return task
+    by_key = [task for task in found if task.name_key == name_key(text)]
+    return next(iter([*by_key, *found]), None)
 
 
 def require_task(session: Session, name_or_id: str) -> Task:
-    """Return the task with an id or a name.
+    """Return the task with an id, a name or a slug.
 
     Raises:
         NotFound: the task does not exist.
@@ -34,3 +44,33 @@ def require_task(session: Session, name_or_id: str) -> Task:
     if task is None:
         raise NotFound(f"There is no task {name_or_id!r}.")
     return task
+
+
+def require_unused_name(session: Session, name: str) -> None:
+    """Check that no domain has a name, in any case, or a slug that equals it. The counter of positions must be locked.
+
+    Raises:
+        Conflict: another task has the name or the slug.
+    """
+    key = name_key(name)
+    taken = session.scalars(
+        select(Task).where(or_(Task.name_key == key, Task.slug == key)).order_by(Task.position).limit(1)
+    ).first()
+    if taken is None:
+        return
+    if taken.name_key == key:
+        raise Conflict(f"name: A task {taken.name!r} already exists. Choose another name.")
+    raise Conflict(f"name: {name!r} is the slug of the task {taken.name!r}. Choose another name.")
+
+
+def assign_slug(session: Session, task: Task) -> None:
+    """Give a new domain a slug that differs from other slugs and names. The counter of positions must be locked."""
+
+    def is_used(slug: str) -> bool:
+        other = select(Task.id).where(
+            or_(Task.slug == slug, Task.name_key == slug, Task.id == slug), Task.id != task.id
+        )
+        return session.scalars(other.limit(1)).first() is not None
+
+    with session.no_autoflush:
+        task.slug = unused_slug(task.name, is_used)

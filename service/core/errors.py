@@ -123,7 +123,14 @@ class InvalidInput(CinestrataError):
             errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
         """
         return cls.of(
-            [FieldError(field_path(e["loc"]), _sentence(str(e["msg"])), e.get("hint", "")) for e in errors]
+            [
+                FieldError(
+                    field_path(e["loc"]),
+                    _sentence(str(e["msg"])),
+                    e.get("hint") or str(e.get("ctx", {}).get("hint", "")),
+                )
+                for e in errors
+            ]
             or [FieldError("body", "The request is not valid.")]
         )
 
@@ -278,6 +285,10 @@ def field_path(location: Sequence[str | int]) -> str:
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path or "body"
+
+
+def _hint(error: Mapping[str, Any]) -> str:
+    return str(error.get("hint") or error.get("ctx", {}).get("hint", ""))
 
 
 def _sentence(message: str) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import exists, or_, select, update
+from sqlalchemy import exists, select, update
 
 from index.errors import ShardStoreError
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.tables import LEARNING_STATES, Shard, Task, Video
+from service.catalog.task_names import find_task
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
 from service.storage import index_manifest
@@ -68,14 +69,11 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
     """
     manifest = index_manifest.read_manifest()
     with session_scope() as session:
-        query = select(Task.id, Task.name)
-        names = dict(
-            session.execute(
-                query if task is None else query.where(or_(Task.id == task, Task.name == task))
-            ).all()
-        )
-    if task in names:  # an id takes precedence over an equal name of another task
-        names = {task: names[task]}
+        if task is None:
+            names = dict(session.execute(select(Task.id, Task.name)).all())
+        else:
+            named = find_task(session, task)
+            names = {named.id: named.name} if named else {}
     chosen = [name for name in manifest.shards if task is None or name in names]
     if task is not None and not chosen:
         raise NotFound(f"No task {task!r} has a shard.")

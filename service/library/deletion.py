@@ -37,13 +37,13 @@ from index.shard_store import ShardStore
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.catalog.video_counts import count_task_videos
+from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.schemas import DeletionResult
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
 from service.storage.video_files import delete_video_files
-from service.tasks.commands import MAX_NAME_CHARS
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
@@ -112,6 +112,7 @@ def delete_task(task_id: str) -> DeletionResult:
         elif task.deleted_at is None:
             task.deleted_at = now(session)
             suffix = f" (deleted {task.id})"  # the name is free again
+            task.slug = None
             task.name = task.name[: MAX_NAME_CHARS - len(suffix)] + suffix
     _delete_copies(originals)
     manifest = index_manifest.read_manifest()

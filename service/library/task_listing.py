@@ -11,6 +11,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
+from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails
 from service.library.keyset_paging import KeysetOrders
 from service.tasks.task_details import task_details
@@ -18,7 +19,12 @@ from service.tasks.task_details import task_details
 __all__ = ["TaskPage", "list_tasks"]
 
 _ORDERS = KeysetOrders(
-    {"position": Task.position, "name": Task.name, "created": Task.created_at, "learned": Task.learned_order},
+    {
+        "position": Task.position,
+        "name": Task.name_key,
+        "created": Task.created_at,
+        "learned": Task.learned_order,
+    },
     unique=Task.position,
 )
 _NO_LIMIT = 2**31  # rows
@@ -66,7 +72,8 @@ def list_tasks(
     if method is not None:
         query = query.where(Task.method == method)
     if text:
-        named = select(Task.id).where(contains_text(text, [Task.name, Task.id]))
+        by_name = Task.name_key.contains(name_key(text), autoescape=True)
+        named = select(Task.id).where(or_(by_name, contains_text(text, [Task.id, Task.slug])))
         query = query.where(or_(Task.id.in_(named), Task.target_id.in_(named)))
     with session_scope() as session:
         if into is not None:

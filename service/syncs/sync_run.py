@@ -13,6 +13,7 @@ import structlog
 from pydantic import ValidationError
 
 from service.core import request_limits
+from service.core.domain_names import name_key
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound
 from service.core.schemas import (
     AppendSpec,
@@ -103,7 +104,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
 def _find_domain(run: SyncRun) -> TaskDetails | None:
     """The domain of a sync; None if it does not exist yet. A deleted domain is not created again."""
     tasks = [task for task in commands.list_tasks() if task.into is None]
-    found = next((task for task in tasks if task.name == run.name), None)
+    found = next((task for task in tasks if name_key(run.name) in (name_key(task.name), task.slug)), None)
     if found is None and run.task_id is not None:
         raise Conflict(
             f"The domain {run.name!r} was deleted. Remove the sync with DELETE /syncs/{run.id}, or register it again."

@@ -11,12 +11,14 @@ from itertools import islice
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import exists, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.catalog.task_names import assign_slug, require_unused_name
+from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.schemas import AppendSpec, TaskDetails, TaskProgress, TaskSpec, VideoCounts, VideoSpec
 from service.tasks import broker, idempotency
@@ -53,7 +55,6 @@ __all__ = [
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
-MAX_NAME_CHARS = 80  # width of the column
 
 _INSERTED_ROWS = 1000  # videos of one statement
 
@@ -122,7 +123,7 @@ def check_destination(name: str | None, target_id: str | None, videos: Sequence[
         if target_id is not None:
             name = _require_learned(session.get(Task, target_id), target_id).name
         elif name is not None:
-            _refuse_used_name(session, name)
+            require_unused_name(session, name)
         _refuse_duplicates(session, videos)
         return name
 
@@ -336,7 +337,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             position = next_position(session)
             if isinstance(checked, TaskRecord):
                 name, method, settings = checked.name, checked.method, checked.settings
-                _refuse_used_name(session, name)
+                require_unused_name(session, name)
             else:
                 domain = _require_learned(session.get(Task, request.target_id), request.target_id)
                 suffix = f" (append {task_id})"
@@ -359,6 +360,8 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
                 trained=False,
                 target_id=request.target_id,
             )
+            if task.target_id is None:
+                assign_slug(session, task)
             session.add(task)
             session.flush()
             rows = (
@@ -401,11 +404,6 @@ def _require_learned(task: Task | None, task_id: str | None) -> Task:
     if task.state != "ready":
         raise Conflict(f"Task {task_id} is {task.state}; videos can be appended once it is ready.")
     return task
-
-
-def _refuse_used_name(session: Session, name: str) -> None:
-    if session.scalar(select(exists().where(Task.name == name))):
-        raise Conflict(f"name: A task {name!r} already exists. Choose another name.")
 
 
 def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:

@@ -120,8 +120,6 @@ def normalize_caption(caption: str) -> str:
 
 def task_errors(spec: TaskSpec) -> Iterator[FieldError]:
     """Yield the errors of the fields of a task, without those of its videos."""
-    if spec.name != spec.name.strip():
-        yield FieldError("name", "A name cannot begin or end with a space.", "Remove the space.")
     if spec.method is not None and spec.method not in METHOD_NAMES:
         yield FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)

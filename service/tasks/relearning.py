@@ -18,10 +18,12 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.catalog.task_names import assign_slug, require_unused_name
+from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
 from service.core.schemas import RelearnSpec, TaskProgress, VideoCounts
 from service.tasks import broker
-from service.tasks.commands import MAX_NAME_CHARS, CreateOutcome, new_id
+from service.tasks.commands import CreateOutcome, new_id
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
 from service.tasks.task_events import record
@@ -83,6 +85,7 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
             trained=False,
             relearns_id=domain.id,
         )
+        assign_slug(session, task)
         session.add(task)
         session.flush()
         for start in range(0, len(videos), _CHUNK):
@@ -128,9 +131,14 @@ def _free_name(session: Session, domain: str, wanted: str | None) -> str:
     """Return the wanted name, or the domain's name with the first free number; raises Conflict."""
     candidates: Iterable[str] = (wanted,) if wanted else _numbered_names(domain)
     for name in candidates:
-        if session.scalar(select(Task.id).where(Task.name == name)) is None:
+        try:
+            require_unused_name(session, name)
+        except Conflict:
+            if wanted:
+                raise
+        else:
             return name
-    raise Conflict(f"name: A task {wanted or domain!r} already exists. Choose another name.")
+    raise Conflict(f"name: A task {domain!r} already exists. Choose another name.")
 
 
 def _numbered_names(domain: str) -> Iterable[str]:

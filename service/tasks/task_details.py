@@ -25,6 +25,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
         TaskDetails(
             id=task.id,
             name=task.name,
+            slug=task.slug,
             into=task.target_id,
             relearns=task.relearns_id,
             method=task.method,

@@ -311,7 +311,8 @@ def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
     [
         ("films/manifest.jsonl", "films"),
         ("my clips.tar.gz", "my clips"),
-        ("öl/süß.csv", "s-"),
+        ("öl/süß.csv", "süß"),
+        ("öl/a|b <c>.csv", "a-b -c-"),
         ("films", "films"),
     ],
 )

@@ -162,6 +162,10 @@ class TaskDetails(ResponseModel):
 
     id: str
     name: str
+    slug: str | None = Field(
+        default=None,
+        description="Name in ASCII, accepted wherever a name is; null of an append and of a deleted domain.",
+    )
     into: str | None = Field(description="Of an append: id of the task whose domain receives the videos.")
     relearns: str | None = Field(
         default=None, description="Of a relearned domain: id of the task whose appended videos it takes over."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from service.catalog.database import session_scope
+from service.catalog.task_names import find_task
 from service.core.errors import InvalidInput
 from service.core.settings import QueryMode, Settings
 from service.search.errors import UnknownTask
@@ -53,8 +55,21 @@ def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest, settings: Set
 def _resolve_task(snapshot: SearchSnapshot, task: str, field: str) -> str:
     # IDs take precedence, because the name of a task may equal the ID of another.
     names = snapshot.task_names
-    task_id = task if task in names else next((key for key, name in names.items() if name == task), None)
+    task_id = task if task in names else _find_named(snapshot, task)
     if task_id is None:
         raise UnknownTask(task, field, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
     snapshot.require_searchable(task_id)
     return task_id
+
+
+def _find_named(snapshot: SearchSnapshot, name: str) -> str | None:
+    """ID of the task with a name or a slug; None where the snapshot contains none."""
+    named = [task_id for task_id, known in snapshot.task_names.items() if known == name]
+    if len(named) == 1:
+        return named[0]
+    # A slug, another case, or a name that a deleted domain had before.
+    with session_scope() as session:
+        found = find_task(session, name)
+    if found is not None and found.id in snapshot.task_names:
+        return found.id
+    return named[-1] if named else None

@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 
 import structlog
 from cachetools import LRUCache
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
@@ -21,6 +21,7 @@ from models.backbones.precision import compute_device
 from models.errors import ModelError
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task
+from service.catalog.task_names import find_task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.schemas import Readiness
 from service.core.settings import Settings
@@ -412,10 +413,8 @@ class SnapshotManager:
 def _is_ready(task: str) -> bool:
     """Whether the catalog has a ready task of this name or ID."""
     with session_scope() as session:
-        return session.scalar(_READY_TASKS.where(or_(Task.id == task, Task.name == task))) is not None
-
-
-_READY_TASKS = select(Task.id).where(Task.state == "ready", Task.target_id.is_(None)).limit(1)
+        found = find_task(session, task)
+        return found is not None and found.state == "ready" and found.target_id is None
 
 
 def _read_names(tasks: Sequence[str]) -> dict[str, str]:

@@ -145,8 +145,8 @@ class TestBadInput:
         monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 2)
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4"}] * 3))) == ["videos"]
 
-    def test_name_with_surrounding_spaces_is_refused(self) -> None:
-        assert list(_wrong_fields(_spec(name=" birds"))) == ["name"]
+    def test_surrounding_spaces_of_a_name_are_removed(self) -> None:
+        assert commands.create_task(_spec(name=" two\u3000 birds ")).task.name == "two birds"
 
     @pytest.mark.parametrize(
         "value", [float("nan"), float("inf"), "\0", "\ud800", 2**70, {"\0": 1}, [[[[]]] * 2] * 9000]

@@ -1,0 +1,104 @@
+"""Names and slugs of domains in the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy import text
+
+from service.catalog.database import engine, session_scope
+from service.catalog.migrations import alembic_config, upgrade
+from service.catalog.tables import Task
+from service.catalog.task_names import find_task
+from service.core.errors import Conflict
+from service.core.schemas import TaskDetails
+from service.core.settings import Settings
+from service.library import task_listing
+from service.library.deletion import delete_task
+from service.tasks import commands
+
+Post = Callable[..., TaskDetails]
+
+
+def _found(name: str) -> str | None:
+    with session_scope() as session:
+        task = find_task(session, name)
+        return task.id if task else None
+
+
+def test_domain_is_found_by_id_name_and_slug(catalog: Settings, post: Post) -> None:
+    kitchen, city = post("Küche"), post("夜の街")
+    assert (kitchen.slug, city.slug) == ("kuche", "yeno-jie")
+    for name in (kitchen.id, "Küche", "Ku\u0308che", "KÜCHE", "kuche"):
+        assert _found(name) == kitchen.id
+    assert _found("夜の街") == _found("yeno-jie") == city.id
+    for name in ("Kuchen", "\0", "\ud800", "", "%"):
+        assert _found(name) is None
+    assert [task.id for task in task_listing.list_tasks(text="ÜCH").tasks] == [kitchen.id]
+
+
+def test_equal_names_and_slugs_are_refused(catalog: Settings, post: Post) -> None:
+    post("Küche")
+    for name in ("küche", "KÜCHE", "Kuche", "kuche"):
+        with pytest.raises(Conflict):
+            post(name)
+    assert post("Kúche").slug == "kuche-2"
+    assert post("kuche!").slug == "kuche-3"
+
+
+def test_name_and_slug_of_a_deleted_domain_are_free(sqlite_catalog: Settings, post: Post) -> None:
+    first = post("Küche")
+    commands.cancel_task(first.id)
+    with session_scope(write=True) as session:
+        session.get_one(Task, first.id).learned_order = 1
+    delete_task(first.id)
+    assert commands.get_task(first.id).slug is None
+    assert post("Küche", videos=1).slug == "kuche"
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_existing_domains_receive_slugs(
+    tmp_path: Path, settings_factory: Callable[..., Settings], database: str
+) -> None:
+    """Names of a former version may differ only in case, and may equal the slug of another."""
+    settings_factory(tmp_path, database, upgraded=False)
+    with engine().execution_options(cinestrata_write=True).begin() as connection:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0008")
+        for position, (name, target) in enumerate(
+            [
+                ("Night.Traffic", None),
+                ("kitchen", None),
+                ("Kitchen", None),
+                ("night-traffic", None),
+                ("x (append)", "t0"),
+            ]
+        ):
+            connection.execute(
+                text(
+                    "INSERT INTO tasks (id, position, name, method, settings, state, progress, counts, attempts, "
+                    "fencing_token, cancel_requested, trained, created_at, target_id) VALUES (:id, :position, :name, "
+                    "'m', '{}', 'ready', '{}', '{}', 0, 0, false, false, '2026-01-01', :target)"
+                ),
+                {"id": f"t{position}", "position": position, "name": name, "target": target},
+            )
+    upgrade()
+    with session_scope() as session:
+        tasks = {task.name: (task.slug, task.name_key) for task in session.query(Task)}
+    assert tasks == {
+        "Night.Traffic": ("night-traffic-2", "night.traffic"),
+        "kitchen": ("kitchen-2", "kitchen"),
+        "Kitchen": ("kitchen-3", "kitchen"),
+        "night-traffic": ("night-traffic", "night-traffic"),
+        "x (append)": (None, "x (append)"),
+    }
+    assert [_found(name) for name in ("kitchen", "Kitchen", "kitchen-3", "night-traffic")] == [
+        "t1",
+        "t2",
+        "t2",
+        "t3",
+    ]
