@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
-import gcsfs
 import pytest
 
 from media import MediaError
@@ -36,7 +35,6 @@ def _answer(request: Handler, status: int, body: Any) -> None:
 def google(web_files: WebFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebFiles]:
     """A server with one object."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", web_files.url)
-    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
     objects = "/storage/v1/b/films/o"
     web_files.handlers["/storage/v1/b/films"] = lambda request: _answer(request, 200, {"name": "films"})
     web_files.handlers[f"{objects}/videos%2Fa.mp4"] = lambda request: _answer(request, 200, ENTRY)
@@ -44,9 +42,9 @@ def google(web_files: WebFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web
         request, 200, {"items": [ENTRY]} if "none" not in request.path else {}
     )
     web_files.files["/download/storage/v1/b/films/o/videos%2Fa.mp4"] = CONTENT
-    gcsfs.GCSFileSystem.clear_instance_cache()
+    fsspec.get_filesystem_class("gs").clear_instance_cache()
     yield web_files
-    gcsfs.GCSFileSystem.clear_instance_cache()
+    fsspec.get_filesystem_class("gs").clear_instance_cache()
 
 
 def test_an_object_is_read_and_listed(google: WebFiles) -> None:
