@@ -412,3 +412,13 @@ def test_routes_select_the_searched_domains(client: TestClient, library: list[st
         refused = client.get("/search", params={"q": "something", "routes": wrong})
         assert refused.status_code == 422
         assert [error["field"] for error in refused.json()["errors"]] == ["routes"]
+
+
+def test_domain_is_searched_by_name_in_any_case_or_by_slug(client: TestClient, library: list[str]) -> None:
+    task = client.get(f"/tasks/{library[0]}").json()
+    assert task["slug"] == task["name"].replace(" ", "-")
+    for name in (task["id"], task["name"], task["slug"], task["name"].upper()):
+        answer = client.get("/search", params={"q": "a clip", "task": name})
+        assert {result["task_id"] for result in answer.json()["results"]} == {library[0]}, name
+        assert client.get("/videos", params={"task": name, "limit": 1}).status_code == 200
+    assert client.get("/search", params={"q": "a clip", "task": "no-such-slug"}).status_code == 422
