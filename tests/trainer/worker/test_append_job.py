@@ -153,7 +153,7 @@ def test_a_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: p
     assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
 
 
-@pytest.mark.parametrize("stage", ["embed_clips", "embed_task_moments"])
+@pytest.mark.parametrize("stage", ["embed_shared", "embed_task_moments"])
 def test_video_deleted_before_publication_is_never_found(
     learned_task: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
