@@ -16,6 +16,7 @@ import numpy as np
 from sqlalchemy import insert
 
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, content_id
+from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Recall, Release, Shard, Task
@@ -105,7 +106,7 @@ def _release(order: int, start: datetime) -> dict[str, object]:
         "learned_order": order,
         "method": "strata",
         "backbone": "open_clip:ViT-B-32/openai",
-        "kind": "low_rank",
+        "kind": LOW_RANK_FAMILY.kind,
         "fingerprint": f"{order:064x}",
         "bytes": 4_700_000 + 9_000 * order,
         "created_at": start + timedelta(hours=order),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
+from service.core.domain_names import name_key, unused_slug
 from service.core.schemas import TaskDetails, VideoSpec
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES
@@ -61,15 +61,18 @@ class OwnVideos:
                 f"Put the videos of each domain in a subfolder. {_CAPTIONS_HINT}",
             )
         domains: dict[str, Path] = {}
+        same: dict[str, Path] = {}  # by the key of the name
+        slugs: dict[str, str] = {}  # name of the domain by its slug
         for folder in folders:
             name = default_name(folder)
-            if name in domains:
+            other = same.setdefault(name_key(name), folder)
+            if other != folder:
                 fail(
-                    f"{folder} and {domains[name]} both give the domain name {name!r}.",
-                    "Rename one of the folders.",
+                    f"{folder} and {other} both give the domain name {name!r}.", "Rename one of the folders."
                 )
             domains[name] = folder
-        return cls(domains, {name: _read_domain(name, folder) for name, folder in domains.items()})
+            slugs[unused_slug(name, slugs.__contains__)] = name
+        return cls(domains, {name: _read_domain(slug, domains[name]) for slug, name in slugs.items()})
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -127,7 +130,7 @@ def _has_sidecars(folder: Path) -> bool:
     )
 
 
-def _read_domain(name: str, folder: Path) -> Sequence[VideoSpec]:
+def _read_domain(slug: str, folder: Path) -> Sequence[VideoSpec]:
     _, videos = read_videos(folder)
     manifest = find_manifest(folder) or folder
     if manifest == folder and not any(video.captions for video in videos):
@@ -139,8 +142,7 @@ def _read_domain(name: str, folder: Path) -> Sequence[VideoSpec]:
             f"{manifest} has {captioned} {'video' if captioned == 1 else 'videos'} with captions.",
             "A domain needs at least 2 of them: a training video and a held-out video.",
         )
-    prefix = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return [
-        video.model_copy(update={"id": video.id or f"{prefix}-{number:05d}"})
+        video.model_copy(update={"id": video.id or f"{slug}-{number:05d}"})
         for number, video in enumerate(videos, 1)
     ]

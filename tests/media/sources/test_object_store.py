@@ -109,6 +109,7 @@ def test_an_object_that_changes_while_it_is_read_is_named(bucket: Any) -> None:
             next(stream.chunks)
 
 
+@pytest.mark.slow  # waits for attempts of the client
 def test_a_store_that_is_down_is_an_outage_without_credentials_in_its_text(
     bucket: Any, cache: SourceCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from media import frame_cache_path
+from media.sources.downloading import DownloadLimits
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task, Video
@@ -18,6 +20,7 @@ from service.core.errors import InvalidInput, SourceUnavailable
 from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.library import video_details
+from service.storage import video_access
 from service.storage.video_access import local_video
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle import source_outages
@@ -33,9 +36,14 @@ def contents(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[...
 
 @pytest.fixture
 def remote(
-    tmp_path: Path, settings_factory: Callable[..., Settings], web_files: WebFiles, contents: list[bytes]
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    web_files: WebFiles,
+    contents: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> WebFiles:
-    """Four videos on an allowed web server."""
+    """Four videos on an allowed web server, whose downloads are attempted again without a pause."""
+    monkeypatch.setattr(video_access, "DownloadLimits", partial(DownloadLimits, pause=0.0))
     web_files.files.update({f"/videos/{number}.mp4": content for number, content in enumerate(contents)})
     settings_factory(tmp_path, sources=f"private+{web_files.url}/videos/", bad_video_share=0.5)
     return web_files

@@ -228,6 +228,7 @@ def test_published_task_becomes_ready_if_all_its_videos_are_deleted(post_videos:
     assert (view.state, view.error, view.learned_order, view.counts.videos) == ("ready", None, 1, 0)
 
 
+@pytest.mark.slow  # as many processes as attempts
 def test_published_task_has_unlimited_attempts(
     post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
 ) -> None:
