@@ -152,7 +152,10 @@ def test_child_killed_between_requests_is_replaced(make_video: MakeVideo) -> Non
 
 def test_timeout_raises_and_next_video_is_decoded(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with VideoDecoder(VideoLimits(timeout_seconds=0.001)) as decoder:
+    with VideoDecoder() as decoder:
+        decoder.decode(path, frames=1, size=8)
+        os.kill(pid(decoder), signal.SIGSTOP)  # on a busy machine it could be faster than the timeout
+        decoder.limits = VideoLimits(timeout_seconds=0.001)
         with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.001 s"):
             decoder.decode(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
         assert decoder.child_pid is None
