@@ -20,6 +20,7 @@ from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Recall, Release, Shard, Task
+from service.core.domain_names import make_slug, name_key
 from service.core.settings import settings
 
 __all__ = ["fill_library"]
@@ -80,6 +81,8 @@ def _task(order: int, start: datetime) -> dict[str, object]:
         "id": f"tsk_{order:05d}",
         "position": order,
         "name": _name(order),
+        "name_key": name_key(_name(order)),
+        "slug": make_slug(_name(order)),
         "method": "strata",
         "settings": {},
         "state": "ready",
