@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -97,9 +99,12 @@ def library(
             continue
         if entry.is_dir():
             shutil.copytree(entry, target / entry.name, dirs_exist_ok=True)
-    shutil.copy(folder / "catalog.sqlite3", target / "catalog.copy")
-    os.replace(target / "catalog.copy", target / "catalog.sqlite3")
-    dispose()  # a thread of the query service may have opened the replaced file
+    # A thread of the query service may have the catalog open, so its file stays and its pages are replaced.
+    with (
+        closing(sqlite3.connect(folder / "catalog.sqlite3")) as learned,
+        closing(sqlite3.connect(target / "catalog.sqlite3", timeout=30)) as catalog,
+    ):
+        learned.backup(catalog)
     shutil.copytree(folder / "index", target / "index.copy")
     shutil.rmtree(target / "index", ignore_errors=True)
     os.replace(target / "index.copy", target / "index")

@@ -11,6 +11,7 @@ from schemathesis.checks import not_a_server_error
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
 
+@pytest.mark.slow
 def test_generated_requests_cause_no_server_error(client: TestClient, library: list[str]) -> None:
     """A dozen generated requests per operation, the event stream left out, which ends only with its task."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})

@@ -49,6 +49,7 @@ def test_protocols_are_listed() -> None:
     assert [line.split()[0] for line in outcome.output.splitlines()] == protocol_names()
 
 
+@pytest.mark.slow
 def test_finished_runs_of_a_protocol_are_kept(protocol: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     common = ("--out", out, "--cache", tmp_path / "frames", "--device", "cpu")

@@ -62,6 +62,7 @@ def _assert_equal_training(
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_loss_and_weights_of_one(
     small_backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def _encoder(
     return VideoEncoder(backbone, {task.task_id: task.fingerprint for task in state.tasks}, makers, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_clips_are_embedded_like_the_videos_of_each_task(
     name: str, backbone: Backbone, tmp_path: Path

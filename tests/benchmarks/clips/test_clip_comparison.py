@@ -34,6 +34,7 @@ def runs(
     return methods, rivals, lines
 
 
+@pytest.mark.slow
 def test_every_query_has_a_rank_in_every_gallery(
     runs: tuple[list[ClipRun], list[ClipRun], list[str]],
 ) -> None:
@@ -52,6 +53,7 @@ def test_every_query_has_a_rank_in_every_gallery(
     assert "finetune@epochs=1, seed 0: domain 2 of 2 (stripes)" in " ".join(lines)
 
 
+@pytest.mark.slow
 def test_costs_and_forgetting(runs: tuple[list[ClipRun], list[ClipRun], list[str]]) -> None:
     zero_shot, finetune, _, joint, _ = runs[0]
     assert (zero_shot.trained, zero_shot.stored) == (0, 0)
@@ -64,6 +66,7 @@ def test_costs_and_forgetting(runs: tuple[list[ClipRun], list[ClipRun], list[str
     assert ridges.stored > ridge.stored > 0
 
 
+@pytest.mark.slow
 def test_report(runs: tuple[list[ClipRun], list[ClipRun], list[str]], tmp_path: Path) -> None:
     methods, rivals, _ = runs
     table = write_clip_report(tmp_path, methods, rivals, "cinestrata bench clips folder", "tiny")

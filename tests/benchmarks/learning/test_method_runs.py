@@ -196,6 +196,7 @@ def test_reindexing_embeds_all_galleries_with_the_current_encoder(
     assert _result(adapters, tasks).modes == ["latest"]
 
 
+@pytest.mark.slow
 def test_independent_learners_start_from_the_backbone(
     run: RunMethod, backbone: Backbone, tasks: list[TaskData]
 ) -> None:
@@ -263,6 +264,7 @@ def test_latest_queries_drift_and_pinned_queries_do_not(
     assert pinned == 0
 
 
+@pytest.mark.slow
 def test_ledger_gives_the_same_rows_as_a_full_evaluation(
     backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_queries_find_their_targets(libraries: list[SyntheticLibrary]) -> None:
     assert recall_by_routing(engine, three.queries, ["all"])["all"] > 0.6
 
 
+@pytest.mark.slow
 def test_costs_are_measured_for_each_library(libraries: list[SyntheticLibrary]) -> None:
     rows = measure_costs(libraries, rounds=3)
     assert [row.tasks for row in rows] == [1, 3]

@@ -21,6 +21,7 @@ from models.backbones.backbone_loading import load_backbone
 from models.encoders.tower_forward import encode_frames
 
 
+@pytest.mark.slow
 def test_variants_are_compared_on_every_world_and_order(write: Callable[..., str], tmp_path: Path) -> None:
     protocol = load_protocol(write())
     names = ["zero_shot", "joint@epochs=1"]
@@ -60,6 +61,7 @@ def small_backbone() -> Backbone:
     return load_backbone("small", 1)
 
 
+@pytest.mark.slow
 def test_joint_training_in_closed_form_has_the_router_of_the_sequential_method(
     write: Callable[..., str], tmp_path: Path
 ) -> None:

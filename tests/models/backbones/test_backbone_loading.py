@@ -172,6 +172,7 @@ def test_gradients_equal_open_clip() -> None:
         torch.testing.assert_close(gradient, reference, atol=1e-5 * float(reference.abs().max()), rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tag", "quick"), [("openai", True), ("laion2b_s34b_b79k", False)], ids=["openai", "laion"]
 )

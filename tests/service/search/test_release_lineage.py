@@ -187,6 +187,7 @@ def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone
 # -- damaged releases ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "file", "harm"),
     [

@@ -97,7 +97,7 @@ class WorkerProcess:
         return self.exit_status
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def configured(
     request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> Settings:
@@ -143,6 +143,7 @@ def _wait_for_state(task_id: str, state: str) -> TaskDetails:
     return task
 
 
+@pytest.mark.slow
 def test_tasks_are_learned_in_order_despite_lost_messages_and_a_killed_worker(
     configured: Settings,
     start_worker: Callable[[], WorkerProcess],

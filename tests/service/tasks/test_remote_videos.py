@@ -15,7 +15,7 @@ from media import frame_cache_path
 from media.sources.downloading import DownloadLimits
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import InvalidInput, SourceUnavailable
 from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
@@ -63,9 +63,11 @@ def probe(task_id: str) -> TaskDetails:
 
 
 def end_pause(task_id: str) -> None:
+    """End the pauses of a task and of its chunks."""
     with session_scope(write=True) as session:
         at = now(session) - timedelta(seconds=1)
         session.execute(update(Task).where(Task.id == task_id).values(lease_expires_at=at))
+        session.execute(update(Chunk).where(Chunk.task_id == task_id).values(lease_expires_at=at))
 
 
 def statuses(task_id: str) -> list[str]:

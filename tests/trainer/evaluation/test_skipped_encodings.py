@@ -114,6 +114,7 @@ def _lean(row: RecallRow) -> RecallRow:
     return row
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

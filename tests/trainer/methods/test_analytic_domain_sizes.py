@@ -165,6 +165,7 @@ def test_domain_without_captions_hides_no_video(
     _assert_found(_continue(others, *([silent, task] if silent_first else [task, silent])), task)
 
 
+@pytest.mark.slow
 def test_captions_of_a_first_domain_find_its_videos_after_ten_others(
     backbone: Backbone, make_task: Callable[..., TaskData]
 ) -> None:

@@ -159,6 +159,7 @@ def test_interrupted_task_resumes_to_the_same_bits(
     assert resumed.learned_tasks == library.releases[1].tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPPED)
 def test_seed_determines_the_result(name: str) -> None:
     library = learned_library(name)

@@ -72,6 +72,7 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_killed_worker_is_replaced_and_the_next_task_is_learned(
     library: Any,
     post_videos: Callable[..., str],

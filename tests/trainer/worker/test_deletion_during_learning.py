@@ -204,6 +204,7 @@ def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_vi
     assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= searchable_ids(two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ffa_tame", "strata"])
 def test_task_is_learned_after_deletion_and_compaction_of_another(post_videos: Post, method: str) -> None:
     """The empty shard gives no negatives, probes or matrix column; the weights learned from it are kept."""
@@ -247,6 +248,7 @@ def test_rank_ledger_with_a_compacted_task_is_removed(
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stage",
     [

@@ -116,6 +116,7 @@ def test_query_modes_are_evaluated_as_configured(
     assert read_recall_matrix().mode == "latest"
 
 
+@pytest.mark.slow
 def test_rows_with_rank_ledger_equal_rows_without(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five tasks; the ledger file is cut before the fourth and cannot be written after the fifth."""
     path, reused = settings().index_dir / "ledger.npz", []

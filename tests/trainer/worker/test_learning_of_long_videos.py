@@ -140,6 +140,7 @@ def test_moments_change_no_bit_of_anything_else(
         assert all(np.array_equal(whole[i], whole_only[i]) for i in whole_only)
 
 
+@pytest.mark.slow
 def test_compaction_does_not_change_the_next_row(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_unreadable_video_stays_searchable_as_a_whole(post_videos: Post) -> None
     assert not any(str(settings().data_dir) in message for message in messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["index_task", "plan_moments", "evaluate_task", "publish_task"])
 def test_long_video_deleted_during_learning_leaves_no_moment(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ pytest.importorskip("milvus_lite")
 pytestmark = pytest.mark.usefixtures("library")
 
 
+@pytest.mark.slow
 def test_task_fails_without_milvus_and_is_learned_on_retry(
     post_videos: Callable[..., str], milvus_server: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

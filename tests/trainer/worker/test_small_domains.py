@@ -96,6 +96,7 @@ def _messages(task: str) -> list[str]:
     return [event.data["message"] for event in events_after(task, 0) if event.kind == "log"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("library")
 def test_example_of_the_readme_is_found_by_its_caption() -> None:
     kitchen = _kitchen()
@@ -118,6 +119,7 @@ def test_example_of_the_readme_is_found_by_its_caption() -> None:
     assert message.startswith("Learned from 1 captioned video; ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("library")
 def test_task_says_that_its_domain_is_small() -> None:
     body = _domain("street")

@@ -200,6 +200,7 @@ def test_methods_that_need_open_blocks_refuse_the_backbone(method: str, backbone
         start_method(method, backbone, {}, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), [("finetune", {}), ("bmu_moco", {"queue": 4})])
 def test_methods_on_whole_towers_train_the_backbone(
     name: str, settings: dict[str, Any], backbone: Backbone, tmp_path: Path
