@@ -75,6 +75,8 @@ class MaintenanceThread(threading.Thread):
                 if time.monotonic() >= sweep_due:
                     sweep_due = time.monotonic() + _SWEEP_SECONDS
                     compaction.sweep_index()
+                    if caches := compaction.sweep_frame_caches():
+                        log.info("unused_frame_caches_removed", files=caches)
                     if removed := upload_storage.sweep_uploads():
                         log.info("orphan_uploads_removed", uploads=removed)
                     if expired := upload_store.sweep_incoming():

@@ -65,12 +65,14 @@ def ingest_domain(folder: Path, count: int, *, frames: int, part: int, keep: boo
         for first in range(0, count, part):
             route = f"/tasks/{tasks[0].id}/videos" if tasks else "/tasks"
             name = {} if tasks else {"name": f"{count} videos"}
-            tasks.append(_FollowedTask(create(api, route, {**name, "videos": videos[first : first + part]})))
+            created = create(api, route, {**name, "videos": videos[first : first + part]})
+            tasks.append(_FollowedTask(created, data / "cache" / "frames"))
             tasks[-1].follow(api, partial(memory.report, first))
         seconds = time.monotonic() - began
         latency = _search_latency(api)
-    parts = {"frames": "cache/frames", "thumbnails": "thumbnails", "index": "index", "all": "."}
+    parts = {"thumbnails": "thumbnails", "index": "index", "all": "."}
     disk = {name: _disk_bytes(data / path) for name, path in parts.items()}
+    disk["frames"] = sum(task.frame_cache_bytes for task in tasks)
     disk["catalog"] = _disk_bytes(data, "catalog.sqlite3*")
     if not keep:
         shutil.rmtree(data)
@@ -171,10 +173,13 @@ class _FollowedTask:
     Attributes:
         seconds: Duration of each state.
         progress: Moments and numbers of finished videos of each stage.
+        frame_cache_bytes: Largest size of the frame cache at a change of the state; a ready task has no frame cache.
     """
 
-    def __init__(self, task_id: str) -> None:
+    def __init__(self, task_id: str, frame_cache: Path) -> None:
         self.id = task_id
+        self.frame_cache_bytes = 0
+        self._frame_cache = frame_cache
         self.seconds: dict[str, float] = {}
         self.progress: dict[str, list[tuple[float, int]]] = {stage: [] for stage in _STAGES}
 
@@ -189,6 +194,7 @@ class _FollowedTask:
                 self.progress[stage].append((at, done))
             if task["state"] != state:
                 self.seconds[state] = at - entered
+                self.frame_cache_bytes = max(self.frame_cache_bytes, _disk_bytes(self._frame_cache))
                 state, entered = task["state"], at
                 _log(f"{task['counts']['videos']} videos: {state}")
             time.sleep(_POLL_SECONDS)

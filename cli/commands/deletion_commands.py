@@ -65,8 +65,9 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
     from service.library.compaction import (
         compact,
         storage_usage,
+        sweep_frame_caches,
         sweep_index,
-        sweep_orphan_images,
+        sweep_orphan_thumbnails,
         update_shard_rows,
     )
     from service.storage import index_manifest
@@ -87,7 +88,8 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
                 f"{compacted.bytes / 1e6:.1f} MB now; the replaced files are removed in an hour"
             )
     sweep_index()
-    sweep_orphan_images()
+    sweep_frame_caches()
+    sweep_orphan_thumbnails()
 
 
 def _print_usages(usages: Sequence[StorageUsage]) -> None:

@@ -18,13 +18,15 @@ from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
+from service.storage.video_files import delete_unneeded_frames
 
 __all__ = [
     "StorageUsage",
     "compact",
     "storage_usage",
+    "sweep_frame_caches",
     "sweep_index",
-    "sweep_orphan_images",
+    "sweep_orphan_thumbnails",
     "update_shard_rows",
 ]
 
@@ -41,7 +43,7 @@ class StorageUsage:
         vectors: Number of stored vectors, including deleted ones.
         deleted: Number of deleted vectors.
         segments: Number of segments.
-        bytes: Bytes of all segments and of the tombtombstones.
+        bytes: Bytes of all segments and of the tombstones.
     """
 
     task_id: str
@@ -119,20 +121,35 @@ def sweep_index() -> None:
         raise Unavailable(f"Unused files of the index cannot be deleted: {error}", 30) from error
 
 
-def sweep_orphan_images() -> None:
-    """Delete frame caches and thumbnails that are older than an hour and belong to no video of the catalog.
+def sweep_frame_caches() -> int:
+    """Delete frame caches that are older than an hour and that no unfinished task needs; returns their number.
+
+    A worker deletes the frame caches of its task when the task is ready. Others remain: those of failed and cancelled
+    tasks, of rejected copies, and of workers that were killed.
+
+    Raises:
+        Unavailable: the catalog is unreachable, or a file cannot be deleted.
+    """
+    old = {path.stem for path in settings().cache_dir.glob("*/*.npy") if _is_old(path)}
+    try:
+        return delete_unneeded_frames(old)
+    except OSError as error:
+        raise Unavailable(f"Unused frame caches cannot be deleted: {error}", 30) from error
+
+
+def sweep_orphan_thumbnails() -> None:
+    """Delete thumbnails that are older than an hour and belong to no video of the catalog.
 
     Killed processes and concurrent deletions leave such files. The function lists all files.
 
     Raises:
         Unavailable: the catalog is unreachable.
     """
-    found = [*settings().cache_dir.glob("*/*.npy"), *settings().thumbnails_dir.glob("*.jpg")]
-    found = [path for path in found if _is_old(path)]
+    found = [path for path in settings().thumbnails_dir.glob("*.jpg") if _is_old(path)]
     with (
         session_scope() as session
     ):  # queried after the listing, so that files of new videos are not taken for orphans
-        known = {*session.scalars(select(Video.content_hash)), *session.scalars(select(Video.id))}
+        known = set(session.scalars(select(Video.id)))
     for path in found:
         if path.stem not in known:
             path.unlink(missing_ok=True)

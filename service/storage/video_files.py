@@ -1,8 +1,12 @@
-"""Deletion of the files of videos: uploads, thumbnails and frame caches."""
+"""Deletion of the files of videos: uploads, thumbnails and frame caches.
+
+Only jobs of the task itself read the frame caches of its videos: the learning job and the append job. A retry and a
+relearned domain decode their videos again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,12 +14,40 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from media.errors import MediaError
-from service.catalog.database import id_chunks
-from service.catalog.tables import Video
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
 
-__all__ = ["delete_video_files"]
+__all__ = ["delete_unneeded_frames", "delete_video_files"]
+
+
+def delete_unneeded_frames(contents: Collection[str]) -> int:
+    """Delete the frame caches of contents that no video of an unfinished task has. Idempotent.
+
+    A job whose frame cache is deleted before the catalog has the content of its video decodes the video again.
+
+    Args:
+        contents: Content hashes of videos.
+
+    Returns:
+        Number of deleted files.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+        OSError: A file cannot be deleted.
+    """
+    deleted = 0
+    for chunk in id_chunks(sorted(contents)):
+        # One query for each chunk: an unfinished task may have stored the same content since the last one.
+        query = select(Video.content_hash).join(Task)
+        with session_scope() as session:
+            needed = set(
+                session.scalars(query.where(Video.content_hash.in_(chunk), Task.state.in_(ACTIVE_STATES)))
+            )
+        for content in chunk:
+            deleted += 0 if content in needed else _delete_frames(content)
+    return deleted
 
 
 def delete_video_files(session: Session, deleted: Sequence[tuple[str, str, str | None]]) -> None:
@@ -27,7 +59,7 @@ def delete_video_files(session: Session, deleted: Sequence[tuple[str, str, str |
     """
     contents = [content for _, _, content in deleted if content]
     uploads = [uri for _, uri, _ in deleted if uri.startswith(library_paths.UPLOAD_SCHEME)]
-    # Neither column has an index, so one query covers many values.
+    # The URI has no index, so one query covers many values.
     needed = {
         value
         for column, values in ((Video.content_hash, contents), (Video.uri, uploads))
@@ -37,14 +69,24 @@ def delete_video_files(session: Session, deleted: Sequence[tuple[str, str, str |
     for video, _, _ in deleted:
         library_paths.thumbnail_path(video).unlink(missing_ok=True)
     for content in contents:
-        for path in settings().cache_dir.glob(f"*/{content}.npy") if content not in needed else ():
-            path.unlink(missing_ok=True)
+        if content not in needed:
+            _delete_frames(content)
     for uri in uploads:
         if uri not in needed:
             with suppress(MediaError):  # deleted already, or outside the uploads folder
                 path = library_paths.resolve_video_path(uri)
                 path.unlink(missing_ok=True)
                 _drop_empty(path.parent)
+
+
+def _delete_frames(content: str) -> int:
+    """Delete the frame caches of a content, in all numbers and sizes of frames; returns their number."""
+    caches = settings().cache_dir
+    folders = caches.iterdir() if caches.is_dir() else ()
+    paths = [path for folder in folders if (path := folder / f"{content}.npy").exists()]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return len(paths)
 
 
 def _drop_empty(folder: Path) -> None:

@@ -103,7 +103,7 @@ def process_append(claim: Claim) -> None:
             drift=measured.drift,
         )
     _compact(library, domain)
-    clean_up(library.store, task.task_id)
+    clean_up(library.store, task)
 
 
 def _write_segments(

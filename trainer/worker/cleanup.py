@@ -8,20 +8,28 @@ import structlog
 
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
+from service.core.errors import Unavailable
 from service.core.settings import settings
+from service.storage.video_files import delete_unneeded_frames
+from trainer.task_data import TaskData
 
 __all__ = ["clean_up", "remove_checkpoints", "remove_other_checkpoints"]
 
 log = structlog.get_logger(__name__)
 
 
-def clean_up(store: ShardStore, task_id: str) -> None:
-    """Remove the task's checkpoints and unpublished index files; failures are logged, since nothing depends on it."""
+def clean_up(store: ShardStore, task: TaskData) -> None:
+    """Remove the checkpoints and frame caches of a ready task, and unpublished index files.
+
+    Failures are logged, since nothing depends on the removal; :func:`service.library.compaction.sweep_frame_caches`
+    deletes the frame caches that remain.
+    """
     try:
-        remove_checkpoints(task_id)
+        remove_checkpoints(task.task_id)
         store.collect_garbage()
-    except (OSError, ShardStoreError) as error:
-        log.warning("cleanup_failed", task=task_id, error=str(error))
+        delete_unneeded_frames({clip.frames_path.stem for clip in task.clips})
+    except (OSError, ShardStoreError, Unavailable) as error:
+        log.warning("cleanup_failed", task=task.task_id, error=str(error))
 
 
 def remove_checkpoints(task_id: str) -> None:

@@ -17,7 +17,7 @@ import torch
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from media import load_frames
+from media import VideoDecoder, frame_cache_path, load_frames
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_lineage, read_release
 from service.catalog.database import session_scope
@@ -440,13 +440,17 @@ def test_openapi_describes_the_clip_form(client: TestClient) -> None:
 
 
 def test_clip_frames_equal_the_frames_of_the_indexed_video(
-    client: TestClient, library: list[str], configured: Settings
+    client: TestClient, library: list[str], configured: Settings, tmp_path: Path
 ) -> None:
     """The identity above rests on this: one decoder for both."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
-    _, frames = service.clips.decode(io.BytesIO(_file(configured, video)), service.snapshots.backbone)
-    (cached,) = configured.cache_dir.rglob(f"{video.content_hash}.npy")
+    backbone = service.snapshots.backbone
+    _, frames = service.clips.decode(io.BytesIO(_file(configured, video)), backbone)
+    count, size = backbone.spec
+    with VideoDecoder() as decoder:
+        decoder.decode(configured.media_root / video.uri, frames=count, size=size, cache=tmp_path)
+    cached = frame_cache_path(tmp_path, count, size, video.content_hash or "")
     np.testing.assert_array_equal(frames[0].numpy(), load_frames(cached))
 
 

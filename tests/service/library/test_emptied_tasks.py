@@ -23,7 +23,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service import maintenance
 from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Task, Video
+from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Task, Video
 from service.core.errors import Conflict, Unavailable
 from service.core.schemas import SearchResponse, TaskDetails
 from service.core.settings import Settings, settings
@@ -323,15 +323,39 @@ def test_upload_of_a_deleted_task_is_removed_except_for_shared_files() -> None:
 
 @pytest.mark.usefixtures("served")
 def test_orphaned_thumbnails_are_swept() -> None:
+    thumbnails = settings().thumbnails_dir
+    used, young = _put(thumbnails / "cars-0.jpg"), _put(thumbnails / "nobody.jpg", 0.5)
+    orphan = _put(thumbnails / "birds.7.jpg")
+    compaction.sweep_orphan_thumbnails()
+    assert not orphan.exists()
+    assert used.exists()
+    assert young.exists()
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    ("state", "is_needed"),
+    [(state, state in ACTIVE_STATES) for state in STATES],
+)
+def test_frame_caches_of_finished_tasks_are_swept(state: str, is_needed: bool) -> None:
+    shared, alone, orphan = "a" * 64, "b" * 64, "c" * 64
     with session_scope(write=True) as session:
-        session.query(Video).filter(Video.id == "cars-0").one().content_hash = "c" * 64
-    cache, thumbnails = settings().cache_dir / "8x64", settings().thumbnails_dir
-    used = [_put(cache / f"{'c' * 64}.npy"), _put(thumbnails / "cars-0.jpg")]
-    young = [_put(cache / f"{'d' * 64}.npy", 0.5), _put(thumbnails / "nobody.jpg", 0.5)]
-    left = [_put(cache / f"{'e' * 64}.npy"), _put(thumbnails / "birds.7.jpg")]
-    compaction.sweep_orphan_images()
-    assert not any(path.exists() for path in left)
-    assert all(path.exists() for path in [*used, *young])
+        rows = {row.id: row for row in session.query(Video)}
+        rows["birds-0"].content_hash = rows["cars-0"].content_hash = shared
+        rows["cars-1"].content_hash = alone
+        session.get_one(Task, "tsk_birds").state = state
+    cache = settings().cache_dir
+    shared_files = [_put(cache / size / f"{shared}.npy") for size in ("8x64", "2x224")]
+    young = _put(cache / "8x64" / f"{alone}.npy", 0.5)
+    unused = [_put(cache / "2x224" / f"{orphan}.npy"), _put(cache / "8x64" / f".{orphan}.7.staged.npy")]
+    foreign = _put(cache / "note.txt")
+    reconciler = maintenance.MaintenanceThread()
+    reconciler.stop()  # after one round
+    reconciler.run()
+    assert [path.exists() for path in shared_files] == [is_needed] * 2
+    assert [path.exists() for path in unused] == [False] * 2
+    assert young.exists()
+    assert foreign.exists()
 
 
 def test_replaced_shards_are_removed_after_training_only(served: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sqlalchemy import select
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from media import frame_cache_path, load_frames
+from media import VideoDecoder, frame_cache_path, load_frames
 from service.catalog.database import session_scope
 from service.catalog.tables import Moment, Shard, Video
 from service.core.errors import Conflict, NotFound
@@ -72,7 +73,9 @@ def files(task: str) -> dict[str, bytes]:
     }
 
 
-def test_videos_are_appended_with_the_pinned_encoder(learned_task: str, post_videos: Any) -> None:
+def test_videos_are_appended_with_the_pinned_encoder(
+    learned_task: str, post_videos: Any, shared_decoder: VideoDecoder, tmp_path: Path
+) -> None:
     """The vectors are those of the encoder that embedded the domain, although a later release is current."""
     before, release = files(learned_task), current_release()
     learn(post_videos("night", videos=4))
@@ -86,11 +89,14 @@ def test_videos_are_appended_with_the_pinned_encoder(learned_task: str, post_vid
     backbone = job_environment.task_backbone()
     method = start_method(release.method, backbone, release.config, release)
     ids, vectors = catalog_vector_ids(learned_task), shard_vectors(learned_task)
+    count, size = backbone.spec
     for name in ("red", "blue"):
         with session_scope() as session:
             video = session.scalars(select(Video).where(Video.id == f"new-{name}")).one()
             assert (video.task_id, video.effective_split) == (learned_task, "appended")
-        frames = load_frames(frame_cache_path(settings().cache_dir, *backbone.spec, video.content_hash or ""))
+        source = settings().media_root / "new" / f"{name}.mp4"
+        info = shared_decoder.decode(source, frames=count, size=size, cache=tmp_path / "frames")
+        frames = load_frames(frame_cache_path(tmp_path / "frames", count, size, info.content_hash))
         expected = method.encode_videos(torch.from_numpy(frames)[None])[0].float().numpy()
         np.testing.assert_allclose(vectors[ids[f"new-{name}"]], expected, atol=1e-3)
     found = audit(open_store())

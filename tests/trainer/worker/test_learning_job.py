@@ -219,15 +219,22 @@ def test_task_with_one_training_pair_is_trained(post_videos: Post) -> None:
     assert recall_cells() == {}
 
 
-def test_missing_cached_frames_are_decoded_again(post_videos: Post) -> None:
-    task = post_videos("day")
+def test_missing_cached_frames_are_decoded_again(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, restored = post_videos("day"), {}
+    original = learning_job.train_task
+
+    def train(*given: Any, **how: Any) -> Any:
+        restored.update({path: path.read_bytes() for path in frames})
+        return original(*given, **how)
+
+    monkeypatch.setattr(learning_job, "train_task", train)
     frames = sorted(settings().cache_dir.rglob("*.npy"))
     before = frames[1].read_bytes()
     frames[0].unlink()
     frames[1].write_bytes(b"broken")
     learn(task)
-    assert frames[1].read_bytes() == before
-    assert frames[0].exists()
+    assert len(restored) == 6
+    assert restored[frames[1]] == before
 
 
 def test_checkpoints_are_named_by_fencing_token(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
