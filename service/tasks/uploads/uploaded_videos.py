@@ -119,6 +119,8 @@ def _storable_path(name: str) -> PurePosixPath:
 
 def _shorten(part: str) -> str:
     """Return a name within the limits of file systems; its ending is kept."""
+    if len(part.encode()) <= _MAX_PART_BYTES:  # a split of "..." at its last dot would leave ".."
+        return part
     stem, dot, ending = part.rpartition(".")
     if not dot or len(ending) > 10:
         stem, ending = part, ""
@@ -174,6 +176,12 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
         except FileNotFoundError:
             raise InvalidInput.at(
                 "videos", "An upload was deleted or used meanwhile.", "Upload the files again."
+            ) from None
+        except FileExistsError:  # a copy would replace the file
+            raise InvalidInput.at(
+                "videos",
+                f"The file system of the server cannot distinguish {paths[uri]!r} from the name of another video.",
+                "Rename one of them, and upload it again.",
             ) from None
         except OSError:  # a file system without links
             shutil.copyfile(upload.path, target)

@@ -13,12 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from service.core import request_limits
-from service.core.errors import NotFound, TooLarge, Unavailable
+from service.core.errors import InvalidInput, NotFound, TooLarge, Unavailable
+from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.settings import settings
+from service.storage.library_paths import resolve_video_path
 from service.tasks.uploads import upload_store
 from service.tasks.uploads.upload_store import Upload, create_upload, find_upload, sweep_incoming
 from service.tasks.uploads.upload_writing import UploadWriter
-from service.tasks.uploads.uploaded_videos import storable_paths
+from service.tasks.uploads.uploaded_videos import adopted_uploads, storable_paths
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 
@@ -114,6 +116,8 @@ def test_names_become_different_storable_paths() -> None:
         "x" * 500 + ".mp4",
         "new\nline\x00.mp4",
         "",
+        ".../.../catalog.db",
+        "." * 300,
     ]
     assert storable_paths(names) == [
         "etc/passwd",
@@ -127,11 +131,20 @@ def test_names_become_different_storable_paths() -> None:
         "x" * 196 + ".mp4",
         "new_line_.mp4",
         "video",
+        ".../.../catalog.db",
+        "." * 200,
     ]
 
 
 @hypothesis_settings(max_examples=20)
-@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), max_size=8))
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8"), max_size=20)
+        | st.text(st.sampled_from("../ \\a"), max_size=20)
+        | st.text(st.sampled_from("."), min_size=190, max_size=300),
+        max_size=8,
+    )
+)
 def test_any_names_can_be_stored(names: list[str]) -> None:
     stored = storable_paths(names)
     assert len({path.casefold() for path in stored}) == len(names)
@@ -140,3 +153,28 @@ def test_any_names_can_be_stored(names: list[str]) -> None:
         assert not {"", ".", ".."} & {*parts}
         assert all(len(part.encode()) <= 255 for part in parts)
         assert not any(ord(c) < 32 or c in "\\:" for c in path)
+
+
+def test_files_outside_the_folder_of_the_task_stay() -> None:
+    outside = settings().uploads_dir.parent / "catalog.db"
+    upload = create_upload(".../.../catalog.db", "", 4)
+    outside.write_bytes(b"kept")
+    upload.path.write_bytes(b"evil")
+    spec = TaskSpec(name="films", videos=[VideoSpec(uri=f"upload://{upload.id}")])
+    with adopted_uploads(spec, "tsk_0123456789abcdef") as adopted:
+        (video,) = adopted.videos
+        assert resolve_video_path(video.uri).read_bytes() == b"evil"
+    assert outside.read_bytes() == b"kept"
+
+
+def test_existing_file_is_not_replaced() -> None:
+    """A file system may regard two names as equal that differ for Python."""
+    upload = create_upload("a.mp4", "", 4)
+    upload.path.write_bytes(b"next")
+    first = settings().uploads_dir / "tsk_0123456789abcdef" / "a.mp4"
+    first.parent.mkdir()
+    first.write_bytes(b"first")
+    spec = AppendSpec(videos=[VideoSpec(uri=f"upload://{upload.id}")])
+    with pytest.raises(InvalidInput, match="cannot distinguish"), adopted_uploads(spec, first.parent.name):
+        pass
+    assert find_upload(upload.id) == upload
