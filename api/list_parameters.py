@@ -1,4 +1,4 @@
-"""Query parameters of lists, declared as models, and the header that links to the next page.
+"""Query parameters of lists, declared as models.
 
 Unknown parameters are refused: ignoring a misspelled filter would return rows that the client meant to leave out.
 """
@@ -6,9 +6,8 @@ Unknown parameters are refused: ignoring a misspelled filter would return rows t
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from urllib.parse import urlencode
 
-from fastapi import Query, Request, Response
+from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "StrictParameters",
     "TaskListParameters",
     "VideoListParameters",
-    "link_next_page",
 ]
 
 _State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
@@ -149,15 +147,3 @@ class ShardListParameters(_LimitedPageParameters):
         Literal["created", "-created", "count", "-count", "bytes", "-bytes"],
         Query(description="Order; `-` reverses it."),
     ] = "created"
-
-
-def link_next_page(request: Request, response: Response, next_cursor: str | None) -> None:
-    """Add the header ``Link`` with the next page (RFC 8288), if there is one.
-
-    The link contains the query only, so that it is also valid behind a proxy that changes the path.
-    """
-    if next_cursor is None:
-        return
-    parameters = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
-    query = urlencode([*parameters, ("cursor", next_cursor)])
-    response.headers["Link"] = f'<?{query}>; rel="next"'

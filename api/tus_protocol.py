@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from service.core.errors import CinestrataError, InvalidInput
+from service.core.errors import CinestrataError, InvalidInput, PreconditionFailed
 from service.tasks.uploads.upload_store import Upload
 
 __all__ = [
@@ -39,10 +39,9 @@ _CONTENT_TYPE = "application/offset+octet-stream"
 _MAX_METADATA_CHARS = 16_384
 
 
-class UnsupportedVersion(CinestrataError):
+class UnsupportedVersion(PreconditionFailed):
     """The client uses another version of the protocol."""
 
-    status = 412
     title = "Unsupported version"
 
 

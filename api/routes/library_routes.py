@@ -12,8 +12,8 @@ from api.list_parameters import (
     ReleaseListParameters,
     ShardListParameters,
     StrictParameters,
-    link_next_page,
 )
+from api.next_page_link import PageLinkDep
 from service.core.schemas import (
     Gallery,
     LibraryOverview,
@@ -101,15 +101,12 @@ def get_library(request: Request, service: QueryDep) -> Response:
 
 @router.get("/shards", operation_id="list_shards")
 def list_shards(
-    request: Request,
-    response: Response,
+    links: PageLinkDep,
     service: QueryDep,
     parameters: Annotated[ShardListParameters, Query()],
 ) -> ShardPage:
     """Published shards with their domain, size and faults, in pages."""
-    page = shard_listing.list_shards(service.degraded(), **dict(parameters))
-    link_next_page(request, response, page.next_cursor)
-    return page
+    return links.add(shard_listing.list_shards(service.degraded(), **dict(parameters)))
 
 
 @router.get("/overview", operation_id="get_overview")
@@ -119,13 +116,9 @@ def get_overview(service: QueryDep) -> LibraryOverview:
 
 
 @router.get("/releases", operation_id="list_releases")
-def list_releases(
-    request: Request, response: Response, parameters: Annotated[ReleaseListParameters, Query()]
-) -> ReleasePage:
+def list_releases(links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]) -> ReleasePage:
     """Releases with their task, method, kind and size, in pages; `current` marks the release that answers searches."""
-    page = release_listing.list_releases(**dict(parameters))
-    link_next_page(request, response, page.next_cursor)
-    return page
+    return links.add(release_listing.list_releases(**dict(parameters)))
 
 
 def _version(*parameters: object) -> str:

@@ -18,8 +18,8 @@ from api.list_parameters import (
     RejectedParameters,
     TaskListParameters,
     VideoListParameters,
-    link_next_page,
 )
+from api.next_page_link import PageLinkDep
 from api.openapi import APPEND_BODY, TASK_BODY
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import (
@@ -96,35 +96,27 @@ async def append_videos(
 
 @router.get("/{task_id}/videos", operation_id="list_videos_of_task")
 def list_videos_of_task(
-    task_id: str, request: Request, response: Response, parameters: Annotated[VideoListParameters, Query()]
+    task_id: str, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
 ) -> VideoPage:
     """Videos of a domain and of the appends to it, in pages."""
-    page = video_listing.list_videos(task_id, **dict(parameters))
-    link_next_page(request, response, page.next_cursor)
-    return page
+    return links.add(video_listing.list_videos(task_id, **dict(parameters)))
 
 
 @router.get("/{task_id}/rejected", operation_id="list_rejected_videos")
 def list_rejected_videos(
-    task_id: str, request: Request, response: Response, parameters: Annotated[RejectedParameters, Query()]
+    task_id: str, links: PageLinkDep, parameters: Annotated[RejectedParameters, Query()]
 ) -> RejectedVideoPage:
     """Rejected videos of a domain and of the appends to it with their reasons, in pages."""
-    page = video_listing.list_rejected(task_id, **dict(parameters))
-    link_next_page(request, response, page.next_cursor)
-    return page
+    return links.add(video_listing.list_rejected(task_id, **dict(parameters)))
 
 
 @router.get("", operation_id="list_tasks")
-def list_tasks(
-    request: Request, response: Response, parameters: Annotated[TaskListParameters, Query()]
-) -> list[TaskDetails]:
+def list_tasks(links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]) -> list[TaskDetails]:
     """Tasks in the order of the queue; `into` distinguishes appends from domains.
 
     With `limit`, the header `Link` contains the next page as `rel="next"`.
     """
-    tasks, next_cursor = task_listing.list_tasks(**dict(parameters))
-    link_next_page(request, response, next_cursor)
-    return tasks
+    return links.add(task_listing.list_tasks(**dict(parameters))).tasks
 
 
 @router.get("/{task_id}", operation_id="get_task")

@@ -10,7 +10,8 @@ from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import CallerDep, QueryDep
-from api.list_parameters import AllVideosParameters, link_next_page
+from api.list_parameters import AllVideosParameters
+from api.next_page_link import PageLinkDep
 from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS
 from api.range_requests import range_response
 from api.remote_playback import remote_response
@@ -27,13 +28,9 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 
 
 @router.get("", operation_id="list_videos")
-def list_videos(
-    request: Request, response: Response, parameters: Annotated[AllVideosParameters, Query()]
-) -> VideoPage:
+def list_videos(links: PageLinkDep, parameters: Annotated[AllVideosParameters, Query()]) -> VideoPage:
     """Videos in pages; `next_cursor`, and the header `Link`, continue with the next page."""
-    page = video_listing.list_videos(**dict(parameters))
-    link_next_page(request, response, page.next_cursor)
-    return page
+    return links.add(video_listing.list_videos(**dict(parameters)))
 
 
 @router.get("/{video_id}", operation_id="get_video")

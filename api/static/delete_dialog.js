@@ -1,7 +1,7 @@
 // Confirmation of a permanent deletion: the button is enabled once the name has been typed.
 
 import { api } from "./api_client.js";
-import { el, makeClosable, setText } from "./dom.js";
+import { dialogFormParts, el, makeClosable, setText } from "./dom.js";
 
 /**
  * Open the dialog, and delete after confirmation.
@@ -52,14 +52,7 @@ function createParts(title, name, lost, kept) {
     spellcheck: false,
     "aria-describedby": "delete-lost",
   });
-  const failure = el("p", { className: "form-errors", role: "alert", hidden: true });
-  const status = el("p", { className: "muted", role: "status" });
-  const cancel = el("button", {
-    type: "button",
-    className: "quiet",
-    textContent: "Cancel",
-    "data-close": "",
-  });
+  const { failure, status, cancel } = dialogFormParts();
   const send = el("button", {
     type: "submit",
     className: "danger",

@@ -44,6 +44,20 @@ export function button(text, onClick, properties = {}) {
   return node;
 }
 
+/** Create the parts that the form of each dialog has: an alert, a status, and the button that closes the dialog. */
+export function dialogFormParts() {
+  return {
+    failure: el("p", { className: "form-errors", role: "alert", hidden: true }),
+    status: el("p", { className: "muted", role: "status" }),
+    cancel: el("button", {
+      type: "button",
+      className: "quiet",
+      textContent: "Cancel",
+      "data-close": "",
+    }),
+  };
+}
+
 /** Let a dialog close by its buttons, by Escape, and by a click on the backdrop. */
 export function makeClosable(dialog, onClose = () => {}) {
   dialog.addEventListener("click", (event) => {

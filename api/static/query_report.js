@@ -111,7 +111,7 @@ function queryRow(outcome, report) {
       "div",
       { className: "worst-text" },
       el("p", { className: "pill", textContent: rank }),
-      el("p", { className: "worst-caption" }, queryLink(outcome)),
+      el("p", { className: "worst-caption clamped" }, queryLink(outcome)),
       el("p", { className: "muted", textContent: explainOutcome(outcome, first, report) }),
     ),
     videoTile(outcome.video_id, outcome.thumbnail_url, "Described", outcome.caption, "described"),

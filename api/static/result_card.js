@@ -24,7 +24,7 @@ export function resultCard(result) {
     "li",
     properties,
     previewFrame(result, title),
-    el("p", { className: "caption", title }, pageLink(result, title)),
+    el("p", { className: "caption clamped", title }, pageLink(result, title)),
     el("div", { className: "meta" }, badge(result.task), score),
   );
 }

@@ -1,7 +1,7 @@
 // The dialog that edits the captions and the metadata of a video.
 
 import { api, readIfChanged } from "./api_client.js";
-import { button, el, makeClosable, setText } from "./dom.js";
+import { button, dialogFormParts, el, makeClosable, setText } from "./dom.js";
 import { formatMetadata, metadataPatch, parseMetadata } from "./metadata_values.js";
 
 /**
@@ -42,14 +42,7 @@ export async function openEditor(id, onSaved) {
 function createParts(video) {
   const captions = el("ul", { className: "edit-rows" });
   const fields = el("ul", { className: "edit-rows" });
-  const failure = el("p", { className: "form-errors", role: "alert", hidden: true });
-  const status = el("p", { className: "muted", role: "status" });
-  const cancel = el("button", {
-    type: "button",
-    className: "quiet",
-    textContent: "Cancel",
-    "data-close": "",
-  });
+  const { failure, status, cancel } = dialogFormParts();
   const save = el("button", { type: "submit", className: "primary", textContent: "Save" });
   const form = el(
     "form",

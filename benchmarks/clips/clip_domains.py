@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.data.folder_manifest import MANIFEST_NAMES, ManifestEntry, find_manifest, read_manifest
+from benchmarks.data.folder_manifest import ManifestEntry, find_manifest, read_manifest
 from benchmarks.data.protocol_sources import read_folder_task
 from benchmarks.data.source_tasks import SourceTask
 from benchmarks.errors import ProtocolError
@@ -30,7 +30,7 @@ def read_clip_domains(folder: Path) -> list[SourceTask]:
     manifests = [(path, manifest) for path in sorted(folder.glob("*/")) if (manifest := find_manifest(path))]
     if not manifests:
         raise ProtocolError(
-            f"no subfolder of {folder} has a {' or '.join(MANIFEST_NAMES)}; each subfolder with a manifest is a domain"
+            f"no subfolder of {folder} has a manifest.jsonl or manifest.csv; each subfolder with a manifest is a domain"
         )
     return [_read_domain(path, manifest) for path, manifest in manifests]
 

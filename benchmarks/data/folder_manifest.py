@@ -1,23 +1,22 @@
-"""Manifests of folders of videos, as ``cinestrata ingest`` takes them: ``manifest.jsonl`` or ``manifest.csv``.
+"""Manifests of folders of videos, in the formats of ``cinestrata ingest``.
 
-Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id`` and ``split`` only.
+Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id`` and ``split`` only. The limits of the
+service on ids and on the number of captions do not apply: videos of MSVD have up to 81 captions.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from benchmarks.errors import ProtocolError
+from service.core.errors import InvalidInput
+from service.tasks.manifests.folder_videos import find_manifest
+from service.tasks.manifests.manifest_parser import read_rows
 
-__all__ = ["MANIFEST_NAMES", "ManifestEntry", "find_manifest", "read_manifest"]
-
-MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv")
+__all__ = ["ManifestEntry", "find_manifest", "read_manifest"]
 
 
 class ManifestEntry(BaseModel):
@@ -36,58 +35,44 @@ class ManifestEntry(BaseModel):
         return self.id or self.uri
 
 
-def find_manifest(folder: Path) -> Path | None:
-    """Path of the manifest in a folder; None if there is none."""
-    return next((folder / name for name in MANIFEST_NAMES if (folder / name).is_file()), None)
-
-
 def read_manifest(path: Path) -> list[ManifestEntry]:
-    """Read the videos of a manifest in order.
+    """Read the videos of a manifest in order. Lines of the same file become one video.
 
     Raises:
         ProtocolError: The manifest is invalid; the message names the line and the field.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from error
     entries: dict[str, ManifestEntry] = {}
-    for number, fields in (_csv if path.suffix == ".csv" else _jsonl)(text, path):
-        try:
-            entry = ManifestEntry.model_validate(fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ProtocolError(f"{path}:{number}: {where or 'the line'}: {first['msg']}") from error
-        if entry.name in entries:
-            raise ProtocolError(f"{path}:{number}: {entry.name!r} occurs twice; use each id once")
-        entries[entry.name] = entry
+    names: dict[str, str] = {}  # URIs of the videos
+    try:
+        with path.open("rb") as stream:
+            for line, fields in read_rows(stream, path.name):
+                try:
+                    entry = ManifestEntry.model_validate(fields)
+                except ValidationError as error:
+                    first = error.errors()[0]
+                    where = ".".join(map(str, first["loc"]))
+                    raise ProtocolError(f"{path}:{line}: {where or 'the line'}: {first['msg']}") from error
+                if earlier := entries.get(entry.uri):
+                    entry = _merge(earlier, entry, f"{path}:{line}")
+                if names.setdefault(entry.name, entry.uri) != entry.uri:
+                    raise ProtocolError(f"{path}:{line}: {entry.name!r} occurs twice; use each id once")
+                entries[entry.uri] = entry
+    except InvalidInput as error:
+        raise ProtocolError(f"{path.parent}/{error.detail}") from error
     if not entries:
         raise ProtocolError(f"{path} has no videos; add one line per video")
     return list(entries.values())
 
 
-def _jsonl(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                raise ProtocolError(
-                    f"{path}:{number}: the line is not JSON; write one object per line"
-                ) from error
-
-
-def _csv(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    """Read the columns ``uri``, ``captions`` (separated by ``|``), ``id`` and ``split``; rows of a video are joined."""
-    reader = csv.DictReader(text.splitlines(keepends=True))
-    if "uri" not in (reader.fieldnames or ()):
-        raise ProtocolError(f"{path}:1: the column 'uri' is missing; the first line must name the columns")
-    videos: dict[str, tuple[int, dict[str, Any]]] = {}
-    for row in reader:
-        cells = {key: (value or "").strip() for key, value in row.items() if isinstance(value, str)}
-        captions = [c for c in (cells.get("captions") or cells.get("caption") or "").split("|") if c.strip()]
-        fields = {key: cells[key] for key in ("uri", "id", "split") if cells.get(key)}
-        _, video = videos.setdefault(cells["uri"], (reader.line_num, {"captions": [], **fields}))
-        video["captions"] += captions
-    yield from videos.values()
+def _merge(earlier: ManifestEntry, entry: ManifestEntry, location: str) -> ManifestEntry:
+    """The video of two lines: the captions of both, and the id and split of the first that has them."""
+    for field in ("id", "split"):
+        first, second = getattr(earlier, field), getattr(entry, field)
+        if None not in (first, second) and first != second:
+            raise ProtocolError(f"{location}: {field} of {entry.uri!r} differs from an earlier line")
+    return ManifestEntry(
+        uri=earlier.uri,
+        captions=tuple(dict.fromkeys((*earlier.captions, *entry.captions))),
+        id=earlier.id or entry.id,
+        split=earlier.split or entry.split,
+    )

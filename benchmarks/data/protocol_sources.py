@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from benchmarks.data.coco_source import CocoSource
-from benchmarks.data.folder_manifest import MANIFEST_NAMES, ManifestEntry, find_manifest, read_manifest
+from benchmarks.data.folder_manifest import ManifestEntry, find_manifest, read_manifest
 from benchmarks.data.frame_sources import FileFrames, WorldFrames
 from benchmarks.data.product_source import ProductSource
 from benchmarks.data.region_source import RegionSource
@@ -186,7 +186,7 @@ class DatasetsSource(StrictModel):
         """
         required = self.datasets[:count]
         listed = "\n".join(
-            f"  {dataset.folder}/{MANIFEST_NAMES[0]}: {dataset.name}, "
+            f"  {dataset.folder}/manifest.jsonl: {dataset.name}, "
             + ", ".join(f"{number} {split}" for split, number in dataset.videos.items())
             for dataset in required
         )

@@ -106,18 +106,7 @@ def open_source(
 def read_videos(
     path: Path, encoding: str | None = None, captions_from_names: bool = False
 ) -> tuple[Path, Sequence[VideoSpec]]:
-    """The videos of a local manifest or folder, with the folder that their URIs are relative to.
-
-    Captions of a folder without a manifest are those of its sidecar files.
-
-    Args:
-        path: Manifest or folder.
-        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
-        captions_from_names: Whether the file name becomes the caption of a video without captions.
-
-    Raises:
-        InvalidInput: the manifest or a sidecar file is invalid, or the folder has no videos.
-    """
+    """The folder and the videos of :func:`list_folder_videos`; prints how many of them have captions of their own files."""
     base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
     if not has_manifest:
         _report_captions(videos)

@@ -11,7 +11,7 @@ from service.core.schemas import VideoSpec
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
 from service.tasks.manifests.sidecar_captions import (
     VIDEO_SUFFIXES,
-    caption_from_name,
+    add_caption_from_name,
     read_sidecars,
     subtitle_aliases,
 )
@@ -56,10 +56,7 @@ def list_folder_videos(
         with manifest.open("rb") as stream:
             base, videos = manifest.parent, parse_manifest(stream, manifest.name, encoding or "utf-8")
     if captions_from_names:
-        videos = [
-            video if video.captions else video.model_copy(update={"captions": caption_from_name(video.uri)})
-            for video in videos
-        ]
+        videos = list(map(add_caption_from_name, videos))
     return FolderVideos(base, videos, manifest is not None)
 
 

@@ -20,7 +20,7 @@ from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.table_columns import FILE_COLUMNS, map_columns
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES, read_typed_table
 
-__all__ = ["MANIFEST_NAMES", "TYPED_MANIFEST_NAMES", "parse_manifest"]
+__all__ = ["MANIFEST_NAMES", "TYPED_MANIFEST_NAMES", "parse_manifest", "read_rows"]
 
 MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", "captions.csv", "captions.tsv")
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
@@ -39,21 +39,33 @@ def parse_manifest(stream: BinaryIO, name: str, encoding: str = "utf-8") -> list
     Raises:
         InvalidInput: a line is invalid; the error names the line.
     """
-    suffix = PurePath(name).suffix.lower()
-    rows: Iterable[tuple[int, Any]]
-    if suffix in TYPED_SUFFIXES:
-        rows = read_typed_table(stream, name)
-    elif suffix in _DELIMITED_SUFFIXES:
-        rows = read_delimited_table(read_lines(stream, name, encoding), name)
-    else:
-        rows = _read_objects(read_lines(stream, name, encoding), name)
     entries = ManifestEntries(name)
-    for line, fields in rows:
+    for line, fields in read_rows(stream, name, encoding):
         entries.add(line, fields)
     videos = entries.videos()
     if not videos:
         raise InvalidInput.at(name, "It lists no video.", "Write one video per line.")
     return videos
+
+
+def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[tuple[int, Any]]:
+    """Yield the line and the fields of each video, as in ``POST /tasks``; the fields are not validated.
+
+    Args:
+        stream: Content of the manifest.
+        name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
+        encoding: Encoding of a text.
+
+    Raises:
+        InvalidInput: a line has another format; the error names the line.
+    """
+    suffix = PurePath(name).suffix.lower()
+    if suffix in TYPED_SUFFIXES:
+        return read_typed_table(stream, name)
+    lines = read_lines(stream, name, encoding)
+    if suffix in _DELIMITED_SUFFIXES:
+        return read_delimited_table(lines, name)
+    return _read_objects(lines, name)
 
 
 def _read_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, Any]]:

@@ -17,7 +17,7 @@ from service.core.errors import InvalidInput, SourceUnavailable
 from service.core.schemas import VideoSpec
 from service.storage.video_access import SourceReader
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
-from service.tasks.manifests.sidecar_captions import VIDEO_SUFFIXES, caption_from_name, read_sidecars
+from service.tasks.manifests.sidecar_captions import VIDEO_SUFFIXES, add_caption_from_name, read_sidecars
 
 __all__ = ["RemoteVideos", "list_remote_videos"]
 
@@ -91,10 +91,7 @@ def _list(source: str, reader: SourceReader, encoding: str, captions_from_names:
     else:
         videos = _read_folder(base, reader, files or {}, encoding)
     if captions_from_names:
-        videos = [
-            video if video.captions else video.model_copy(update={"captions": caption_from_name(video.uri)})
-            for video in videos
-        ]
+        videos = list(map(add_caption_from_name, videos))
     return RemoteVideos(base, videos, files, manifest is not None)
 
 

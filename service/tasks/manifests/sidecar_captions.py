@@ -25,7 +25,7 @@ __all__ = [
     "SIDECAR_SUFFIXES",
     "VIDEO_SUFFIXES",
     "OpenSidecar",
-    "caption_from_name",
+    "add_caption_from_name",
     "read_sidecars",
     "subtitle_aliases",
 ]
@@ -106,10 +106,12 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
     return aliases
 
 
-def caption_from_name(uri: str) -> list[str]:
-    """Return the file name of a video as its caption; empty if the name has no word."""
-    text = " ".join(re.sub(r"[\W_]+", " ", PurePosixPath(uri).stem).split())
-    return [text[: request_limits.MAX_CAPTION_CHARS]] if re.search(r"[^\W\d_]{2}", text) else []
+def add_caption_from_name(video: VideoSpec) -> VideoSpec:
+    """Return a video without captions with its file name as the caption, if the name has a word."""
+    text = " ".join(re.sub(r"[\W_]+", " ", PurePosixPath(video.uri).stem).split())
+    if video.captions or not re.search(r"[^\W\d_]{2}", text):
+        return video
+    return video.model_copy(update={"captions": [text[: request_limits.MAX_CAPTION_CHARS]]})
 
 
 def _read(

@@ -29,7 +29,7 @@ from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_e
 from service.tasks.manifests.delimited_table import find_delimiter
 from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.manifest_parser import parse_manifest
-from service.tasks.manifests.sidecar_captions import caption_from_name, read_sidecars
+from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
 from service.tasks.previews.file_matching import FileMatcher
 from service.tasks.previews.selected_files import SelectedFiles
 from service.tasks.uploads import upload_store
@@ -130,9 +130,7 @@ class _Selection:
         videos = []
         for path in self._selected.video_paths(set(self._rows)):
             video = self._rows.get(path) or read_sidecars(path, self._selected.open_text, request.encoding)
-            if request.captions_from_names and not video.captions:
-                video = video.model_copy(update={"captions": caption_from_name(path)})
-            videos.append(video)
+            videos.append(add_caption_from_name(video) if request.captions_from_names else video)
         self.videos = videos
 
 

@@ -353,12 +353,22 @@ def test_missing_test_split_is_held_out_reproducibly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("manifest.jsonl", '{"uri": "a.mp4"}\nnot json\n', r"manifest\.jsonl:2: the line is not JSON"),
+        ("manifest.jsonl", '{"uri": "a.mp4"}\nnot json\n', r"a/manifest\.jsonl:2: The line is not JSON"),
         ("manifest.jsonl", '{"captions": ["x"]}\n', r"manifest\.jsonl:1: uri: "),
         ("manifest.jsonl", '{"uri": "a.mp4", "split": "dev"}\n', r"manifest\.jsonl:1: split: "),
-        ("manifest.jsonl", '{"uri": "a.mp4"}\n{"uri": "a.mp4"}\n', r":2: 'a\.mp4' occurs twice"),
+        (
+            "manifest.jsonl",
+            '{"uri": "a.mp4"}\n{"uri": "b.mp4", "id": "a.mp4"}\n',
+            r":2: 'a\.mp4' occurs twice",
+        ),
+        (
+            "manifest.jsonl",
+            '{"uri": "a.mp4"}\n{"uri": "a.mp4", "id": "a"}\n{"uri": "b.mp4", "id": "a"}\n',
+            r":3: 'a' occ",
+        ),
+        ("manifest.csv", "uri,split\na.mp4,test\na.mp4,val\n", r"manifest\.csv:3: split of 'a\.mp4' differs"),
         ("manifest.jsonl", "\n", "has no videos"),
-        ("manifest.csv", "path\na.mp4\n", r"manifest\.csv:1: the column 'uri' is missing"),
+        ("manifest.csv", "name\na.mp4\n", r"a/manifest\.csv:1: There is no column 'file'"),
         ("manifest.jsonl", '{"uri": "b.mp4"}\n', r"names 1 missing files \(of 1\): b\.mp4"),
     ],
 )

@@ -82,23 +82,19 @@ def test_changes_between_pages_neither_repeat_nor_hide_videos(catalog: Settings)
 def _check_videos(sort: str) -> None:
     dice = random.Random(sort)
     before = _add_videos(range(18), dice, "t000")
-    ordered = [video.id for video in video_listing.list_videos(sort=sort, limit=1000).videos]
-    assert sorted(ordered) == sorted(before)
-    seen: list[str] = []
-    deleted: set[str] = set()
-    cursor: str | None = None
-    for turn in range(100):
+
+    def read(cursor: str | None) -> tuple[list[str], str | None]:
         page = video_listing.list_videos("t000", sort=sort, cursor=cursor, limit=dice.randint(1, 7))
-        seen += [video.id for video in page.videos]
-        if (cursor := page.next_cursor) is None:
-            break
+        return [video.id for video in page.videos], page.next_cursor
+
+    def change(turn: int, seen: list[str]) -> set[str]:
         _add_videos(range(100 + 3 * turn, 103 + 3 * turn) if turn < 3 else range(0), dice, "t000")
         gone = dice.sample(before, 2) + seen[-1:]  # the row of the cursor, too
-        deleted |= set(gone)
         _delete(Video, gone)
-    assert len(seen) == len(set(seen))
-    assert set(before) - deleted <= set(seen)
-    assert [video for video in seen if video in before] == [video for video in ordered if video in set(seen)]
+        return set(gone)
+
+    ordered = [video.id for video in video_listing.list_videos(sort=sort, limit=1000).videos]
+    _check_pages(before, ordered, read, change)
 
 
 def test_changes_between_pages_neither_repeat_nor_hide_tasks(catalog: Settings) -> None:
@@ -111,24 +107,48 @@ def test_changes_between_pages_neither_repeat_nor_hide_tasks(catalog: Settings) 
 def _check_tasks(sort: str) -> None:
     dice = random.Random(sort)
     before = _add_tasks(range(0, 30, 2), dice)
-    ordered = [task.id for task in task_listing.list_tasks(sort=sort).tasks]
-    assert sorted(ordered) == before
+
+    def read(cursor: str | None) -> tuple[list[str], str | None]:
+        page = task_listing.list_tasks(sort=sort, cursor=cursor, limit=dice.randint(1, 5))
+        return [task.id for task in page.tasks], page.next_cursor
+
+    def change(turn: int, seen: list[str]) -> set[str]:
+        _add_tasks(range(2 * turn + 1, 2 * turn + 2) if turn < 3 else range(0), dice)
+        gone = [*dice.sample(before, 1), seen[-1]]
+        _delete(Task, gone)
+        return set(gone)
+
+    _check_pages(before, [task.id for task in task_listing.list_tasks(sort=sort).tasks], read, change)
+
+
+def _check_pages(
+    before: list[str],
+    ordered: list[str],
+    read: Callable[[str | None], tuple[list[str], str | None]],
+    change: Callable[[int, list[str]], set[str]],
+) -> None:
+    """Read all pages, and check that each surviving row is listed once and in order.
+
+    Args:
+        before: Rows before the first page.
+        ordered: These rows in the order of the list.
+        read: Rows of the page after a cursor, and the next cursor.
+        change: Adds and deletes rows after a page, given its number and the rows read so far; returns the deleted rows.
+    """
+    assert sorted(ordered) == sorted(before)
     seen: list[str] = []
     deleted: set[str] = set()
     cursor: str | None = None
     for turn in range(100):
-        page = task_listing.list_tasks(sort=sort, cursor=cursor, limit=dice.randint(1, 5))
-        seen += [task.id for task in page.tasks]
-        if (cursor := page.next_cursor) is None:
+        rows, cursor = read(cursor)
+        seen += rows
+        if cursor is None:
             break
-        if turn < 3:
-            _add_tasks(range(2 * turn + 1, 2 * turn + 2), dice)
-        gone = [*dice.sample(before, 1), seen[-1]]
-        deleted |= set(gone)
-        _delete(Task, gone)
+        deleted |= change(turn, seen)
+    assert cursor is None
     assert len(seen) == len(set(seen))
     assert set(before) - deleted <= set(seen)
-    assert [task for task in seen if task in before] == [task for task in ordered if task in set(seen)]
+    assert [row for row in seen if row in before] == [row for row in ordered if row in set(seen)]
 
 
 def test_filters_of_videos(catalog: Settings) -> None:

@@ -13,7 +13,7 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import VideoSpec
 from service.tasks.manifests.folder_videos import list_folder_videos
-from service.tasks.manifests.sidecar_captions import caption_from_name, read_sidecars, subtitle_aliases
+from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars, subtitle_aliases
 
 
 def read(files: dict[str, str | bytes], encoding: str = "utf-8") -> VideoSpec:
@@ -151,7 +151,9 @@ def test_encoding_applies_to_sidecar_files() -> None:
     ],
 )
 def test_file_names_are_captions_if_they_have_words(uri: str, caption: list[str]) -> None:
-    assert caption_from_name(uri) == caption
+    assert add_caption_from_name(VideoSpec(uri=uri)).captions == caption
+    written = VideoSpec(uri=uri, captions=["written"])
+    assert add_caption_from_name(written) is written
 
 
 def test_subtitles_with_a_language_code_are_found() -> None:
