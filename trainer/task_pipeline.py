@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from models.releases.release_state import ReleaseState
 from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.cross_fitting import limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
+from trainer.evaluation.measured_tasks import select_measured_tasks
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
 from trainer.evaluation.retrieval_metrics import Recall
@@ -307,7 +308,8 @@ def evaluate_release(
 ) -> RecallRow:
     """The row of the recall matrix of a written release, with the figures that a library user experiences.
 
-    Tasks whose shards cannot be read are omitted.
+    Tasks whose shards cannot be read are omitted. The queries of a large library are those of a sample of its tasks;
+    see :mod:`trainer.evaluation.measured_tasks`.
 
     Args:
         backbone: Backbone of the library.
@@ -330,6 +332,10 @@ def evaluate_release(
         held = held_out.get(task, no_videos).restricted_to(whole.ids)
         galleries.append(Gallery(task, whole, held.ids, held.queries))
         rows.append(position)
+    measured = select_measured_tasks([gallery.task for gallery in galleries if gallery.queries])
+    galleries = [
+        gallery if gallery.task in measured else replace(gallery, queries=()) for gallery in galleries
+    ]
     profiles = state.profiles.to_dense(rows)
     return evaluate_row(
         encoder,

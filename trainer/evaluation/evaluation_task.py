@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from models.routing.router import fill_silent, silent_tasks
 from trainer.batching import chunks
 from trainer.evaluation.gallery import Encoder, Gallery, Ids, Vectors
+from trainer.evaluation.rank_ledger import TaskDigest
 
 __all__ = ["EvaluationTask", "Floats", "build_evaluation_tasks", "evaluation_digests"]
 
@@ -61,15 +63,17 @@ class EvaluationTask:
         return self.gallery.shard.vectors(self.gallery.shard.ids)
 
     @cached_property
-    def digest(self) -> str:
-        """Digest of everything that the task contributes to a row, except for the query encoder."""
+    def gallery_digest(self) -> str:
+        """Digest of everything that the task's videos contribute to a row, except for the query encoder."""
         labels = self.gallery.labels or {}
         names = [labels.get(video) for video in self.gallery.shard.ids.tolist()]
-        description = [_DEFINITION, self.gallery.task, self.prior, self.texts, names]
-        digest = hashlib.sha256(json.dumps(description).encode())
-        for values in (self.gallery.shard.ids, self.vectors, self.columns, self.held_out, self.profile):
-            digest.update(f"{values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).data)
-        return digest.hexdigest()
+        description = [_DEFINITION, self.gallery.task, self.prior, names]
+        return _digest(description, self.gallery.shard.ids, self.vectors, self.held_out, self.profile)
+
+    @cached_property
+    def query_digest(self) -> str:
+        """Digest of everything that the task's queries contribute to a row; empty without queries."""
+        return _digest([self.texts], self.columns) if self.texts else ""
 
     def video_prior(self, part: slice, position: int) -> Floats:
         """Routing term ``[n, 1]`` of the scores of some queries in the shard of the task at ``position``."""
@@ -131,16 +135,23 @@ def build_evaluation_tasks(
 
 def evaluation_digests(
     encoder: Encoder, tasks: Sequence[EvaluationTask], mode: str, full: bool
-) -> tuple[str, ...] | None:
+) -> tuple[TaskDigest, ...] | None:
     """Digest of everything that each task's figures depend on; None if later releases may change a task's queries."""
     encodings = [encoder.encoding_identity(task.gallery.task, mode) for task in tasks]
     if None in encodings:
         return None
     extent = "full" if full else "lean"
     return tuple(
-        f"{encoding} {encoder.routing_identity} {task.digest} {extent}"
+        TaskDigest(f"{encoding} {encoder.routing_identity} {task.gallery_digest} {extent}", task.query_digest)
         for encoding, task in zip(encodings, tasks, strict=True)
     )
+
+
+def _digest(description: list[Any], *arrays: npt.NDArray[Any]) -> str:
+    digest = hashlib.sha256(json.dumps(description).encode())
+    for values in arrays:
+        digest.update(f"{values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).data)
+    return digest.hexdigest()
 
 
 def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors) -> Floats:

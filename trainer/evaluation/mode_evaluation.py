@@ -31,7 +31,8 @@ class ModeEvaluation:
         tasks: All learned tasks, in order.
         mode: Query mode.
         full: Whether to compute all measures; see :func:`trainer.evaluation.recall_row.evaluate_row`.
-        known_ranks: Ranks of the first tasks, which have been scored against one another; updated in place.
+        known_ranks: Ranks of the first tasks, which have been scored against one another; updated in place. A task may
+            have lost all its queries since.
 
     Attributes:
         mode: Query mode.
@@ -47,10 +48,13 @@ class ModeEvaluation:
         known_ranks: Sequence[TaskRanks],
     ) -> None:
         self.mode = mode
-        self.task_ranks = list(known_ranks)
         self._full = full
         self._galleries = [name for name in GALLERIES if full or name != "global_raw"]
         self._encoder, self._tasks = encoder, tasks
+        self.task_ranks = [
+            ranks if ranks.query_count == len(tasks[position].texts) else self._start_task(position)
+            for position, ranks in enumerate(known_ranks)
+        ]
         # For each task the positions of the tasks whose shards its queries have not been scored against.
         self._pending = [
             list(range(len(known_ranks) if position < len(known_ranks) else 0, len(tasks)))

@@ -13,10 +13,10 @@ are computed again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ __all__ = [
     "LedgerPage",
     "RankLedger",
     "Scope",
+    "TaskDigest",
     "TaskRanks",
     "read_ledger",
     "write_ledger",
@@ -111,17 +112,42 @@ class TaskRanks:
         )
 
 
+class TaskDigest(NamedTuple):
+    """Digests of everything that the figures of a task depend on.
+
+    Attributes:
+        gallery: Digest of its videos, its routing profile and its encoding.
+        queries: Digest of its queries; empty without queries.
+    """
+
+    gallery: str
+    queries: str
+
+
 @dataclass(frozen=True)
 class LedgerPage:
     """Ranks of all tasks of a library in one query mode, each task scored against each other.
 
     Attributes:
-        digests: For each task in order, the digest of everything that its figures depend on.
+        digests: For each task in order, its digests.
         task_ranks: For each task in order, its ranks.
     """
 
-    digests: tuple[str, ...]
+    digests: tuple[TaskDigest, ...]
     task_ranks: tuple[TaskRanks, ...]
+
+    def is_continued_by(self, digests: Sequence[TaskDigest], *, full: bool) -> bool:
+        """Whether a row with these tasks can continue the ranks.
+
+        Args:
+            digests: Digests of all tasks of the row, in order.
+            full: Whether the row computes all measures. Otherwise captions are not ranked, so that the ranks of a task
+                do not depend on the queries of others, and tasks may have lost all their queries.
+        """
+        return len(digests) >= len(self.digests) and all(
+            now.gallery == known.gallery and (now.queries == known.queries or (not full and not now.queries))
+            for known, now in zip(self.digests, digests, strict=False)
+        )
 
 
 RankLedger = dict[str, LedgerPage]  # by query mode
@@ -134,7 +160,7 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
         return
     columns: dict[str, npt.NDArray[Any]] = {}
     for mode, page in ledger.items():
-        columns[f"{mode}/seals"] = np.array(page.digests)
+        columns[f"{mode}/seals"] = np.array(page.digests).reshape(-1, 2)
         columns[f"{mode}/galleries"] = np.array(list(page.task_ranks[0].ranks))
         columns[f"{mode}/queries"] = np.array([ranks.query_count for ranks in page.task_ranks], np.int64)
         columns[f"{mode}/videos"] = np.array([ranks.video_count for ranks in page.task_ranks], np.int64)
@@ -187,7 +213,7 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
         for table in tables:
             table[:] = column[start : start + len(table)]
             start += len(table)
-    return LedgerPage(tuple(digests), tuple(task_ranks))
+    return LedgerPage(tuple(TaskDigest(*digest) for digest in digests), tuple(task_ranks))
 
 
 def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:

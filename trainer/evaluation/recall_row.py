@@ -33,7 +33,7 @@ from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.evaluation_task import Floats, build_evaluation_tasks, evaluation_digests
 from trainer.evaluation.gallery import Encoder, Gallery, Vectors
 from trainer.evaluation.mode_evaluation import ModeEvaluation, QueryMemory
-from trainer.evaluation.rank_ledger import GalleryName, LedgerPage, RankLedger, Scope
+from trainer.evaluation.rank_ledger import GalleryName, LedgerPage, RankLedger, Scope, TaskDigest
 from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarize
 
 __all__ = ["RecallRow", "compute_recall", "evaluate_row", "routing_accuracy"]
@@ -109,11 +109,11 @@ def evaluate_row(
         row.routing_at[name], row.routing[name] = at, at[1] if at else None
     # A task without captions has the evidence of the likeliest other task, which a further task may change.
     has_stable_evidence = ledger is not None and bool(profiles.any(axis=1).all())
-    evaluations: list[tuple[ModeEvaluation, tuple[str, ...] | None]] = []
+    evaluations: list[tuple[ModeEvaluation, tuple[TaskDigest, ...] | None]] = []
     for mode in encoder.modes if modes is None else modes:
         digests = evaluation_digests(encoder, tasks, mode, full) if has_stable_evidence else None
         page = ledger.pop(mode, None) if ledger else None  # put back after the mode is complete
-        is_valid = page is not None and digests is not None and page.digests == digests[: len(page.digests)]
+        is_valid = page is not None and digests is not None and page.is_continued_by(digests, full=full)
         known_ranks = page.task_ranks if page and is_valid else ()
         evaluations.append((ModeEvaluation(encoder, tasks, mode, full, known_ranks), digests))
     work = max(1, sum(evaluation.work for evaluation, _ in evaluations))

@@ -221,6 +221,33 @@ def test_removed_task_invalidates_the_ledger() -> None:
     assert row == evaluate_row(encoder, galleries[:2], profiles[:2], prior=0.02)
 
 
+def _without_queries(galleries: list[Gallery], task: int) -> list[Gallery]:
+    return [replace(g, queries=()) if position == task else g for position, g in enumerate(galleries)]
+
+
+def test_task_without_its_queries_keeps_the_ranks_of_the_others(tmp_path: Path) -> None:
+    galleries, profiles, path = _galleries(), _profiles(), tmp_path / "ledger.npz"
+    ledger = RankLedger()
+    evaluate_row(Encoder(), galleries[:3], profiles[:3], prior=0.02, full=False, ledger=ledger)
+    fewer = _without_queries(galleries, 1)
+    write_ledger(path, ledger)
+    encoder, ledger = Encoder(), read_ledger(path)
+    row = evaluate_row(encoder, fewer, profiles, prior=0.02, modes=["pinned"], full=False, ledger=ledger)
+    assert row == evaluate_row(Encoder(), fewer, profiles, prior=0.02, modes=["pinned"], full=False)
+    assert row.recalls["pinned"]["global"][NAMES[1]] is None
+    assert encoder.encoded["pinned"] <= QUERIES * (TASKS + 2), "the newest queries, and the new task's shard"
+    _is_evaluated_again(Encoder(), galleries, profiles, 0.02, ledger)  # the queries are back
+
+
+def test_row_with_all_measures_is_evaluated_again_without_queries_of_a_task() -> None:
+    """Captions are ranked among the captions of all tasks."""
+    galleries, profiles, ledger = _galleries(), _profiles(), RankLedger()
+    _rows(Encoder(), galleries[:3], profiles, 0.02, ledger)
+    fewer = _without_queries(galleries, 1)
+    row = evaluate_row(Encoder(), fewer, profiles, prior=0.02, ledger=ledger)
+    assert row == evaluate_row(Encoder(), fewer, profiles, prior=0.02)
+
+
 def test_interrupted_row_leaves_no_partial_page() -> None:
     galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     _rows(encoder, galleries[:2], profiles, 0.02, ledger)

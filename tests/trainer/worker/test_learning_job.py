@@ -17,6 +17,7 @@ from models.releases.release_lineage import ParentRelease
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Task, Video
 from service.core.settings import settings
+from service.library.recall.recall_map import read_recall_map
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks.task_events import events_after
 from tests.trainer.worker.library_state import (
@@ -28,6 +29,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer import task_pipeline, training_loop
+from trainer.evaluation import measured_tasks
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger
 from trainer.evaluation.recall_row import RecallRow
 from trainer.methods.ffa_tame import FfaTame
@@ -114,6 +116,22 @@ def test_query_modes_are_evaluated_as_configured(
     view = read_recall_matrix("pinned")
     assert [[cell is None for cell in row] for row in view.matrix_local] == [[False, True], [False, False]]
     assert read_recall_matrix().mode == "latest"
+
+
+@pytest.mark.slow
+def test_row_of_a_large_library_measures_a_sample(
+    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_tasks, "MAX_MEASURED_TASKS", 1)
+    learn(post_videos("night"))
+    learn(post_videos("dusk"))
+    measured = {(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)}
+    for gallery in ("local", "global"):
+        assert {(i, t) for i, t, _, g in recall_cells() if g == gallery and i} == measured
+    view, shown = read_recall_matrix(), read_recall_map()
+    assert [cell is None for cell in view.matrix_local[2]] == [False, True, False]
+    assert view.bwf_local is not None
+    assert (shown.mean[2][1], shown.recall_mean[2]) == (None, view.recall_over_time_local[2])
 
 
 @pytest.mark.slow
