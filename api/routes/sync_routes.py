@@ -18,7 +18,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 
     Workers compare both at once and then at the interval: new files are appended, changed files replace their former
     version, captions are updated, and vanished files are kept or deleted. The domain is created if it does not exist.
-    A sync of the same name is replaced.
+    A domain follows one source: a former sync of the same domain is replaced.
     """
     return registered_syncs.register_sync(spec)
 

@@ -107,7 +107,10 @@ def read_videos(
     path: Path, encoding: str | None = None, captions_from_names: bool = False
 ) -> tuple[Path, Sequence[VideoSpec]]:
     """The folder and the videos of :func:`list_folder_videos`; prints how many of them have captions of their own files."""
-    base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
+    try:
+        base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
+    except OSError as error:
+        fail(f"{error.filename} cannot be read: {error.strerror}.", "Allow this user to read it, or move it.")
     if not has_manifest:
         _report_captions(videos)
     return base, videos

@@ -13,9 +13,11 @@ from datetime import datetime, timedelta
 from typing import Literal, cast
 
 from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Sync
+from service.catalog.tables import Sync, Task
+from service.core.domain_names import name_key
 from service.core.errors import LeaseLost, NotFound
 from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
 from service.syncs.source_listing import check_source
@@ -29,7 +31,9 @@ _RENEWAL_SECONDS = 30.0
 
 
 def register_sync(spec: SyncSpec) -> SyncDetails:
-    """Store a sync, which runs at once and then at its interval. A sync of the same name is replaced.
+    """Store a sync, which runs at once and then at its interval. A sync of the same domain is replaced.
+
+    A domain follows one source: videos of a second one would be vanished files of the first.
 
     Raises:
         InvalidInput: the source is not allowed, or does not exist.
@@ -37,11 +41,16 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     """
     check_source(spec.source)
     with session_scope(write=True) as session:
-        row = session.scalars(select(Sync).where(Sync.name == spec.name).with_for_update()).one_or_none()
+        former = _syncs_of_domain(session, spec.name)
         at = now(session)
-        if row is None:
-            row = Sync(id=new_id("syn"), name=spec.name, created_at=at, fencing_token=0)
+        for other in former[1:]:
+            session.delete(other)
+        if former:
+            row = former[0]
+        else:
+            row = Sync(id=new_id("syn"), created_at=at, fencing_token=0)
             session.add(row)
+        row.name = spec.name
         row.source, row.every_seconds = spec.source, spec.every_seconds
         row.vanished, row.captions_from_names = spec.vanished, spec.captions_from_names
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
@@ -188,6 +197,17 @@ def claim_run(sync_id: str) -> SyncRun | None:
     return SyncRun(
         sync_id, row.name, row.source, vanished, row.captions_from_names, row.task_id, row.fencing_token
     )
+
+
+def _syncs_of_domain(session: Session, name: str) -> list[Sync]:
+    """Syncs of the domain with a name or slug; that of the same spelling first."""
+    key = name_key(name)
+    domain = session.scalars(
+        select(Task).where(or_(Task.name_key == key, Task.slug == key)).order_by(Task.position).limit(1)
+    ).first()
+    keys = {key} if domain is None else {key, domain.name_key, domain.slug}
+    rows = session.scalars(select(Sync).with_for_update())
+    return sorted((row for row in rows if name_key(row.name) in keys), key=lambda row: row.name != name)
 
 
 def _is_idle(at: datetime) -> ColumnElement[bool]:

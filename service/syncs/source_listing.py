@@ -68,7 +68,9 @@ def list_source(source: str, captions_from_names: bool) -> ListedSource:
     if is_source_uri(source):
         listing = list_remote_videos(source, SourceReader(), captions_from_names=captions_from_names)
         return ListedSource(list(remote_files(listing)), listing.place)
-    base, videos, _ = list_folder_videos(_resolve(source), captions_from_names=captions_from_names)
+    base, videos, _ = list_folder_videos(
+        _resolve(source), captions_from_names=captions_from_names, root=settings().media_root.resolve()
+    )
     return ListedSource(list(local_files(base, videos)), partial(_place_below_media_root, base))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -157,6 +159,60 @@ def test_lost_source_deletes_nothing(films: Path) -> None:
     for name in ("a", "b"):
         write(films, name)
     assert run(sync).error is None
+
+
+def test_unreadable_folder_deletes_nothing(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, for whom no folder is unreadable."""
+    (films / "inner").mkdir()
+    write(films / "inner", "c")
+    sync = register(vanished="delete")
+    run(sync)
+    finish()
+    scan = os.scandir
+
+    def refuse(path: str | Path = ".") -> Any:
+        if Path(path).name == "inner":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert "films/inner" in (run(sync).error or "")
+    (task,) = commands.list_tasks()
+    assert len(list_videos(task.id).videos) == 3
+
+
+@pytest.mark.parametrize("name", ["a.txt", "manifest.csv"])
+def test_links_out_of_the_media_root_are_not_read(films: Path, name: str) -> None:
+    secret = settings().data_dir / "secret"
+    secret.write_text("file,caption\na.mp4,key\n")
+    (films / name).symlink_to(secret)
+    assert "outside" in (run(register()).error or "")
+    assert commands.list_tasks() == []
+    (films / name).unlink()
+    (films.parent / "texts").mkdir()
+    secret.replace(films.parent / "texts" / "shared")
+    (films / name).symlink_to(films.parent / "texts" / "shared")
+    assert run(register()).error is None
+
+
+def test_name_that_is_not_unicode_is_named(films: Path) -> None:
+    Path(os.fsdecode(os.fsencode(films) + b"/\xff.mp4")).write_bytes(b"x")
+    assert "is not Unicode" in (run(register()).error or "")
+
+
+def test_domain_follows_one_source(films: Path) -> None:
+    """Each of two sources would delete the videos of the other."""
+    other = films.parent / "other"
+    other.mkdir()
+    write(other, "c")
+    first = register(name="My Films", vanished="delete")
+    run(first)
+    for name in ("my films", "my-films"):
+        again = register(name=name, source="other")
+        assert [(sync.id, sync.name, sync.source) for sync in list_syncs()] == [(first.id, name, "other")]
+        assert again.id == first.id
+    register(name="others", source="other")
+    assert len(list_syncs()) == 2
 
 
 def test_deleted_domain_is_not_created_again(films: Path) -> None:
