@@ -1,1 +1,1 @@
-"""Implementation of each command; `cli.main` declares the options and imports these modules lazily."""
+"""Implementation of each command; `cli.declarations` declares the options and imports these modules lazily."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cli.console import console, fail, report_errors
+from cli.shared_options import Data, Url
 
 if TYPE_CHECKING:
     from service.core.schemas import SyncDetails
@@ -18,8 +19,6 @@ __all__ = ["app", "parse_interval", "run_register"]
 
 app = typer.Typer(help="List and remove registered syncs.", no_args_is_help=True)
 
-Url = Annotated[str | None, typer.Option("--url", envvar="CINESTRATA_URL", help="URL of a running service.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Data folder.")]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.console import console, fail, report_errors
 from cli.service_client import FINAL_STATES
+from cli.shared_options import Data, Url
 from service.core.domain_names import name_key, normalize_name
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=Tr
 _POLL_SECONDS = 0.5
 _STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
-Url = Annotated[str | None, typer.Option("--url", envvar="CINESTRATA_URL", help="URL of a running service.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Data folder.")]
 TaskId = Annotated[str, typer.Argument(help="Id of the task (see `cinestrata tasks list`).")]
 
 

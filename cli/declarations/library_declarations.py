@@ -1,0 +1,83 @@
+"""Commands that check, compact, move and back up a library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from cli.console import report_errors
+from cli.shared_options import Data
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command()
+@report_errors
+def compact(
+    task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the disk space of deleted vectors.")
+    ] = False,
+    data: Data = None,
+) -> None:
+    """Free the disk space of deleted vectors. Searches continue, and nothing is embedded again."""
+    from cli.commands.deletion_commands import run_compact
+
+    run_compact(task, dry_run, data)
+
+
+@app.command()
+@report_errors
+def doctor(
+    data: Data = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of lines.")
+    ] = False,
+) -> None:
+    """Check software, storage, services and library. Exits with status 1 if a check fails."""
+    from cli.commands.doctor import run_doctor
+
+    run_doctor(data, as_json)
+
+
+@app.command()
+@report_errors
+def move(
+    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Target vector store.")],
+    data: Data = None,
+) -> None:
+    """Copy the vectors of all tasks to another vector store. The service may run, and nothing is embedded again."""
+    from cli.commands.move_command import run_move
+
+    run_move(to, data)
+
+
+@app.command()
+@report_errors
+def snapshot(
+    target: Annotated[Path, typer.Argument(help="New folder, or new .tar file.")],
+    data: Data = None,
+    index_only: Annotated[
+        bool, typer.Option("--index-only", help="Omit the catalog, because it was dumped separately.")
+    ] = False,
+) -> None:
+    """Back up catalog and index, and verify the backup. The service may run."""
+    from cli.commands.backup_commands import run_snapshot
+
+    run_snapshot(target, data, index_only)
+
+
+@app.command()
+@report_errors
+def restore(
+    source: Annotated[Path, typer.Argument(help="Backup that `cinestrata snapshot` wrote.", exists=True)],
+    data: Data = None,
+) -> None:
+    """Restore a backup into a new data folder, after verifying all checksums."""
+    from cli.commands.backup_commands import run_restore
+
+    run_restore(source, data)

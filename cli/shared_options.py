@@ -1,0 +1,42 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["CaptionsFromNames", "Data", "Encoding", "Host", "InPlace", "Port", "Url"]
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Data folder (default: CINESTRATA_DATA_DIR, or ./cinestrata-data)."),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", help="Encoding of the manifest, for example cp1252 (default: utf-8)."),
+]
+InPlace = Annotated[
+    bool,
+    typer.Option(
+        "--in-place", help="Send paths instead of file contents; the service must read the same files."
+    ),
+]
+CaptionsFromNames = Annotated[
+    bool,
+    typer.Option("--captions-from-names", help="Caption videos that have no captions with their file names."),
+]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for any free port (default: 8000)."),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="CINESTRATA_URL",
+        help="URL of a running service, used instead of the data folder.",
+    ),
+]
