@@ -19,7 +19,7 @@ from api.app import create_app
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service.core.settings import Settings
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader, snapshot_manager
 from tests.service.search.caption_library import BIRDS, CARS, SEA
 from tests.service.search.probed_library import Probed
 
@@ -38,7 +38,7 @@ def library(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Probed:
-    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
     monkeypatch.setattr(snapshot_manager, "POLL_SECONDS", 0.02)
     return Probed(settings_factory(tmp_path), backbone, "ffa_tame", experts=2, rank=2)
 

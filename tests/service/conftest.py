@@ -59,9 +59,9 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Settings of an empty library that is searched with ``backbone``. No broker."""
-    from service.search.snapshots import snapshot_manager
+    from service.search.snapshots import generation_loader
 
-    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path, **overrides)
 
 

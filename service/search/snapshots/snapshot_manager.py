@@ -1,26 +1,18 @@
-"""The snapshots of a process: loads new generations, follows the index, and keeps earlier releases for later pages."""
+"""The snapshots of a process: follows the index, and keeps earlier releases for later pages."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
 from threading import Event, Lock, Thread
 
 import structlog
 from cachetools import LRUCache
-from sqlalchemy import select
 
-from index.errors import ManifestError, ShardStoreError
-from index.index_snapshot import IndexSnapshot
+from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
-from models.backbones.precision import compute_device
 from models.errors import ModelError
-from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import Task
+from service.catalog.database import session_scope
 from service.catalog.task_names import find_task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.schemas import Readiness
@@ -28,10 +20,8 @@ from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
 from service.search.snapshots.edited_captions import EditedCaptions
+from service.search.snapshots.generation_loader import GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.storage.index_manifest import require_manifest
-from service.storage.library_backbone import library_backbone
-from service.storage.vector_store_selection import library_store
 
 __all__ = ["SnapshotManager"]
 
@@ -43,10 +33,6 @@ RETRY_SECONDS = (
 )
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
-BYTES_BEFORE_READY = (
-    256 * 1024**2
-)  # shards verified before readiness; larger libraries are verified afterwards
-_MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up where the newest release is refused
 _CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
 
@@ -62,20 +48,13 @@ class SnapshotManager:
 
     Attributes:
         last_error: Reason why the newest generation or the backbone cannot be loaded; None where it is loaded.
-        backbone: Backbone of all releases; None until it is loaded.
         retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None where no attempt
             is scheduled.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.last_error: str | None = None
-        self.backbone: Backbone | None = None
-        self._settings = settings
-        self._store = library_store(settings, device=settings.index_device)
-        try:
-            self._device = compute_device(settings.query_device)
-        except ModelError as error:
-            raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
+        self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
         self._earlier: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED_EARLIER_RELEASES)  # by release ID
         self._earlier_lock = Lock()
@@ -108,6 +87,11 @@ class SnapshotManager:
             thread.join(timeout=5)
 
     @property
+    def backbone(self) -> Backbone | None:
+        """Backbone of all releases; None until it is loaded."""
+        return self._loader.backbone
+
+    @property
     def is_following(self) -> bool:
         """Whether a background thread is running."""
         return any(thread.is_alive() for thread in self._threads)
@@ -125,7 +109,7 @@ class SnapshotManager:
         Raises:
             Unavailable: No snapshot is loaded.
         """
-        if self._current is None and self._has_looked and self._stamp() != self._seen_stamp:
+        if self._current is None and self._has_looked and self._loader.stamp() != self._seen_stamp:
             self._wait_for_refresh(time.monotonic() + CATCH_UP_SECONDS)  # the first task was just published
         if self._current is not None:
             return self._current
@@ -233,7 +217,7 @@ class SnapshotManager:
             Whether the current snapshot was replaced.
         """
         with self._refresh_lock:
-            stamp = self._stamp()
+            stamp = self._loader.stamp()
             is_due = self.retry_at is not None and time.monotonic() >= self.retry_at
             # A shard that broke since the last refresh is checked at once, and then after each retry interval.
             is_due = is_due or (self.retry_at is None and bool(self.degraded()))
@@ -241,7 +225,7 @@ class SnapshotManager:
                 return False
             self._seen_stamp = stamp
             try:
-                fresh = self._load_newest()
+                fresh = self._loader.load_newest(self._current)
             except (
                 Exception
             ) as error:  # a broken release may raise anything, and must not end the current snapshot
@@ -251,7 +235,7 @@ class SnapshotManager:
                 self.last_error = reason
                 self.retry_at = time.monotonic() + RETRY_SECONDS
                 self._has_looked = True
-                earlier = None if self._current else self._load_earlier(reason)
+                earlier = None if self._current else self._loader.load_earlier(reason)
                 if earlier is not None:
                     self._replace_current(earlier)
                 return earlier is not None
@@ -305,52 +289,6 @@ class SnapshotManager:
                 current.set_aside(unread[0].task, error)
         return True
 
-    def _load_newest(self) -> SearchSnapshot | None:
-        """The newest generation as a new snapshot; None where the current snapshot is up to date."""
-        if self.backbone is None:
-            backbone = load_backbone(library_backbone(self._settings), self._settings.frames).to(self._device)
-            backbone.query_precision = self._settings.query_precision
-            self.backbone = backbone
-        previous = self._current
-        index_snapshot = IndexSnapshot.open(
-            self._store,
-            previous=previous.index_snapshot if previous else None,
-            max_verified_bytes=BYTES_BEFORE_READY,
-        )
-        if previous is None:
-            if index_snapshot.release_id is None:
-                with suppress(Unavailable):  # readiness reports the catalog by itself
-                    require_manifest(index_snapshot.manifest)
-                return None
-            return SearchSnapshot.load(index_snapshot, self.backbone)
-        if index_snapshot.release_id is None:
-            raise ManifestError("manifest.json is missing; restore the file from a backup")
-        if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
-            return None
-        fresh = SearchSnapshot.load(index_snapshot, self.backbone, other=previous)
-        is_same = (
-            fresh.index_snapshot.manifest == previous.index_snapshot.manifest
-            and fresh.degraded == previous.degraded
-            and fresh.shards.keys() == previous.shards.keys()
-        )
-        return None if is_same else fresh
-
-    def _load_earlier(self, reason: str) -> SearchSnapshot | None:
-        """The last release before the refused one that can be served. Tasks published since are degraded."""
-        if self.backbone is None:
-            return None
-        with suppress(ShardStoreError, OSError):
-            index_snapshot = IndexSnapshot.open(self._store, max_verified_bytes=BYTES_BEFORE_READY)
-            manifest = index_snapshot.manifest
-            earlier = [release for release in manifest.releases if release != index_snapshot.release_id]
-            for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
-                with suppress(ModelError, ShardStoreError, OSError):
-                    snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
-                    later = [task for task in manifest.shards if task not in snapshot.task_names]
-                    snapshot.degraded.update(dict.fromkeys(later, f"the newest release is refused: {reason}"))
-                    return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
-        return None
-
     def _replace_current(self, fresh: SearchSnapshot) -> None:
         with self._earlier_lock:
             # Earlier releases are loaded again on demand. They then share memory with this snapshot, and use no folder
@@ -401,30 +339,12 @@ class SnapshotManager:
             if not self.verify_next_shard():
                 self._is_stopped.wait(POLL_SECONDS)
 
-    def _stamp(self) -> tuple[int, int, int] | None:
-        """Value that changes whenever the manifest is replaced."""
-        try:
-            stat = self._store.manifest_path.stat()
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns, stat.st_size
-
 
 def _is_ready(task: str) -> bool:
     """Whether the catalog has a ready task of this name or ID."""
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
-
-
-def _read_names(tasks: Sequence[str]) -> dict[str, str]:
-    """Task ID → name; the ID itself where the catalog cannot be read."""
-    names = dict(zip(tasks, tasks, strict=True))
-    with suppress(Unavailable), session_scope() as session:
-        for chunk in id_chunks(tasks):
-            rows = session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk)))
-            names |= {task: name for task, name in rows}
-    return names
 
 
 def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:

@@ -31,7 +31,7 @@ from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.library.overview import overview
 from service.search.engine import SearchEngine
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import commands, lifecycle
 from service.tasks.task_details import DEFAULT_SECONDS_PER_VIDEO, seconds_per_video
@@ -56,7 +56,7 @@ def served(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Served]:
-    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
     configured = settings_factory(tmp_path)
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
     library.add_task("birds", BIRDS)

@@ -26,7 +26,7 @@ from service.catalog.migrations import upgrade
 from service.catalog.moment_rows import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader
 from trainer.methods import Method, start_method
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
@@ -40,7 +40,7 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"data_dir": folder, **overrides}.items():
             patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
-        patch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
+        patch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
         dispose()
         settings.cache_clear()
         upgrade(settings())

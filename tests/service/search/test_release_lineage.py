@@ -27,7 +27,7 @@ from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.models.releases.old_releases import write_schema_2
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
@@ -50,7 +50,7 @@ def configured(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
-    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path, limits__max_results=20)
 
 

@@ -25,7 +25,7 @@ from models.releases.probe_queries import (
 )
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import release_validation, snapshot_manager
+from service.search.snapshots import generation_loader, release_validation
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
 from trainer.probe_generation import make_probes
@@ -193,7 +193,7 @@ def test_large_library_is_served_before_it_is_verified(
     """A flipped byte in an unverified shard is found later, and the other shards stay served."""
     learning.add_task("sea", SEA)
     shards = learning.store.manifest().shards
-    monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
+    monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
     path = _flip(learning.store, shards["tsk_birds"])
     assert service.refresh()
     assert service.readiness().degraded == {}
@@ -225,7 +225,7 @@ def test_large_library_is_served_before_it_is_verified(
 def test_running_process_verifies_new_shards_before_serving_them(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", 0)
+    monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", 0)
     assert service.refresh()
     while service.snapshots.verify_next_shard():
         pass
@@ -238,7 +238,7 @@ def test_running_process_verifies_new_shards_before_serving_them(
 def test_file_sizes_are_verified_before_readiness(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", 0)
+    monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", 0)
     entry = learning.store.manifest().shards["tsk_birds"]
     with (learning.store.shard_folder(entry.id) / "vectors.faiss").open("ab") as file:
         file.truncate(entry.bytes // 2)

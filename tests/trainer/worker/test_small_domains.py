@@ -16,7 +16,7 @@ from models.backbones.backbone_loading import load_backbone
 from service.core.schemas import TaskSpec
 from service.core.settings import settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader
 from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import events_after
 from tests.trainer.worker.conftest import write_video
@@ -55,7 +55,7 @@ def library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Any]:
     """Settings of an empty library with the backbone ``small``."""
-    for module in (job_environment, snapshot_manager):
+    for module in (job_environment, generation_loader):
         monkeypatch.setattr(module, "load_backbone", lambda name, frames: small)
     monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
     job_environment.load_worker_backbone.cache_clear()

@@ -16,7 +16,7 @@ from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
@@ -96,7 +96,7 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot_manager, "load_backbone", lambda name, frames: other)
+        patch.setattr(generation_loader, "load_backbone", lambda name, frames: other)
         service = SearchEngine(configured)
         assert not service.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):

@@ -14,7 +14,7 @@ from models.backbones.backbone_loading import load_backbone
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import snapshot_manager
+from service.search.snapshots import generation_loader
 from tests.service.search.caption_library import BIRDS, CARS, Library
 
 
@@ -49,7 +49,7 @@ def test_process_without_backbone_is_not_ready(
         attempts.append(name)
         return load_backbone("open_clip:no-such-model/x")
 
-    monkeypatch.setattr(snapshot_manager, "load_backbone", unavailable)
+    monkeypatch.setattr(generation_loader, "load_backbone", unavailable)
     assert not service.refresh()
     ready = service.readiness()
     assert not ready.ready
@@ -85,7 +85,7 @@ def test_number_of_torch_threads_is_one_by_default(
     configured_threads: int | None,
     expected: int,
 ) -> None:
-    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     service = SearchEngine(

@@ -1,0 +1,131 @@
+"""Loading of a generation of the index as a snapshot: the newest one, or an earlier release where it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from sqlalchemy import select
+
+from index.errors import ManifestError, ShardStoreError
+from index.index_snapshot import IndexSnapshot
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.backbones.precision import compute_device
+from models.errors import ModelError
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import Task
+from service.core.errors import Unavailable
+from service.core.settings import Settings
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.storage.index_manifest import require_manifest
+from service.storage.library_backbone import library_backbone
+from service.storage.vector_store_selection import library_store
+
+__all__ = ["BYTES_BEFORE_READY", "GenerationLoader"]
+
+BYTES_BEFORE_READY = (
+    256 * 1024**2
+)  # shards verified before readiness; larger libraries are verified afterwards
+_MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up where the newest release is refused
+
+
+class GenerationLoader:
+    """Loads the backbone once, and generations of the index as snapshots.
+
+    Args:
+        settings: Settings of the process.
+
+    Attributes:
+        backbone: Backbone of all releases; None until it is loaded.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.backbone: Backbone | None = None
+        self._settings = settings
+        self._store = library_store(settings, device=settings.index_device)
+        try:
+            self._device = compute_device(settings.query_device)
+        except ModelError as error:
+            raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Value that changes whenever the manifest is replaced."""
+        try:
+            stat = self._store.manifest_path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+    def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
+        """The newest generation as a new snapshot.
+
+        Args:
+            previous: Current snapshot; the new snapshot shares memory with it.
+
+        Returns:
+            None where the current snapshot is up to date, or where nothing is published yet.
+
+        Raises:
+            Exception: The generation cannot be served. A broken release may raise anything.
+        """
+        if self.backbone is None:
+            backbone = load_backbone(library_backbone(self._settings), self._settings.frames).to(self._device)
+            backbone.query_precision = self._settings.query_precision
+            self.backbone = backbone
+        index_snapshot = IndexSnapshot.open(
+            self._store,
+            previous=previous.index_snapshot if previous else None,
+            max_verified_bytes=BYTES_BEFORE_READY,
+        )
+        if previous is None:
+            if index_snapshot.release_id is None:
+                with suppress(Unavailable):  # readiness reports the catalog by itself
+                    require_manifest(index_snapshot.manifest)
+                return None
+            return SearchSnapshot.load(index_snapshot, self.backbone)
+        if index_snapshot.release_id is None:
+            raise ManifestError("manifest.json is missing; restore the file from a backup")
+        if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
+            return None
+        fresh = SearchSnapshot.load(index_snapshot, self.backbone, other=previous)
+        is_same = (
+            fresh.index_snapshot.manifest == previous.index_snapshot.manifest
+            and fresh.degraded == previous.degraded
+            and fresh.shards.keys() == previous.shards.keys()
+        )
+        return None if is_same else fresh
+
+    def load_earlier(self, reason: str) -> SearchSnapshot | None:
+        """The last release before the newest one that can be served. Tasks published since are degraded.
+
+        Args:
+            reason: Reason why the newest release is refused.
+
+        Returns:
+            None where no release can be served.
+        """
+        if self.backbone is None:
+            return None
+        with suppress(ShardStoreError, OSError):
+            index_snapshot = IndexSnapshot.open(self._store, max_verified_bytes=BYTES_BEFORE_READY)
+            manifest = index_snapshot.manifest
+            earlier = [release for release in manifest.releases if release != index_snapshot.release_id]
+            for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
+                with suppress(ModelError, ShardStoreError, OSError):
+                    snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
+                    later = [task for task in manifest.shards if task not in snapshot.task_names]
+                    snapshot.degraded.update(dict.fromkeys(later, f"the newest release is refused: {reason}"))
+                    return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
+        return None
+
+
+def _read_names(tasks: Sequence[str]) -> dict[str, str]:
+    """Task ID → name; the ID itself where the catalog cannot be read."""
+    names = dict(zip(tasks, tasks, strict=True))
+    with suppress(Unavailable), session_scope() as session:
+        for chunk in id_chunks(tasks):
+            rows = session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk)))
+            names |= {task: name for task, name in rows}
+    return names
