@@ -40,7 +40,7 @@ def client(
 
 
 @pytest.mark.parametrize(("video", "media_type"), [("web", "video/mp4"), ("bucket", "video/webm")])
-def test_a_remote_video_is_forwarded_with_ranges(video: str, media_type: str, client: TestClient) -> None:
+def test_remote_video_is_forwarded_with_ranges(video: str, media_type: str, client: TestClient) -> None:
     url = f"/videos/{video}/stream"
     whole = client.get(url)
     assert (whole.status_code, whole.content) == (200, CONTENT)
@@ -79,7 +79,7 @@ def test_missing_files_and_outages_are_named(client: TestClient, web_files: WebF
     assert client.get("/videos/bucket/stream").status_code == 503
 
 
-def test_a_web_page_is_no_video_and_runs_no_script(client: TestClient, web_files: WebFiles) -> None:
+def test_web_page_is_no_video_and_runs_no_script(client: TestClient, web_files: WebFiles) -> None:
     body = b"<script>alert(1)</script>"
     web_files.handlers["/index.html"] = lambda request: send(
         request, 200, body, **{"Content-Type": "text/html", "Set-Cookie": "a=b"}
@@ -90,7 +90,7 @@ def test_a_web_page_is_no_video_and_runs_no_script(client: TestClient, web_files
     assert "set-cookie" not in answer.headers
 
 
-def test_a_source_that_is_not_allowed_any_more_is_not_read(
+def test_source_that_is_not_allowed_any_more_is_not_read(
     client: TestClient, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CINESTRATA_SOURCES", "s3://films")
@@ -106,7 +106,7 @@ def test_details_contain_no_token(client: TestClient) -> None:
     assert "hunter2" not in client.get("/videos").text
 
 
-def test_a_body_that_breaks_off_is_not_complete(client: TestClient, web_files: WebFiles) -> None:
+def test_body_that_breaks_off_is_not_complete(client: TestClient, web_files: WebFiles) -> None:
     def truncate(request: Handler) -> None:
         send(request, 200, b"half", **{"Content-Length": "8"})
         request.close_connection = True

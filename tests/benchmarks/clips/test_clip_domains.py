@@ -19,7 +19,7 @@ def write_domain(folder: Path, rows: list[dict[str, object]]) -> None:
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_fifth_of_the_clips_is_held_out_by_hash() -> None:
+def test_fifth_of_the_clips_is_held_out_by_hash() -> None:
     uris = [f"{number}.mp4" for number in range(23)]
     held_out = select_held_out(uris)
     assert len(held_out) == 4

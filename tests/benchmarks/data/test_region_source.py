@@ -57,7 +57,7 @@ def test_regions_of_a_category_are_divided(tmp_path: Path) -> None:
         assert phrase.endswith(f"image {image}")
 
 
-def test_an_image_has_one_region_at_most(tmp_path: Path) -> None:
+def test_image_has_one_region_at_most(tmp_path: Path) -> None:
     source = RegionSource.model_validate({**FIELDS, "train": 100})
     paths = [
         video.frame_source.path

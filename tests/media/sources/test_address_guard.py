@@ -76,13 +76,13 @@ def test_notations_of_this_machine_are_refused(host: str) -> None:
         GuardedNetwork(allows_private=False).connect_tcp(host, 80, timeout=1)
 
 
-def test_a_host_with_one_forbidden_address_is_refused() -> None:
+def test_host_with_one_forbidden_address_is_refused() -> None:
     network = GuardedNetwork(False, resolve=lambda host, port: ["1.1.1.1", "10.0.0.1"])
     with pytest.raises(MediaError, match=r"'mixed\.example' has an address that is not public"):
         network.connect_tcp("mixed.example", 80, timeout=1)
 
 
-def test_the_connection_uses_the_address_that_was_checked(web_files: WebFiles) -> None:
+def test_connection_uses_the_address_that_was_checked(web_files: WebFiles) -> None:
     answers = iter([["127.0.0.1"], ["169.254.169.254"]])
     network = GuardedNetwork(True, resolve=lambda host, port: next(answers))
     stream = network.connect_tcp("rebinding.example", web_files.port, timeout=5)
@@ -93,7 +93,7 @@ def test_the_connection_uses_the_address_that_was_checked(web_files: WebFiles) -
         network.connect_tcp("rebinding.example", web_files.port, timeout=5)
 
 
-def test_an_unknown_host_is_an_outage() -> None:
+def test_unknown_host_is_an_outage() -> None:
     def fail(host: str, port: int) -> list[str]:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 

@@ -74,14 +74,14 @@ def read(server: WebFiles, host: str, cache: SourceCache) -> bytes:
         return path.read_bytes()
 
 
-def test_a_server_with_a_trusted_certificate_is_read(
+def test_server_with_a_trusted_certificate_is_read(
     tls_files: WebFiles, certificate: Path, cache: SourceCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert read(tls_files, "media.internal", cache) == b"video"
 
 
-def test_a_certificate_of_another_name_or_authority_is_refused(
+def test_certificate_of_another_name_or_authority_is_refused(
     tls_files: WebFiles, certificate: Path, cache: SourceCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SourceOutage, match=r"certificate of https://media\.internal:\d+ is not trusted"):

@@ -47,7 +47,7 @@ def google(web_files: WebFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web
     fsspec.get_filesystem_class("gs").clear_instance_cache()
 
 
-def test_an_object_is_read_and_listed(google: WebFiles) -> None:
+def test_object_is_read_and_listed(google: WebFiles) -> None:
     uri = SourceUri.parse("gs://films/videos/a.mp4")
     with ObjectStore().open(uri) as stream:
         assert b"".join(stream.chunks) == CONTENT
@@ -58,7 +58,7 @@ def test_an_object_is_read_and_listed(google: WebFiles) -> None:
     assert "7" in file.version
 
 
-def test_a_missing_object_is_rejected(google: WebFiles) -> None:
+def test_missing_object_is_rejected(google: WebFiles) -> None:
     uri = SourceUri.parse("gs://films/videos/none.mp4")
     with pytest.raises(MediaError, match="does not exist in its bucket"), ObjectStore().open(uri):
         pytest.fail("the object was found")

@@ -35,13 +35,13 @@ def download(cache: SourceCache, key: str = KEY, bucket: str = "films") -> Abstr
     return downloaded(ObjectStore(), uri, cache, limits, sleep=lambda _: None)
 
 
-def test_an_object_is_downloaded_and_dropped(bucket: Any, cache: SourceCache) -> None:
+def test_object_is_downloaded_and_dropped(bucket: Any, cache: SourceCache) -> None:
     with download(cache) as path:
         assert path.read_bytes() == b"0123456789"
     assert not path.exists()
 
 
-def test_a_large_object_is_read_in_blocks(bucket: Any, cache: SourceCache) -> None:
+def test_large_object_is_read_in_blocks(bucket: Any, cache: SourceCache) -> None:
     content = bytes(range(256)) * (BLOCK // 256 + 3)
     bucket.put_object(Bucket="films", Key="large.mp4", Body=content)
     with download(SourceCache(cache.folder, 20_000_000), "large.mp4") as path:
@@ -63,7 +63,7 @@ def test_ranges_of_an_object(bucket: Any) -> None:
         pytest.fail("the range was accepted")
 
 
-def test_a_missing_object_is_rejected_and_a_missing_bucket_is_an_outage(
+def test_missing_object_is_rejected_and_a_missing_bucket_is_an_outage(
     bucket: Any, cache: SourceCache
 ) -> None:
     with pytest.raises(MediaError, match="does not exist in its bucket"), download(cache, "none.mp4"):
@@ -74,7 +74,7 @@ def test_a_missing_object_is_rejected_and_a_missing_bucket_is_an_outage(
         pytest.fail("the bucket was found")
 
 
-def test_a_bucket_that_vanishes_during_a_download_is_an_outage(bucket: Any, cache: SourceCache) -> None:
+def test_bucket_that_vanishes_during_a_download_is_an_outage(bucket: Any, cache: SourceCache) -> None:
     bucket.put_object(Bucket="films", Key="large.mp4", Body=b"x" * (BLOCK + 1))
 
     class VanishingStore:
@@ -101,7 +101,7 @@ def test_a_bucket_that_vanishes_during_a_download_is_an_outage(bucket: Any, cach
         pytest.fail("the download succeeded")
 
 
-def test_an_object_that_changes_while_it_is_read_is_named(bucket: Any) -> None:
+def test_object_that_changes_while_it_is_read_is_named(bucket: Any) -> None:
     with ObjectStore().open(SourceUri.parse(f"s3://films/{KEY}")) as stream:
         assert next(stream.chunks) == b"0123456789"
         bucket.put_object(Bucket="films", Key=KEY, Body=b"9876543210")
@@ -110,7 +110,7 @@ def test_an_object_that_changes_while_it_is_read_is_named(bucket: Any) -> None:
 
 
 @pytest.mark.slow  # waits for attempts of the client
-def test_a_store_that_is_down_is_an_outage_without_credentials_in_its_text(
+def test_store_that_is_down_is_an_outage_without_credentials_in_its_text(
     bucket: Any, cache: SourceCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import s3fs

@@ -37,7 +37,7 @@ def test_space_of_other_files_is_not_given_away(tmp_path: Path) -> None:
         third.reserve(1000)
 
 
-def test_a_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
+def test_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
     with (
         SourceCache(tmp_path, max_bytes=1000).file() as file,
         pytest.raises(MediaError, match="1001 bytes; downloads are limited to 1000 bytes"),
@@ -45,7 +45,7 @@ def test_a_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
         file.reserve(1001)
 
 
-def test_a_full_disk_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1024**3 + 500))
     cache = SourceCache(tmp_path, max_bytes=1000, wait_seconds=0)

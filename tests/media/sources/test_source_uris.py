@@ -140,7 +140,7 @@ def test_errors_and_redacted_uris_contain_no_credentials() -> None:
     assert redact_uri("s3://bucket/what?.mp4") == "s3://bucket/what?.mp4"
 
 
-def test_a_prefix_of_a_private_host_takes_precedence() -> None:
+def test_prefix_of_a_private_host_takes_precedence() -> None:
     prefixes = [SourcePrefix.parse("https://"), SourcePrefix.parse("private+https://media.internal/")]
     assert find_prefix(SourceUri.parse("https://media.internal/a.mp4"), prefixes).is_private
     assert not find_prefix(SourceUri.parse("https://example.com/a.mp4"), prefixes).is_private

@@ -31,7 +31,7 @@ def unavailable(download: Download, uri: str, match: str, **limits: float) -> No
         pytest.fail("the download succeeded")
 
 
-def test_a_file_exists_until_the_block_ends(
+def test_file_exists_until_the_block_ends(
     web_files: WebFiles, download: Download, cache: SourceCache
 ) -> None:
     web_files.files["/a b.mp4"] = content = b"video" * 10_000
@@ -43,7 +43,7 @@ def test_a_file_exists_until_the_block_ends(
     assert list(cache.folder.glob("*.download")) == []
 
 
-def test_a_file_is_removed_after_an_error_in_the_block(web_files: WebFiles, download: Download) -> None:
+def test_file_is_removed_after_an_error_in_the_block(web_files: WebFiles, download: Download) -> None:
     web_files.files["/a.mp4"] = b"video"
     with pytest.raises(RuntimeError), download(f"{web_files.url}/a.mp4") as path:
         raise RuntimeError
@@ -62,9 +62,7 @@ def test_missing_and_forbidden_files_are_rejected_at_once(
     assert pauses == []
 
 
-def test_an_outage_is_repeated_and_named(
-    web_files: WebFiles, download: Download, pauses: list[float]
-) -> None:
+def test_outage_is_repeated_and_named(web_files: WebFiles, download: Download, pauses: list[float]) -> None:
     web_files.files["/a.mp4"] = b"video"
     web_files.status("/a.mp4", 503, 503, 200)
     with download(f"{web_files.url}/a.mp4") as path:
@@ -75,7 +73,7 @@ def test_an_outage_is_repeated_and_named(
     assert len(web_files.requests) == 3 + 4
 
 
-def test_a_source_may_ask_for_a_pause(web_files: WebFiles, download: Download, pauses: list[float]) -> None:
+def test_source_may_ask_for_a_pause(web_files: WebFiles, download: Download, pauses: list[float]) -> None:
     web_files.files["/a.mp4"] = b"video"
     web_files.status("/a.mp4", 429, 200, **{"Retry-After": "7"})
     with download(f"{web_files.url}/a.mp4"):
@@ -87,13 +85,13 @@ def test_a_source_may_ask_for_a_pause(web_files: WebFiles, download: Download, p
     assert pauses == [7.0]
 
 
-def test_a_server_that_is_gone_is_an_outage(web_files: WebFiles, download: Download) -> None:
+def test_server_that_is_gone_is_an_outage(web_files: WebFiles, download: Download) -> None:
     web_files.stop()
     unavailable(download, f"{web_files.url}/a.mp4", "fails")
     web_files.stop = lambda: None  # type: ignore[method-assign]
 
 
-def test_a_truncated_body_is_repeated_and_then_rejected(web_files: WebFiles, download: Download) -> None:
+def test_truncated_body_is_repeated_and_then_rejected(web_files: WebFiles, download: Download) -> None:
     def truncate(request: Handler) -> None:
         send(request, 200, b"half", **{"Content-Length": "8"})
         request.close_connection = True
@@ -127,7 +125,7 @@ def test_large_and_endless_bodies_end_at_the_limit(
     assert sum(path.stat().st_size for path in cache.folder.iterdir()) == 0
 
 
-def test_a_slow_body_ends_at_the_limit(web_files: WebFiles, download: Download) -> None:
+def test_slow_body_ends_at_the_limit(web_files: WebFiles, download: Download) -> None:
     def trickle(request: Handler) -> None:
         request.send_response(200)
         request.send_header("Content-Length", "1000")
@@ -179,7 +177,7 @@ def test_redirects_elsewhere_are_refused(
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_redirect_to_an_allowed_name_with_a_private_address_is_refused(
+def test_redirect_to_an_allowed_name_with_a_private_address_is_refused(
     web_files: WebFiles, cache: SourceCache
 ) -> None:
     web_files.redirect("/a.mp4", f"http://public.example:{web_files.port}/b.mp4")
@@ -200,7 +198,7 @@ def test_a_redirect_to_an_allowed_name_with_a_private_address_is_refused(
     assert web_files.requests == ["/a.mp4"]
 
 
-def test_a_range_of_a_file(web_files: WebFiles) -> None:
+def test_range_of_a_file(web_files: WebFiles) -> None:
     web_files.files["/a.mp4"] = b"0123456789"
     server = WebServer(lambda uri: SourcePrefix.parse(f"private+{web_files.url}"))
     uri = SourceUri.parse(f"{web_files.url}/a.mp4")

@@ -105,7 +105,7 @@ def test_latest_vectors_are_those_of_the_newest_map(
     )
 
 
-def test_a_text_passes_the_tower_once(
+def test_text_passes_the_tower_once(
     backbone: Backbone, releases: dict[str, ReleaseState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = open_query_encoder(backbone, releases["t5"], releases)

@@ -31,7 +31,7 @@ def put(s3: Any, **files: str) -> None:
         s3.put_object(Bucket="films", Key=f"videos/{name.replace('__', '.')}", Body=content.encode())
 
 
-def test_a_folder_is_listed_with_captions_of_sidecar_files(bucket: Any) -> None:
+def test_folder_is_listed_with_captions_of_sidecar_files(bucket: Any) -> None:
     source = list_source("s3://films/videos", captions_from_names=False)
     videos = [file.video for file in source.files]
     assert [(video.uri, video.captions) for video in videos] == [
@@ -44,7 +44,7 @@ def test_a_folder_is_listed_with_captions_of_sidecar_files(bucket: Any) -> None:
     ]
 
 
-def test_a_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
+def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
     put(bucket, manifest__csv="file,caption\na.mp4,a cat sleeps\n")
     for source in ("s3://films/videos/", "s3://films/videos/manifest.csv"):
         (file,) = list_source(source, captions_from_names=False).files
@@ -85,12 +85,12 @@ def test_sources_that_are_not_allowed_are_refused(source: str, bucket: Any) -> N
         list_source(source, captions_from_names=False)
 
 
-def test_an_allowed_folder_is_accepted(bucket: Any) -> None:
+def test_allowed_folder_is_accepted(bucket: Any) -> None:
     check_source("s3://films/videos")
     check_source("s3://films/videos/deep/")
 
 
-def test_an_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> None:
+def test_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> None:
     with pytest.raises(InvalidInput, match="no videos"):
         list_source("s3://films/videos/deep", captions_from_names=False)
     for key in ("a.mp4", "b.mp4", "b.txt", "notes.pdf"):
@@ -100,7 +100,7 @@ def test_an_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> Non
         list_source("s3://films/videos/", captions_from_names=False)
 
 
-def test_the_command_line_reads_a_manifest_of_a_web_server(web_files: WebFiles) -> None:
+def test_command_line_reads_a_manifest_of_a_web_server(web_files: WebFiles) -> None:
     lines = '{"uri": "a b.mp4", "captions": ["a cat"]}\n{"uri": "https://example.com/c.mp4?id=1"}\n'
     web_files.files["/videos/list.jsonl"] = lines.encode()
     listing = list_remote_videos(f"{web_files.url}/videos/list.jsonl?token=1", SourceReader(False))

@@ -126,7 +126,7 @@ def test_sources_that_are_not_allowed_are_refused_with_the_task(remote: WebFiles
     assert remote.requests == []
 
 
-def test_an_outage_rejects_nothing_and_the_task_continues_after_it(remote: WebFiles) -> None:
+def test_outage_rejects_nothing_and_the_task_continues_after_it(remote: WebFiles) -> None:
     remote.status("/videos/1.mp4", 503, **{"Retry-After": "3600"})
     task = post(*(f"{remote.url}/videos/{number}.mp4" for number in range(3)))
     view = probe(task.id)
@@ -147,7 +147,7 @@ def test_an_outage_rejects_nothing_and_the_task_continues_after_it(remote: WebFi
     assert remote.requests.count("/videos/0.mp4") == 1, "accepted videos are not downloaded again"
 
 
-def test_a_long_outage_fails_the_task_and_a_retry_continues(
+def test_long_outage_fails_the_task_and_a_retry_continues(
     remote: WebFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_outages, "MAX_OUTAGES", 2)
@@ -181,14 +181,14 @@ def test_outages_are_counted_from_the_last_finished_video(remote: WebFiles) -> N
     assert probe(task.id).progress.outages == 1
 
 
-def test_a_postponed_task_is_cancelled_at_once(remote: WebFiles) -> None:
+def test_postponed_task_is_cancelled_at_once(remote: WebFiles) -> None:
     remote.status("/videos/0.mp4", 503, **{"Retry-After": "3600"})
     task = post(f"{remote.url}/videos/0.mp4")
     probe(task.id)
     assert commands.cancel_task(task.id).state == "cancelled"
 
 
-def test_an_outage_is_an_error_of_its_own(remote: WebFiles) -> None:
+def test_outage_is_an_error_of_its_own(remote: WebFiles) -> None:
     remote.status("/videos/0.mp4", 503, **{"Retry-After": "3600"})
     with pytest.raises(SourceUnavailable, match="status 503"), local_video(f"{remote.url}/videos/0.mp4"):
         pytest.fail("the video was opened")

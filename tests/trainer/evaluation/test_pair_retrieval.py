@@ -50,7 +50,7 @@ def test_average_precision_by_hand() -> None:
     assert average_precision_of_hits(hits, 4).tolist() == pytest.approx([(1 + 2 / 3) / 2, 1 / 4, 0, 1])
 
 
-def test_a_pair_does_not_find_itself() -> None:
+def test_pair_does_not_find_itself() -> None:
     vectors = np.eye(3, dtype=np.float32)
     pairs = LabeledVectors(vectors, ["a", "b", "c"], ["x", "x", "y"])
     result = pair_precisions(pairs, pairs, depths=(1, 2))

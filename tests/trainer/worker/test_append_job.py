@@ -136,7 +136,7 @@ def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
-def test_a_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt publishes the videos once, whether or not the manifest already lists them."""
     task = post_append(learned_task, "red", "blue")
 

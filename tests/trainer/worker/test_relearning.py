@@ -119,7 +119,7 @@ def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
-def test_a_killed_worker_is_resumed(grown_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_worker_is_resumed(grown_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task, before = relearn(grown_task), shard_vectors(grown_task)
 
     def die(*_: Any, **__: Any) -> None:
