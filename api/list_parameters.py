@@ -33,7 +33,7 @@ _Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterVa
 
 
 class StrictParameters(BaseModel):
-    """Query parameters; unknown ones are refused."""
+    """Query parameters; unknown parameters are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +54,7 @@ class RejectedParameters(_LimitedPageParameters):
 
     text: Annotated[
         _Text | None,
-        Query(description="Only videos whose id, URI or reason contains this text, whatever its case."),
+        Query(description="Only videos whose id, URI or reason contains this text, regardless of case."),
     ] = None
     sort: Annotated[
         Literal["added", "-added", "id", "-id"],
@@ -74,7 +74,7 @@ class VideoListParameters(_LimitedPageParameters):
     ] = None
     text: Annotated[
         _Text | None,
-        Query(description="Only videos whose id, URI or captions contain this text, whatever its case."),
+        Query(description="Only videos whose id, URI or captions contain this text, regardless of case."),
     ] = None
     sort: Annotated[
         Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
@@ -105,7 +105,7 @@ class TaskListParameters(_PageParameters):
     text: Annotated[
         _Text | None,
         Query(
-            description="Only tasks whose name or id contains this text, whatever its case, and appends to them."
+            description="Only tasks whose name or id contains this text, regardless of case, and appends to them."
         ),
     ] = None
     sort: Annotated[
@@ -141,7 +141,7 @@ class ShardListParameters(_LimitedPageParameters):
 
     text: Annotated[
         _Text | None,
-        Query(description="Only shards of domains whose name or id contains this text, whatever its case."),
+        Query(description="Only shards of domains whose name or id contains this text, regardless of case."),
     ] = None
     sort: Annotated[
         Literal["created", "-created", "count", "-count", "bytes", "-bytes"],

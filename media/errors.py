@@ -9,7 +9,7 @@ class MediaError(ValueError):
     """A video cannot be used.
 
     Attributes:
-        reason: A sentence that says what to do; it names the video as the caller did, never a path on the server.
+        reason: A sentence with the remedy; it names the video as the caller did, never a path on the server.
     """
 
     def __init__(self, reason: str) -> None:

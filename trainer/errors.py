@@ -21,7 +21,7 @@ __all__ = [
 
 
 class TrainingError(ValueError):
-    """Base class of training errors; the message says what to do."""
+    """Base class of training errors; the message contains the remedy."""
 
 
 class FramesMissing(TrainingError):

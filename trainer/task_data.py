@@ -216,7 +216,7 @@ def load_frames(clips: Sequence[Clip]) -> Tensor:
     """Frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
 
     Raises:
-        FramesMissing: The frames of a video are gone; the message names the video and says what to do.
+        FramesMissing: The frames of a video are gone; the message names the video and the remedy.
     """
     return torch.from_numpy(np.stack(open_frames(clips)))
 
@@ -225,7 +225,7 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
     """Memory-mapped frames of several videos, ``[M, H, W, 3]`` each, all of one shape.
 
     Raises:
-        FramesMissing: The frames of a video are gone; the message names the video and says what to do.
+        FramesMissing: The frames of a video are gone; the message names the video and the remedy.
     """
     opened = [_open_clip(clip) for clip in clips]
     for clip, frames in zip(clips, opened, strict=True):

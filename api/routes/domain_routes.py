@@ -31,5 +31,5 @@ def get_query_report(
 
 @router.get("/{task_id}/losses", operation_id="get_loss_curve")
 def get_loss_curve(task_id: str) -> LossCurve:
-    """The loss of training steps of a task, in order; `reason` tells why there are none."""
+    """The loss of training steps of a task, in order; `reason` states why there are none."""
     return read_loss_curve(task_id)

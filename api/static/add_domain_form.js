@@ -67,7 +67,7 @@ function setUpSelection() {
     clearSelection();
     $("f-files").focus();
   });
-  // A file that is dropped beside the area would replace the page.
+  // A file that is dropped outside the area would replace the page.
   for (const type of ["dragover", "drop"])
     $("dialog").addEventListener(type, (event) => event.preventDefault());
   drop.addEventListener("dragover", () => drop.classList.add("over"));

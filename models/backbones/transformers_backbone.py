@@ -98,7 +98,7 @@ def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Frames per video and frame size, from the ``config.json`` of the vision model.
 
     Raises:
-        BackboneUnavailable: The model or folder does not exist; the message says what to put where.
+        BackboneUnavailable: The model or folder does not exist; the message names the missing files.
         BackboneUnsupported: The model is not a ViT or DeiT for square images.
     """
     with _loading_errors(name):
@@ -112,8 +112,8 @@ def load_transformers(name: str, frames: int | None = None) -> TransformersBackb
     """Load a ViT (or DeiT) and a BERT with their weights.
 
     Raises:
-        BackboneUnavailable: A model or folder does not exist, or its weights do not fit; the message says what to put
-            where.
+        BackboneUnavailable: A model or folder does not exist, or its weights do not fit; the message names the missing
+            files.
         BackboneUnsupported: A model has another architecture.
     """
     spec = transformers_frame_spec(name, frames)

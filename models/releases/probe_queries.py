@@ -4,8 +4,8 @@ Checksums verify that the files of a release are those that were written. Probe 
 the same query vectors from them as the worker that wrote them: they detect other library versions, another kernel, or a
 reader that omits some of the weights.
 
-The texts are constants and the same for every release. Captions would work too, but a release is immutable, and a user
-who deletes a video must be able to rely on the deletion of its captions.
+The texts are constants and the same for every release. Captions would work too, but a release is immutable, and the
+deletion of a video must include its captions.
 
 A release stores its probe queries in ``probes.safetensors``, checksummed like its other files. Older releases have
 none.

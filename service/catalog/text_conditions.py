@@ -17,7 +17,7 @@ def contains_text(
     columns: Iterable[InstrumentedAttribute[Any]],
     json_columns: Iterable[InstrumentedAttribute[Any]] = (),
 ) -> ColumnElement[bool]:
-    """Return the condition that one of the columns contains a text, whatever its case.
+    """Return the condition that one of the columns contains a text, regardless of case.
 
     Databases change the case of ASCII letters only, or depend on their locale. A text with other letters is found as
     written, and in lower, upper and title case.

@@ -195,7 +195,7 @@ def _digest(rows: Iterable[object]) -> str:
 
 
 def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
-    """Numbers of all videos and of searchable ones; a library of millions is counted only after a change."""
+    """Numbers of all videos and of searchable videos; a library of millions is counted only after a change."""
     key = settings().database_url, tasks_version
     with _lock:
         known = _video_counts.get(key)

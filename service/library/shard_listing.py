@@ -34,7 +34,7 @@ def list_shards(
     Args:
         degraded: Reasons by task id from the search snapshot of this process. Differences between the manifest and the
             catalog are added.
-        text: Only shards of domains whose name or id contains this text, whatever its case.
+        text: Only shards of domains whose name or id contains this text, regardless of case.
         sort: ``created``, ``count`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of shards; None: all.

@@ -55,7 +55,7 @@ def list_tasks(
         kind: Only domains, or only appends.
         into: Only appends to this domain (name or id).
         method: Only tasks of this learning method.
-        text: Only tasks whose name or id contains this text, whatever its case; an append has the name of its domain.
+        text: Only tasks whose name or id contains this text, regardless of case; an append has the name of its domain.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of tasks; None: all.

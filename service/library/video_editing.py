@@ -1,7 +1,7 @@
 """Edits of videos: captions and metadata.
 
 An edit changes the row of the video and nothing else: its vector stays as it is, and the encoder of its shard is not
-trained again. Searches read captions of results from the catalog, so they show the edit at once. What they cache is
+trained again. Searches read captions of results from the catalog, so they show the edit at once. Their caches are
 versioned by the counters of :mod:`service.catalog.edit_counters`:
 
 * Metadata columns of filters are read again by the next filtered search.

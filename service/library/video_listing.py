@@ -39,7 +39,7 @@ def list_videos(
         task: Only videos of this task (name or id), and of the appends to its domain; None: of all tasks.
         status: Only videos with this status.
         split: Only videos with this effective split.
-        text: Only videos whose id, URI or captions contain this text, whatever its case.
+        text: Only videos whose id, URI or captions contain this text, regardless of case.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of videos.
@@ -70,7 +70,7 @@ def list_rejected(
 
     Args:
         task: Name or id of the task.
-        text: Only videos whose id, URI or reason contains this text, whatever its case.
+        text: Only videos whose id, URI or reason contains this text, regardless of case.
         sort, cursor, limit: As for :func:`list_videos`.
 
     Raises:

@@ -84,7 +84,7 @@ def _reject_copies(claim: Claim) -> None:
     copies = (
         select(Video)
         .where(Video.task_id == claim.task.id, Video.status == "accepted", has_original)
-        .order_by(Video.vector_id.desc())  # the original is the last one that is left
+        .order_by(Video.vector_id.desc())  # the original has the smallest vector id, so it remains
         .limit(500)
     )
     while True:

@@ -1,1 +1,1 @@
-"""Drawn videos of the demo: what each video shows, how it is drawn, and its captions."""
+"""Drawn videos of the demo: the content of each video, its drawing, and its captions."""

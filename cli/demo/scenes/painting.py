@@ -179,7 +179,7 @@ class Canvas:
         self._compose(layer, round((x - rx) * self._scale), round((y - ry) * self._scale))
 
     def _fill(self, draw: _Draw, points: Sequence[Point], fill: Fill, alpha: float) -> None:
-        """Draw a shape that lies between the smallest and the largest coordinates of some points."""
+        """Draw a shape between the smallest and the largest coordinates of some points."""
         if alpha >= 1 and not isinstance(fill, Gradient):
             draw(ImageDraw.Draw(self._image), (*fill, 255), self._to_pixels(0, 0))
             return

@@ -1,4 +1,4 @@
-"""What a video of the demo shows."""
+"""Content of a video of the demo."""
 
 from __future__ import annotations
 

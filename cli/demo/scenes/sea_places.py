@@ -1,4 +1,4 @@
-"""Places below the sea and what creatures meet there."""
+"""Places below the sea and the companions of creatures there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of the street and what vehicles meet there."""
+"""Places of the street and the companions of vehicles there."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def read_recall_cells(mode: QueryMode | None = None, galleries: Sequence[str] = 
     """Read the cells of one query mode; unchanged cells come from memory.
 
     Args:
-        mode: Query mode; None: the mode in which the service searches, or the one with results.
+        mode: Query mode; None: the mode in which the service searches, or the mode with results.
         galleries: Galleries to read. The local gallery is always included, since it defines rows and columns.
 
     Raises:

@@ -53,7 +53,7 @@ def read_recall_map(
     """Read a window of the recall matrix, in bins if it has more rows or columns.
 
     Args:
-        mode: Query mode; None: the mode in which the service searches, or the one with results.
+        mode: Query mode; None: the mode in which the service searches, or the mode with results.
         gallery: ``local``, ``global``, ``local_all`` or ``global_all``.
         window: Rows and columns; None: all. Bounds beyond the matrix are moved to its edge.
         bins: Maximum number of rows and of columns of the map.

@@ -53,7 +53,7 @@ def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
     has a bound.
 
     Args:
-        mode: Query mode; None: the mode in which the service searches, or the one with results.
+        mode: Query mode; None: the mode in which the service searches, or the mode with results.
     """
     cells = read_recall_cells(mode, GALLERIES)
     matrices = {gallery: nullable(cells.matrix(gallery)) for gallery in GALLERIES}

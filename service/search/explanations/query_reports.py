@@ -1,4 +1,4 @@
-"""Reports on the queries of a domain: which of its own captions do not find their video, and what is found instead.
+"""Reports on the queries of a domain: its own captions that do not find their video, and the results that they find.
 
 The recall matrix contains shares only. A report repeats a bounded number of these queries with the served release, as
 searches of all videos of the library, and keeps their first results.

@@ -40,8 +40,8 @@ class FileMatcher:
     def find(self, uri: str) -> list[str]:
         """Return the files that a row can name: one, if it is clear."""
         wanted = normalize_path(uri)
-        beside = f"{self._folder}/{wanted}" if self._folder else wanted
-        for path in (beside, wanted):
+        in_folder = f"{self._folder}/{wanted}" if self._folder else wanted
+        for path in (in_folder, wanted):
             if path in self._paths:
                 return [path]
         same_name = self._by_name.get(PurePosixPath(wanted).name, [])

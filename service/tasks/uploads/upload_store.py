@@ -183,7 +183,7 @@ def available_bytes() -> int:
 
 
 def sweep_incoming() -> list[str]:
-    """Delete uploads that received no byte for ``EXPIRES_AFTER``, and files that are left of deleted ones.
+    """Delete uploads that received no byte for ``EXPIRES_AFTER``, and files that remain of deleted uploads.
 
     Returns:
         Identifiers of the deleted uploads.
