@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ from trainer.video_embedding import MemoryShard, embed_clips, embed_frames
 
 __all__ = [
     "HeldOutVideos",
+    "IndexingStage",
     "WrittenRelease",
     "evaluate_release",
     "index_task",
@@ -54,6 +55,7 @@ _MAX_GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+IndexingStage = Literal["indexing", "calibrating", "frames", "writing"]
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def index_task(
     moments: Iterable[tuple[Ids, Vectors]] = (),
     frame_vectors: bool = False,
     embed: Callable[[], Vectors] | None = None,
-    report: Callable[[int], None] = lambda done: None,
+    report: Callable[[IndexingStage, int], None] = lambda stage, done: None,
+    report_alive: Callable[[], None] = lambda: None,
 ) -> WrittenRelease:
     """Embed every video of the task once, and write the release with its probes, and the shard.
 
@@ -218,14 +221,21 @@ def index_task(
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
         frame_vectors: Whether the shard also stores the vectors of single frames, for re-ranking.
         embed: Returns the vectors of the task's videos, ``[n, dim]``; by default they are embedded here.
-        report: Called with the number of embedded videos.
+        report: Called at the begin of each stage with 0, then with the number of embedded videos.
+        report_alive: Called while shards are written.
 
     Raises:
         FramesMissing: The frames of a video are gone.
     """
+    report("indexing", 0)
     store = library.store
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-    vectors = embed() if embed else embed_clips(method.encode_videos, task.clips, report=report)
+    vectors = (
+        embed()
+        if embed
+        else embed_clips(method.encode_videos, task.clips, report=partial(report, "indexing"))
+    )
+    report("calibrating", 0)
     state = method.release()
     encoder = open_query_encoder(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
     state = calibrate(encoder, state, MemoryShard(ids, vectors))
@@ -234,7 +244,6 @@ def index_task(
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
     captions = cache(partial(_gate_queries, encoder, task))
-    total = len(task.clips)
 
     def write(ids: Ids, vectors: Vectors, frames: Vectors | None = None) -> SegmentEntry:
         return store.write_shard(
@@ -244,13 +253,15 @@ def index_task(
             ids=ids,
             vectors=vectors,
             queries=captions() if len(ids) > store.policy.exact_rows else None,
-            heartbeat=lambda: report(total),  # the lease is renewed only by progress reports
+            heartbeat=report_alive,
             frames=frames,
         )
 
     frames = None
     if frame_vectors:
-        frames = embed_frames(method.encode_videos, task.clips, report=lambda done: report(total))
+        report("frames", 0)
+        frames = embed_frames(method.encode_videos, task.clips, report=partial(report, "frames"))
+    report("writing", 0)
     shard = write(ids, vectors, frames)
     # Separate segments, so that the shard has the same bytes as without moments.
     segments = tuple(write(*segment) for segment in moments)

@@ -43,7 +43,6 @@ class TrainingProgress:
         steps: Number of steps of the task.
         loss: Loss of this step; None for a method in closed form.
         videos_per_second: Mean since this process started to train.
-        eta_seconds: Estimated time until the last step.
     """
 
     epoch: int
@@ -52,7 +51,6 @@ class TrainingProgress:
     steps: int
     loss: float | None
     videos_per_second: float
-    eta_seconds: float
 
 
 def _ignore(progress: TrainingProgress) -> None:
@@ -260,11 +258,11 @@ def _diverged(quantity: str, value: float, step: int, optimizer: torch.optim.Opt
 
 
 class _Clock:
-    """Counts steps and videos, and estimates the remaining time."""
+    """Counts steps and videos."""
 
     def __init__(self, epochs: int, steps_per_epoch: int, first_epoch: int) -> None:
         self.epochs, self.steps = epochs, epochs * steps_per_epoch
-        self.step = self._first = first_epoch * steps_per_epoch
+        self.step = first_epoch * steps_per_epoch
         self._videos = 0
         self._start = time.monotonic()
 
@@ -279,5 +277,4 @@ class _Clock:
             steps=self.steps,
             loss=loss,
             videos_per_second=self._videos / elapsed,
-            eta_seconds=(self.steps - self.step) * elapsed / (self.step - self._first),
         )

@@ -7,7 +7,7 @@ import { $, button, el, setText } from "./dom.js";
 import { loadDomainColors } from "./domain_colors.js";
 import { dot } from "./domain_layers.js";
 import { showVideos } from "./domain_videos.js";
-import { count, duration, percent, shortId, timeAgo } from "./formatting.js";
+import { count, percent, shortId, timeAgo, timeLeft } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { showLossCurve } from "./loss_curve.js";
 import { domainPath, pageId } from "./page_links.js";
@@ -86,8 +86,7 @@ function drawHead(task) {
   $("delete-domain").onclick = () => confirmDeletion(task);
   $("work").hidden = isFinal(task);
   $("work-bar").value = task.progress.fraction;
-  const left = task.eta_seconds ? `, about ${duration(task.eta_seconds)} left` : "";
-  setText($("work-text"), `${task.progress.stage || task.state}${left}`);
+  setText($("work-text"), [task.progress.stage || task.state, timeLeft(task)].filter(Boolean).join(", "));
   $("failure").hidden = !task.error;
   setText($("failure"), [task.error, task.error_hint].filter(Boolean).join(" "));
 }

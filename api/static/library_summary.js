@@ -3,7 +3,7 @@
 import { api } from "./api_client.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
-import { bytes, count, duration, lossRating, percent, points } from "./formatting.js";
+import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
 
 const NO_LOSS = 0.0005;
 const SIMILAR_DOMAINS_LOSS = 0.15;
@@ -123,8 +123,7 @@ function activeTaskAdvice(task, overview) {
   if (task.state === "queued" && !overview.workers.length) {
     return `“${task.name}” is next. If it does not start, check that a worker runs: cinestrata worker`;
   }
-  const left = task.eta_seconds ? `, about ${duration(task.eta_seconds)} left` : "";
-  return `Nothing. “${task.name}” is being learned${left}.`;
+  return `Nothing. ${[`“${task.name}” is being learned`, timeLeft(task)].filter(Boolean).join(", ")}.`;
 }
 
 function adviseOnSimilarDomains(measures) {

@@ -3,7 +3,7 @@
 import { api, readPage } from "./api_client.js";
 import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
-import { count, duration, timeAgo } from "./formatting.js";
+import { count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { PagedList } from "./paged_list.js";
 import { isFinal, isSearchable } from "./task_states.js";
@@ -328,8 +328,9 @@ function setOptionalText(node, text) {
 
 const joinFacts = (facts) => facts.filter(Boolean).join(" · ");
 
-function activeFacts({ state, progress, eta_seconds: eta }) {
-  const left = eta ? `about ${duration(eta)} left` : null;
+function activeFacts(task) {
+  const { state, progress } = task;
+  const left = timeLeft(task);
   if (state === "queued") return joinFacts(["queued", left]);
   const speed = progress.videos_per_second;
   return joinFacts([

@@ -97,7 +97,18 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table
 
     table = Table(box=None, pad_edge=False)
     id_heading = ("id",) if show_ids else ()
-    for heading in (*id_heading, "task", "state", "stage", "", "epoch", "loss", "videos", "left"):
+    for heading in (
+        *id_heading,
+        "task",
+        "state",
+        "stage",
+        "",
+        "epoch",
+        "loss",
+        "videos",
+        "stage left",
+        "left",
+    ):
         table.add_column(heading, header_style="dim", no_wrap=True)
     for task in tasks:
         progress = task.progress
@@ -111,7 +122,8 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table
             "" if progress.epoch is None else f"{progress.epoch}/{progress.epochs}",
             "" if progress.loss is None else f"{progress.loss:.3f}",
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
-            "" if task.eta_seconds is None else f"{task.eta_seconds:.0f} s",
+            _duration(progress.eta_seconds),
+            _duration(task.eta_seconds),
         )
         indent = ("", "") if show_ids else ("",)
         if task.error:
@@ -121,6 +133,14 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table
         if progress.drift and progress.drift.relearn:
             table.add_row(*indent, Text(_drift_advice(progress.drift, task.into or task.id), style="yellow"))
     return table
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _drift_advice(drift: Drift, domain: str) -> str:

@@ -20,7 +20,15 @@ from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
-from service.core.schemas import AppendSpec, TaskDetails, TaskProgress, TaskSpec, VideoCounts, VideoSpec
+from service.core.schemas import (
+    AppendSpec,
+    StageTimes,
+    TaskDetails,
+    TaskProgress,
+    TaskSpec,
+    VideoCounts,
+    VideoSpec,
+)
 from service.tasks import broker, idempotency
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
@@ -236,7 +244,9 @@ def retry_task(task_id: str) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
+        task.progress = TaskProgress(stage="queued", times=_restarted_times(task)).model_dump(
+            exclude_none=True
+        )
         session.execute(  # all videos: the files may have been replaced
             update(Video)
             .where(Video.task_id == task_id)
@@ -249,6 +259,12 @@ def retry_task(task_id: str) -> TaskDetails:
         view = task_details(session, [task])[0]
     broker.send_probe(task_id)
     return view
+
+
+def _restarted_times(task: Task) -> StageTimes | None:
+    """Stage times of a task that starts again; its training may resume from a checkpoint, and is not measured."""
+    times = StageTimes.of(task.progress)
+    return times and times.model_copy(update={"seconds": {"training": None}})
 
 
 @dataclass(frozen=True)
@@ -344,6 +360,8 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
                 name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
                 method, settings = domain.method, dict(domain.settings)
             _refuse_duplicates(session, checked.videos)
+            captioned = any(video.captions for video in checked.videos)
+            times = StageTimes(videos=len(checked.videos), captioned=captioned)
             task = Task(
                 id=task_id,
                 position=position,
@@ -351,7 +369,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
                 method=method,
                 settings=settings,
                 state="queued",
-                progress=TaskProgress(stage="queued").model_dump(exclude_none=True),
+                progress=TaskProgress(stage="queued", times=times).model_dump(exclude_none=True),
                 counts=VideoCounts(videos=len(checked.videos)).model_dump(),
                 created_at=now(session),
                 attempts=0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -78,8 +78,6 @@ class _Progress:
 
     claim: Claim
     total: int
-    started: float = field(default_factory=time.monotonic)
-    first_done: int | None = None
     reported: float = 0.0
 
     def __call__(self) -> None:
@@ -90,17 +88,7 @@ class _Progress:
 
     def report(self, done: int) -> None:
         self.reported = time.monotonic()
-        if self.first_done is None:
-            self.first_done = done
-        elapsed, finished = self.reported - self.started, done - self.first_done
-        self.claim.progress(
-            "probing",
-            done / max(self.total, 1),
-            done=done,
-            total=self.total,
-            videos_per_second=finished / elapsed if finished else None,
-            eta_seconds=elapsed / finished * (self.total - done) if finished else None,
-        )
+        self.claim.progress("probing", done / max(self.total, 1), done=done, total=self.total)
 
 
 def probe(claim: Claim) -> None:

@@ -21,7 +21,7 @@ from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
-from service.core.schemas import RelearnSpec, TaskProgress, VideoCounts
+from service.core.schemas import RelearnSpec, StageTimes, TaskProgress, VideoCounts
 from service.tasks import broker
 from service.tasks.commands import CreateOutcome, new_id
 from service.tasks.lifecycle.state_machine import next_position
@@ -69,6 +69,7 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
                 f"The domain {domain.name!r} has no appended videos; there is nothing to relearn. "
                 "Append videos with POST /tasks/{id}/videos first."
             )
+        times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
         task = Task(
             id=new_id("tsk"),
             position=position,
@@ -76,7 +77,7 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
             method=domain.method,
             settings=dict(domain.settings),
             state="queued",
-            progress=TaskProgress(stage="queued").model_dump(exclude_none=True),
+            progress=TaskProgress(stage="queued", times=times).model_dump(exclude_none=True),
             counts=VideoCounts(videos=len(videos)).model_dump(),
             created_at=now(session),
             attempts=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -10,17 +10,17 @@ from sqlalchemy.orm import Session
 from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
+from service.tasks.estimates.queue_estimates import remaining_seconds
 
-__all__ = ["DEFAULT_SECONDS_PER_VIDEO", "MAX_REJECTED", "seconds_per_video", "task_details"]
+__all__ = ["MAX_REJECTED", "task_details"]
 
-DEFAULT_SECONDS_PER_VIDEO = 1.0  # until finished tasks give an estimate
 MAX_REJECTED = 100  # rejected videos in the details of a task
 
 
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Return the details of tasks, in their order."""
     rejected = _rejected(session, [task.id for task in tasks])
-    remaining = _remaining_seconds(session) if any(_is_waiting(task) for task in tasks) else {}
+    remaining = remaining_seconds(session) if any(_is_waiting(task) for task in tasks) else {}
     return [
         TaskDetails(
             id=task.id,
@@ -31,7 +31,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             method=task.method,
             settings=task.settings,
             state=task.state,  # type: ignore[arg-type]
-            progress=TaskProgress.model_validate(task.progress),
+            progress=_progress(task),
             eta_seconds=remaining.get(task.id) if _is_waiting(task) else task.eta_seconds,
             rejected=rejected.get(task.id, []),
             error=task.error,
@@ -72,49 +72,11 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
 
 
 def _is_waiting(task: Task) -> bool:
-    return task.state in ("queued", "probing") and task.eta_seconds is None
+    """Whether the remaining time depends on other tasks."""
+    return task.state in ACTIVE_STATES and (task.lease_owner is None or task.probed_at is None)
 
 
-def _remaining_seconds(session: Session) -> dict[str, float]:
-    """Estimate the seconds until each unfinished task is ready.
-
-    The estimate uses the tasks ahead of it and the pace of recent tasks.
-    """
-    pace = seconds_per_video(
-        session.scalars(
-            select(Task)
-            .where(
-                Task.state == "ready",
-                Task.target_id.is_(None),
-                Task.started_at.is_not(None),
-                Task.finished_at.is_not(None),
-            )
-            .order_by(Task.position.desc())
-            .limit(5)
-        )
-    )
-    remaining, ahead = {}, 0.0
-    pending = dict(
-        session.execute(
-            select(Video.task_id, func.count())
-            .join(Task)
-            .where(Task.state.in_(ACTIVE_STATES), Video.status != "rejected")
-            .group_by(Video.task_id)
-        ).all()
-    )
-    for task in session.scalars(select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position)):
-        own = pending.get(task.id, 0) * pace
-        ahead += own if task.eta_seconds is None else min(own, task.eta_seconds)
-        remaining[task.id] = round(ahead, 1)
-    return remaining
-
-
-def seconds_per_video(tasks: Iterable[Task]) -> float:
-    """Return the mean duration of finished tasks per video; a default if there are none."""
-    seconds, videos = 0.0, 0
-    for task in tasks:
-        left = task.counts.get("videos")  # zero if all were deleted: the duration gives no pace then
-        if task.started_at and task.finished_at and left:
-            seconds += (task.finished_at - task.started_at).total_seconds()
-            videos += left
-    return seconds / videos if videos else DEFAULT_SECONDS_PER_VIDEO
+def _progress(task: Task) -> TaskProgress:
+    """Progress of a task; without a worker, nothing is known about the end of its stage."""
+    progress = TaskProgress.model_validate(task.progress)
+    return progress if task.lease_owner else progress.model_copy(update={"eta_seconds": None})

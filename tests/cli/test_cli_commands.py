@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 from cli.commands import process_commands
 from cli.commands.ingest_command import default_name, parse_settings
 from cli.commands.search_commands import parse_conditions, result_table
+from cli.commands.task_commands import task_table
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
 from cli.demo.demo_world import DemoWorld
@@ -29,7 +31,7 @@ from cli.http_service_client import HttpServiceClient
 from cli.main import app
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
-from service.core.schemas import MomentMatch, SearchResult, VideoSpec
+from service.core.schemas import MomentMatch, SearchResult, TaskDetails, TaskProgress, VideoCounts, VideoSpec
 
 COMMANDS = (
     "up",
@@ -429,3 +431,32 @@ def test_caption_is_not_parsed_as_console_markup() -> None:
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(result_table(SimpleNamespace(results=[result])))  # type: ignore[arg-type]
     assert caption in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("stage", "task", "shown"),
+    [
+        (None, None, ["training", "100"]),
+        (42.4, None, ["training", "100", "42 s"]),
+        (89.0, 600.0, ["training", "100", "89 s", "10 min"]),
+        (0.0, 9000.0, ["training", "100", "0 s", "2.5 h"]),
+    ],
+)
+def test_task_table_shows_the_time_left_of_stage_and_task(
+    stage: float | None, task: float | None, shown: list[str]
+) -> None:
+    details = TaskDetails.model_construct(
+        id="tsk",
+        name="birds",
+        into=None,
+        state="training",
+        error=None,
+        counts=VideoCounts(accepted=100),
+        progress=TaskProgress(stage="training", fraction=0.5, eta_seconds=stage),
+        eta_seconds=task,
+    )
+    output = io.StringIO()
+    Console(file=output, width=200).print(task_table([details]))
+    heading, row = output.getvalue().splitlines()
+    assert re.split(r"\s{2,}", heading.strip())[-2:] == ["stage left", "left"]
+    assert [cell for cell in re.split(r"[━╸╺\s]{2,}", row.strip()) if cell][2:] == shown

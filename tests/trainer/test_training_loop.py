@@ -227,7 +227,6 @@ def test_progress_is_reported_after_every_step(backbone: Backbone, task: TaskDat
     assert [(p.epoch, p.step) for p in reports] == [(1 + s // 3, s + 1) for s in range(12)]
     assert {(p.epochs, p.steps) for p in reports} == {(4, 12)}
     assert all(p.videos_per_second > 0 for p in reports)
-    assert reports[-1].eta_seconds == 0 < reports[0].eta_seconds
     assert len(losses) == 4
     assert losses[-1] < losses[0]
 
@@ -364,7 +363,6 @@ def test_steps_of_a_large_task_are_limited(backbone: Backbone, task: TaskData, t
     losses = fit(whole, task, report=progress.append)
     assert whole.steps == 8
     assert [(p.step, p.steps, p.epoch) for p in progress][-1] == (8, 8, 4)
-    assert progress[-1].eta_seconds == 0
     checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         fit(_shift(backbone, max_steps=7), task, checkpoints=checkpoints, report=kill_at(5))

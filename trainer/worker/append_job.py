@@ -78,6 +78,7 @@ def process_append(claim: Claim) -> None:
     if len(ids) and not len(library.store.stored_ids(domain, ids)):
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
+    claim.progress("measuring")
     measured = _measure(claim, library, backbone, task, domain, segments)
     if measured.confidence is not None and library.manifest.release is not None:
         # Stored before the publication, so that the first search of the new generation uses it.
@@ -113,14 +114,15 @@ def _write_segments(
     restore_task_frames(claim, task, backbone)
     encode, total = library.video_encoder(backbone, domain), len(task.clips)
 
-    def report(done: int) -> None:
-        claim.progress("indexing", done / total, done=done, total=total)
+    def report_frames(done: int) -> None:
+        claim.progress("frames", done / total, done=done, total=total)
 
     pinned = library.manifest.shards[domain]
     videos = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors, frames = embed_shared(claim, task.clips, encode, pinned.fingerprint), None
     if _has_frame_vectors(claim, library, domain):
-        frames = embed_frames(encode, task.clips, report=lambda done: report(total))
+        frames = embed_frames(encode, task.clips, report=report_frames)
+    claim.progress("writing")
     write = partial(
         library.store.write_shard, task=domain, release=pinned.release, fingerprint=pinned.fingerprint
     )

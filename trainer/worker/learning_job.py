@@ -33,7 +33,7 @@ from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
 from trainer.task_data import TaskData
-from trainer.task_pipeline import WrittenRelease, index_task, prepare_method, train_task
+from trainer.task_pipeline import IndexingStage, WrittenRelease, index_task, prepare_method, train_task
 from trainer.training_loop import TrainingProgress
 from trainer.worker.catalog_reader import (
     appended_captions,
@@ -108,7 +108,6 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             epochs=progress.epochs,
             loss=progress.loss,
             videos_per_second=progress.videos_per_second,
-            eta_seconds=progress.eta_seconds,
         )
 
     # Checkpoints of other tasks belong to an older release, or to tasks that will start from a newer one. The claim is
@@ -137,8 +136,11 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     # The results of calibration must not contain a video and its original.
     searched = excluding_originals(held_out, claim.task)
 
-    def report_embedding(done: int) -> None:
-        claim.progress("indexing", done / total, done=done, total=total)
+    def report_indexing(stage: IndexingStage, done: int) -> None:
+        if stage in ("indexing", "frames"):
+            claim.progress(stage, done / total, done=done, total=total)
+        else:
+            claim.progress(stage)
 
     written = index_task(
         method,
@@ -156,13 +158,14 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             appended,
             prior=settings().routing_prior,
             mode=settings().served_mode,
-            report_alive=lambda: report_embedding(total),  # the lease is renewed only by progress reports
+            report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
         mode=settings().served_mode,
         moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
         frame_vectors=claim.task.settings.get(FRAME_VECTORS, False),
         embed=(lambda: _embed(claim, method, task)) if method.embeds_by_release else None,
-        report=report_embedding,
+        report=report_indexing,
+        report_alive=claim.tick,
     )
     claim.advance("evaluating")
     recalls, ledger = evaluate_task(claim, backbone, library, written, task)

@@ -30,9 +30,14 @@ def evaluate_task(
     """Cells of the recall matrix for the task's release, and the rank ledger after it."""
     held_out = held_out_videos(task.task_id)
     own = held_out.get(task.task_id, HeldOutVideos.from_captions([]))
+    total = max(len(own.ids), 1)
     zero_shot = zero_shot_recall(
-        backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
+        backbone,
+        task.clips,
+        own,
+        report=lambda done: claim.progress("baseline", done / total, done=done, total=total),
     )
+    claim.progress("evaluating")
     ledger = read_ledger(library_paths.recall_cache_path())
     row = evaluate_release(
         backbone,

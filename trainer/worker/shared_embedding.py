@@ -42,6 +42,7 @@ __all__ = ["CHUNK_VIDEOS", "embed_free_chunks", "embed_shared", "run_embedding_j
 
 CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
 _TURN_SECONDS = 60.0  # time for which a worker embeds chunks of a task before the next message has its turn
+_SAVE_SECONDS = 1.0  # between two transactions that store the progress of a chunk
 _WAIT_SECONDS = 0.25  # between two looks for the end of the chunks of other workers
 
 Encode = Callable[[Tensor], Tensor]
@@ -81,8 +82,9 @@ def embed_shared(
     """
     total = len(clips)
 
-    report = _Progress(claim, total).report
     if total <= CHUNK_VIDEOS:  # a kill loses no more than a chunk
+        report = partial(_report, claim, total)
+        report(0)
         return embed_clips(encode, clips, report=report)
     task_id = claim.task.id
     ids = [clip.vector_id for clip in clips]
@@ -93,8 +95,7 @@ def embed_shared(
     _plan(claim, ids, run)
     send_due()  # other workers may take chunks
     while (totals := read_totals(task_id, "indexing")).unfinished:
-        done = total - totals.remaining
-        report(done)
+        _report(claim, total, total - totals.remaining)
         if totals.failure is not None:
             raise RuntimeError(totals.failure)
         chunk = claim_chunk(task_id, "indexing", claim.owner)
@@ -104,7 +105,7 @@ def embed_shared(
         try:
             own = clips[bisect_left(ids, chunk.first_id) : bisect_right(ids, chunk.last_id)]
             with chunk:
-                _embed_chunk(chunk, folder, encode, own, partial(_add, report, done))
+                _embed_chunk(chunk, folder, encode, own, partial(_report_all, claim, total))
         except LeaseLost:
             claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
     return _join_parts(claim, folder, clips, encode)
@@ -146,30 +147,13 @@ def write_encoder(state: ReleaseState) -> Callable[[Path], None]:
     return lambda folder: write_release(folder, own)
 
 
-class _Progress:
-    """Progress of the stage over all workers."""
-
-    def __init__(self, claim: Claim, total: int) -> None:
-        self._claim, self._total = claim, total
-        self._started = time.monotonic()
-        self._first: int | None = None
-
-    def report(self, done: int) -> None:
-        """Report the number of embedded videos."""
-        if self._first is None:
-            self._first = done
-        elapsed, finished = time.monotonic() - self._started, done - self._first
-        self._claim.progress(
-            "indexing",
-            done / self._total,
-            done=done,
-            total=self._total,
-            videos_per_second=finished / elapsed if finished > 0 else None,
-        )
+def _report(claim: Claim, total: int, done: int) -> None:
+    claim.progress("indexing", done / total, done=done, total=total)
 
 
-def _add(report: Callable[[int], None], before: int, done: int) -> None:
-    report(before + done)
+def _report_all(claim: Claim, total: int) -> None:
+    """Report the progress of all workers."""
+    _report(claim, total, total - read_totals(claim.task.id, "indexing").remaining)
 
 
 def _plan(claim: Claim, vector_ids: Sequence[int], run: str) -> None:
@@ -186,13 +170,28 @@ def _embed_chunk(
     folder: PartFolder,
     encode: Encode,
     clips: Sequence[Clip],
-    report: Callable[[int], None] = lambda done: None,
+    report: Callable[[], None] = lambda: None,
 ) -> None:
-    """Embed the clips of a claimed chunk, and store them as a part."""
+    """Embed the clips of a claimed chunk, and store them as a part.
+
+    Args:
+        chunk: The claimed chunk.
+        folder: Folder of the parts.
+        encode: Video encoder.
+        clips: Clips of the chunk.
+        report: Called after the number of finished videos of the chunk was stored.
+    """
+    saved, saved_at = 0, time.monotonic()
 
     def report_batch(done: int) -> None:
+        nonlocal saved, saved_at
         chunk.tick()
-        report(done)
+        if time.monotonic() - saved_at < _SAVE_SECONDS:
+            return
+        with chunk.transaction() as session:
+            chunk.count_finished(session, done - saved)
+        saved, saved_at = done, time.monotonic()
+        report()
 
     ids = np.array([clip.vector_id for clip in clips], np.int64)
     vectors = embed_clips(encode, clips, report=report_batch) if clips else np.empty((0, 0), np.float32)

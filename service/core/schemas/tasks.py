@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -26,6 +27,7 @@ __all__ = [
     "RejectedVideo",
     "RejectedVideoPage",
     "RelearnSpec",
+    "StageTimes",
     "TaskDetails",
     "TaskEvent",
     "TaskProgress",
@@ -104,6 +106,23 @@ class Drift(ResponseModel):
     )
 
 
+class StageTimes(ResponseModel):
+    """Measured durations of the stages of a task, which estimate those of later tasks."""
+
+    videos: int = Field(description="Number of videos of the task when it was sent.")
+    captioned: bool = Field(description="Whether a video had a caption.")
+    seconds: dict[str, float | None] = Field(
+        default_factory=dict,
+        description="Seconds of each finished stage; null for a stage that was interrupted and continued.",
+    )
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> Self | None:
+        """Stage times in the progress of a task in the catalog; None for a task of an earlier version."""
+        times = progress.get("times")
+        return None if times is None else cls.model_validate(times)
+
+
 class TaskProgress(ResponseModel):
     """Progress of the current stage. ``fraction`` is the progress of the stage, 0..1."""
 
@@ -115,6 +134,14 @@ class TaskProgress(ResponseModel):
     epochs: int | None = None
     loss: float | None = None
     videos_per_second: float | None = None
+    eta_seconds: float | None = Field(
+        default=None,
+        description="Estimated seconds until the end of the stage, from its rate in the last minutes, or from "
+        "comparable tasks; null with too few observations.",
+    )
+    times: StageTimes | None = Field(
+        default=None, description="Durations of the finished stages; null for a task of an earlier version."
+    )
     outages: int | None = Field(
         default=None,
         description="Attempts in a row that ended because the source of the videos was unavailable.",
@@ -174,7 +201,10 @@ class TaskDetails(ResponseModel):
     settings: dict[str, Scalar]
     state: State
     progress: TaskProgress
-    eta_seconds: float | None
+    eta_seconds: float | None = Field(
+        description="Estimated seconds until the task is ready, over all stages and with the time in the queue; null "
+        "until a comparable task has finished. progress.eta_seconds then still estimates the current stage."
+    )
     rejected: list[RejectedVideo] = Field(
         description="The first 100 rejected videos; GET /tasks/{task_id}/rejected lists all of them."
     )

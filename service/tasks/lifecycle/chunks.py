@@ -182,6 +182,8 @@ def claim_chunk(task_id: str, stage: Stage, owner: str) -> ChunkClaim | None:
         chunk.lease_expires_at = at + timedelta(seconds=settings().lease_seconds)
         chunk.fencing_token += 1
         chunk.attempts += 1
+        if stage == "indexing":  # vectors are stored with the whole chunk; those of the former owner are lost
+            chunk.finished = 0
         return ChunkClaim(chunk)
 
 

@@ -9,7 +9,10 @@ from sqlalchemy.orm import Session, aliased
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
+from service.core.schemas import StageTimes
 from service.core.settings import settings
+from service.tasks.estimates.stage_history import StageHistory
+from service.tasks.estimates.task_estimator import STAGES, TaskEstimator
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import record_lost_worker
@@ -76,15 +79,19 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         if former_owner is not None:
             published = is_published(session, session.get_one(Task, task_id))
             record_lost_worker(session, task_id, former_owner, published=published)
-        task = _begin(session, task_id, owner)
-    return Claim(task, owner, token)
+        task, estimator = _begin(session, task_id, owner)
+    return Claim(task, owner, token, estimator)
 
 
-def _begin(session: Session, task_id: str, owner: str) -> TaskSnapshot:
+def _begin(session: Session, task_id: str, owner: str) -> tuple[TaskSnapshot, TaskEstimator]:
     task = session.scalars(select(Task).where(Task.id == task_id)).one()
     task.started_at = task.started_at or now(session)
     if task.state == "queued":
         record(session, task_id, "state", {"state": "probing", "from": "queued"})
         task.state = "probing"
     record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
-    return TaskSnapshot.of(task)
+    times, stage = StageTimes.of(task.progress), task.progress.get("stage")
+    measured = dict(times.seconds) if times else {}
+    if stage in STAGES:  # an earlier attempt has left it unfinished
+        measured[stage] = None
+    return TaskSnapshot.of(task), TaskEstimator(StageHistory(session).expected_seconds(task), measured)

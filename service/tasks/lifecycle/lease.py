@@ -31,8 +31,9 @@ from service.core.errors import (
     Unavailable,
     WorkerStopping,
 )
-from service.core.schemas import TaskProgress
+from service.core.schemas import StageTimes, TaskProgress
 from service.core.settings import settings
+from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.publishing import AppendPublication, Publication
@@ -44,6 +45,7 @@ from service.tasks.task_events import record
 __all__ = ["Claim", "TaskSnapshot"]
 
 EVENT_SECONDS = 0.5  # minimum time between two progress events of a task
+_VIDEO_STAGES = ("probing", "decoding", "indexing")  # stages whose items are videos
 
 log = structlog.get_logger(__name__)
 
@@ -99,12 +101,13 @@ class Claim:
     No exception leaves the block, except signals (``BaseException``).
     """
 
-    def __init__(self, task: TaskSnapshot, owner: str, token: int) -> None:
+    def __init__(self, task: TaskSnapshot, owner: str, token: int, estimator: TaskEstimator) -> None:
         self.task = task
         self.owner = owner
         self.token = token
         self._epoch = int(task.progress.get("epoch") or 0)
         self._stage: str | None = None
+        self._estimator = estimator
         self._last_event = 0.0
         self._lost = threading.Event()
         self._cancelled = threading.Event()
@@ -124,30 +127,33 @@ class Claim:
         epochs: int | None = None,
         loss: float | None = None,
         videos_per_second: float | None = None,
-        eta_seconds: float | None = None,
     ) -> None:
         """Report the progress of a stage. Cheap enough for every step: the catalog is written at most every
-        ``EVENT_SECONDS``.
+        ``EVENT_SECONDS``. The remaining time is estimated from these reports.
 
         Args:
-            stage: Name of the stage.
+            stage: Name of the stage; those of ``STAGES`` are measured.
             fraction: Progress of the stage, 0..1.
             done: Number of finished items.
             total: Number of all items.
             epoch: Current epoch, from 1.
             epochs: Number of epochs.
             loss: Current loss.
-            videos_per_second: Throughput.
-            eta_seconds: Estimated seconds until the task is ready.
+            videos_per_second: Throughput; by default that of the last minutes.
 
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
         """
         self.tick()
+        self._estimator.observe(stage, fraction)
         is_new_epoch = epoch is not None and epoch > self._epoch
         due = stage != self._stage or is_new_epoch or fraction >= 1
         if not due and time.monotonic() - self._last_event < EVENT_SECONDS:
             return
+        rate = self._estimator.share_per_second
+        if videos_per_second is None and rate and total and stage in _VIDEO_STAGES:
+            videos_per_second = rate * total
+        stage_seconds, task_seconds = self._estimator.stage_seconds, self._estimator.task_seconds
         view = TaskProgress(
             stage=stage,
             fraction=min(max(fraction, 0.0), 1.0),
@@ -157,15 +163,17 @@ class Claim:
             epochs=epochs,
             loss=loss,
             videos_per_second=videos_per_second,
+            eta_seconds=None if stage_seconds is None else round(stage_seconds, 1),
         ).model_dump(exclude_none=True)
         try:
             with self.transaction() as session:
                 task = lock_owned_task(session, self.task.id, self.token)
-                task.progress, task.eta_seconds = view, eta_seconds
+                self._store_progress(task, view)
+                task.eta_seconds = None if task_seconds is None else round(task_seconds, 1)
                 if is_new_epoch:
                     task.attempts = 1  # further than every attempt before
                 cancelled = task.cancel_requested
-                record(session, task.id, "progress", {**view, "eta_seconds": eta_seconds})
+                record(session, task.id, "progress", {**view, "task_eta_seconds": task.eta_seconds})
         except Unavailable:
             return  # a lost progress event must not stop the job; the lease decides that
         self._stage, self._last_event = stage, time.monotonic()
@@ -222,7 +230,8 @@ class Claim:
                 task.state
             ):
                 task.attempts = 1
-            task.progress = TaskProgress(stage=state).model_dump(exclude_none=True)
+            self._estimator.observe(state)
+            self._store_progress(task, TaskProgress(stage=state).model_dump(exclude_none=True))
             task.eta_seconds = None
             set_state(session, task, state)
             cancelled = task.cancel_requested
@@ -234,13 +243,14 @@ class Claim:
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)
             task.counts, task.held_out = counts, held_out
-            task.progress = TaskProgress(stage="waiting").model_dump(exclude_none=True)
-            task.eta_seconds = None
+            view = TaskProgress(stage="waiting").model_dump(exclude_none=True)
+            self._estimator.finish_stage()
+            self._store_progress(task, view)
             task.probed_at = now(session)
             task.attempts = 0
             session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
             clear_lease(task)
-            record(session, task.id, "progress", task.progress)
+            record(session, task.id, "progress", view)
         self._finished.set()
 
     @contextmanager
@@ -262,7 +272,7 @@ class Claim:
             TaskCancelled: the user cancelled the task before its publication.
         """
         with self._publication() as (session, task):
-            publication = Publication(session, task)
+            publication = Publication(session, task, self._finish_stages)
             yield publication
             if not publication.completed:
                 raise RuntimeError("publishing() was left without complete()")
@@ -279,7 +289,7 @@ class Claim:
             Conflict: the domain was deleted.
         """
         with self._publication() as (session, task):
-            publication = AppendPublication(session, task)
+            publication = AppendPublication(session, task, self._finish_stages)
             yield publication
             if not publication.completed:
                 raise RuntimeError("appending() was left without complete()")
@@ -320,6 +330,20 @@ class Claim:
             clear_lease(task)
             record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
         self._finished.set()
+
+    def _store_progress(self, task: Task, view: dict[str, Any]) -> None:
+        """Replace the progress of a locked task; the stage times, which events omit, stay with it."""
+        times = StageTimes.of(task.progress)
+        if times is not None:
+            view = {
+                **view,
+                "times": times.model_copy(update={"seconds": self._estimator.measured}).model_dump(),
+            }
+        task.progress = view
+
+    def _finish_stages(self) -> dict[str, float | None]:
+        self._estimator.finish_stage()
+        return self._estimator.measured
 
     # --- the heartbeat ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict
-from service.core.schemas import Drift, TaskProgress
+from service.core.schemas import Drift, StageTimes, TaskProgress
 from service.core.settings import QueryMode
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
@@ -24,6 +24,7 @@ from service.tasks.task_events import record
 __all__ = ["AppendPublication", "Gallery", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
 
 Gallery = Literal["local", "global", "local_all", "global_all"]
+_FinishStages = Callable[[], dict[str, float | None]]  # returns the measured seconds by stage
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ class RecallRecord:
 class Publication:
     """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
 
-    def __init__(self, session: Session, task: Task) -> None:
+    def __init__(self, session: Session, task: Task, finish_stages: _FinishStages) -> None:
         self._session = session
         self._task = task
+        self._finish_stages = finish_stages
         self._takeover: Takeover | None = None
         self.completed = False
 
@@ -153,10 +155,8 @@ class Publication:
         if self._takeover is not None:
             self._takeover.move_thumbnails()
         task.attempts = 0
-        task.progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured).model_dump(
-            exclude_none=True
-        )
-        record(session, task.id, "progress", task.progress, at)
+        view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
+        _store_final_progress(session, task, view, self._finish_stages())
         set_state(session, task, "ready")
         self.completed = True
         return order
@@ -199,9 +199,10 @@ class AppendPublication:
             Their vectors must be deleted.
     """
 
-    def __init__(self, session: Session, append: Task) -> None:
+    def __init__(self, session: Session, append: Task, finish_stages: _FinishStages) -> None:
         self._session = session
         self._append = append
+        self._finish_stages = finish_stages
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
@@ -235,8 +236,8 @@ class AppendPublication:
         )
         append.attempts = 0
         append.release_id = domain.release_id
-        append.progress = TaskProgress(stage="ready", fraction=1.0, drift=drift).model_dump(exclude_none=True)
-        record(session, append.id, "progress", append.progress)
+        view = TaskProgress(stage="ready", fraction=1.0, drift=drift)
+        _store_final_progress(session, append, view, self._finish_stages())
         if drift is not None:
             domain.progress = {**domain.progress, "drift": drift.model_dump()}
         if count:
@@ -280,3 +281,15 @@ class AppendPublication:
             )
         session.flush()
         return [video.vector_id for video in videos]
+
+
+def _store_final_progress(
+    session: Session, task: Task, progress: TaskProgress, seconds: dict[str, float | None]
+) -> None:
+    """Store the progress of a ready task with the measured seconds of its stages."""
+    view = progress.model_dump(exclude_none=True)
+    record(session, task.id, "progress", view)
+    times = StageTimes.of(task.progress)
+    if times is not None:
+        view = {**view, "times": times.model_copy(update={"seconds": seconds}).model_dump()}
+    task.progress = view

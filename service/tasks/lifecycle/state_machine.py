@@ -69,13 +69,12 @@ def set_state(
         session.execute(delete(Chunk).where(Chunk.task_id == task.id))
         task.cancel_requested = False
         task.finished_at = at
-        task.eta_seconds = None
     record(session, task.id, "state", data, at)
 
 
 def clear_lease(task: Task) -> None:
-    """End the lease of a task; writes of the former owner are refused."""
-    task.lease_owner = task.lease_expires_at = None
+    """End the lease of a task; writes of the former owner are refused, and its estimate does not count any more."""
+    task.lease_owner = task.lease_expires_at = task.eta_seconds = None
     task.fencing_token += 1
 
 

@@ -204,6 +204,43 @@ def test_task_without_evaluation_shows_the_reason(
             session.get_one(Task, library[0]).progress = before
 
 
+def test_time_left_of_stage_and_task_is_shown(
+    browser: WebDriver, address: str, library: list[str], configured: Settings
+) -> None:
+    file = next((configured.media_root / FIRST).rglob("*.mp4"))
+    spec = {"name": "estimated", "videos": [{"uri": str(file.relative_to(configured.media_root))}]}
+    task = commands.create_task(TaskSpec.model_validate(spec)).task.id
+    claim = lifecycle.claim_probing(task, "worker")
+    assert claim is not None
+    claim.finish_probing(counts={"videos": 1, "accepted": 1}, held_out=None)
+    claim = lifecycle.claim_training(task, "worker")
+    assert claim is not None
+    claim.advance("training")
+    shown = {
+        (None, None): "training",
+        (42.0, None): "about 42 s left of this stage",
+        (42.0, 600.0): "about 10 min left, 42 s of this stage",
+        (42.2, 42.0): "about 42 s left",
+        (0.0, 42.0): "about 42 s left, 1 s of this stage",
+    }
+    try:
+        for (stage, whole), text in shown.items():
+            with session_scope(write=True) as session:
+                row = session.get_one(Task, task)
+                row.progress, row.eta_seconds = {"stage": "training", "eta_seconds": stage}, whole
+            browser.get(f"{address}/domains/{task}")
+            wait_until(browser, lambda b: b.find_element(By.ID, "work-text").text)
+            parts = browser.find_element(By.ID, "work-text").text.removeprefix("training, ")
+            assert parts == text
+            browser.get(f"{address}/admin")
+            facts = "[data-testid='facts-estimated']"
+            wait_for(browser, facts)
+            left = "" if text == "training" else text
+            wait_until(browser, lambda b, left=left, facts=facts: texts(b, facts)[0] == left)
+    finally:
+        claim.cancel()
+
+
 def test_domain_of_few_training_videos_is_called_small(
     browser: WebDriver, address: str, library: list[str]
 ) -> None:

@@ -60,7 +60,7 @@ def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable
     assert (made.state, made.position, made.method) == ("queued", 1, "strata")
     assert made.settings == {"rank": 8, "beta": 0.5, "name": None}
     assert made.counts.videos == 1
-    assert made.eta_seconds is not None
+    assert made.eta_seconds is None
     assert commands.get_task(made.id) == made
     assert commands.list_tasks() == [made]
     with session_scope() as session:
@@ -392,9 +392,3 @@ class TestCancelAndRetry:
         for act in (commands.get_task, commands.cancel_task, commands.retry_task, commands.events_after):
             with pytest.raises(NotFound, match="tsk_none"):
                 act("tsk_none")
-
-
-def test_estimate_includes_earlier_tasks(sqlite_catalog: Settings, post: Post) -> None:
-    first, second = post("first", videos=3), post("second", videos=2)
-    assert first.eta_seconds == pytest.approx(3.0)
-    assert second.eta_seconds == pytest.approx(5.0)
