@@ -64,25 +64,34 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
         again.
     """
     wanted = list(dict.fromkeys(video_ids))
-    by_task: dict[str, list[str]] = {}
-    originals: list[int] = []
+    if task_id is not None:
+        with session_scope() as session:
+            if session.get(Task, task_id) is None:
+                raise NotFound(f"There is no task {task_id!r}.")
+    deleted: set[str] = set()
+    # An append or a relearning moves videos to another task when it is published; such a video is found there again.
+    while by_task := _find_tasks([video for video in wanted if video not in deleted], task_id):
+        for task, found in by_task.items():
+            deleted.update(_delete(task, list(found)))
+        _delete_copies([vector_id for found in by_task.values() for vector_id in found.values()])
+    return DeletionResult(
+        deleted=[video for video in wanted if video in deleted],
+        not_found=[video for video in wanted if video not in deleted],
+    )
+
+
+def _find_tasks(video_ids: Sequence[str], task_id: str | None) -> dict[str, dict[str, int]]:
+    """Vector ids of existing videos, by task and video id; with ``task_id`` only videos of this task."""
+    by_task: dict[str, dict[str, int]] = {}
     with session_scope() as session:
-        if task_id is not None and session.get(Task, task_id) is None:
-            raise NotFound(f"There is no task {task_id!r}.")
-        for chunk in id_chunks(wanted):
+        for chunk in id_chunks(video_ids):
             rows = session.execute(
                 select(Video.id, Video.task_id, Video.vector_id).where(Video.id.in_(chunk))
             )
             for video, task, vector_id in rows:
                 if task_id in (None, task):
-                    by_task.setdefault(task, []).append(video)
-                    originals.append(vector_id)
-    deleted = {video for task, videos in by_task.items() for video in _delete(task, videos)}
-    _delete_copies(originals)
-    return DeletionResult(
-        deleted=[video for video in wanted if video in deleted],
-        not_found=[video for video in wanted if video not in deleted],
-    )
+                    by_task.setdefault(task, {})[video] = vector_id
+    return by_task
 
 
 def delete_task(task_id: str) -> DeletionResult:

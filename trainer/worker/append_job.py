@@ -20,6 +20,7 @@ from index.errors import ShardStoreError
 from index.files.frame_files import has_frames
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
+from models.routing.confidence_model import ConfidenceModel
 from service.catalog.calibration_rows import store_calibration
 from service.celery_worker import worker_name
 from service.core.errors import Unavailable
@@ -79,17 +80,10 @@ def process_append(claim: Claim) -> None:
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
     claim.progress("measuring")
+    library = open_library()  # releases and segments may have been replaced during the embedding
     measured = _measure(claim, library, backbone, task, domain, segments)
-    if measured.confidence is not None and library.manifest.release is not None:
-        # Stored before the publication, so that the first search of the new generation uses it.
-        with claim.transaction() as session:
-            store_calibration(
-                session,
-                claim.task.id,
-                library.manifest.release,
-                library.manifest.generation + 1,
-                measured.confidence.to_json(),
-            )
+    if measured.confidence is not None:
+        _store_calibration(claim, library, measured.confidence, is_published=not segments)
     with claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         manifest = library.store.append(*segments)
@@ -148,6 +142,24 @@ def _measure(
     published = [entry for entry in manifest.segments(domain) if entry.count]
     shard = library.store.open([*published, *segments], library.store.tombstones(manifest, domain))
     return measure_append(library, backbone, task, domain, shard, claim.tick)
+
+
+def _store_calibration(
+    claim: Claim, library: Library, confidence: ConfidenceModel, *, is_published: bool
+) -> None:
+    """Store a confidence model before the publication, so that the first search of the new generation uses it.
+
+    Args:
+        claim: Claim on the append.
+        library: Library that the model was fitted to.
+        confidence: The model.
+        is_published: Whether the manifest already lists the append.
+    """
+    manifest = library.manifest
+    with claim.transaction() as session:
+        if manifest.release is not None and library.store.manifest().release == manifest.release:
+            generation = manifest.generation if is_published else manifest.generation + 1
+            store_calibration(session, claim.task.id, manifest.release, generation, confidence.to_json())
 
 
 def _has_frame_vectors(claim: Claim, library: Library, domain: str) -> bool:

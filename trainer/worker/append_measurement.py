@@ -72,14 +72,14 @@ def measure_append(
     state = library.current
     if state is None:
         return AppendMeasurement()
-    ids = shard.ids
-    appended = _appended_captions(append.task_id, domain, ids)
-    own = _domain_captions(domain, ids)
     is_calibrated = sum(bool(clip.captions) for clip in append.clips) >= MIN_CAPTIONS
-    has_drift = min(len(appended), len(own)) >= MIN_CAPTIONS
-    if not (is_calibrated or has_drift):
-        return AppendMeasurement()
     try:
+        ids = shard.ids
+        appended = _appended_captions(append.task_id, domain, ids)
+        own = _domain_captions(domain, ids)
+        has_drift = min(len(appended), len(own)) >= MIN_CAPTIONS
+        if not (is_calibrated or has_drift):
+            return AppendMeasurement()
         encoder = open_query_encoder(backbone, state, library.pinned_releases())
         report_alive()
         mode = settings().served_mode(encoder.modes)

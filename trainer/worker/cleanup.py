@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 
 import structlog
+from sqlalchemy import select
 
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
+from service.catalog.database import session_scope
+from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import Unavailable
 from service.core.settings import settings
 from service.storage.video_files import delete_unneeded_frames
@@ -38,8 +41,17 @@ def remove_checkpoints(task_id: str) -> None:
 
 
 def remove_other_checkpoints(task_id: str) -> None:
-    """Remove the checkpoints of all tasks except this one."""
+    """Remove the checkpoints of all tasks except this one and unfinished appends, which run at the same time.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+    """
     folder = settings().checkpoints_dir
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name != task_id:
+    others = [path for path in folder.iterdir() if path.name != task_id] if folder.is_dir() else []
+    # Queried after the listing, so that every listed folder of an append belongs to a task that the catalog has.
+    with session_scope() as session:
+        unfinished = Task.state.in_(ACTIVE_STATES) & Task.target_id.is_not(None)
+        appends = set(session.scalars(select(Task.id).where(unfinished)))
+    for path in others:
+        if path.name not in appends:
             shutil.rmtree(path, ignore_errors=True)

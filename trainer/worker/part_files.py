@@ -10,6 +10,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -47,25 +48,34 @@ class PartFolder:
         return self.path / _ENCODER
 
     def prepare(self, write_encoder: Callable[[Path], None] | None) -> None:
-        """Create the folder, and remove those of other runs.
+        """Create the folder.
 
         Args:
             write_encoder: Writes the files of the encoder into an existing empty folder; None: no encoder.
         """
-        for other in self._task_folder.glob(f"{_PREFIX}*"):
-            if other != self.path:
-                shutil.rmtree(other, ignore_errors=True)
         self.path.mkdir(parents=True, exist_ok=True)
         if write_encoder is None or self.encoder_path.exists():
             return
-        staged = self.path / f".{_ENCODER}"
-        shutil.rmtree(staged, ignore_errors=True)
+        # A worker that lost its task may write the same encoder at the same time.
+        staged = self.path / f".{_ENCODER}-{uuid4().hex}"
         staged.mkdir()
-        write_encoder(staged)
-        for path in (*staged.iterdir(), staged):
-            sync(path)
-        staged.replace(self.encoder_path)
+        try:
+            write_encoder(staged)
+            for path in (*staged.iterdir(), staged):
+                sync(path)
+            staged.rename(self.encoder_path)
+        except OSError:
+            if not self.encoder_path.exists():
+                raise
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
         sync(self.path)
+
+    def remove_others(self) -> None:
+        """Remove the folders of other runs of the task."""
+        for other in self._task_folder.glob(f"{_PREFIX}*"):
+            if other != self.path:
+                shutil.rmtree(other, ignore_errors=True)
 
     def write(self, number: int, token: int, ids: Ids, vectors: Vectors) -> str:
         """Write a part durably.

@@ -92,7 +92,7 @@ def embed_shared(
     run = run_identity(task_id, fingerprint, CHUNK_VIDEOS, content)
     folder = PartFolder(settings().checkpoints_dir / task_id, run)
     folder.prepare(encoder)
-    _plan(claim, ids, run)
+    _plan(claim, folder, ids, run)
     send_due()  # other workers may take chunks
     while (totals := read_totals(task_id, "indexing")).unfinished:
         _report(claim, total, total - totals.remaining)
@@ -156,9 +156,10 @@ def _report_all(claim: Claim, total: int) -> None:
     _report(claim, total, total - read_totals(claim.task.id, "indexing").remaining)
 
 
-def _plan(claim: Claim, vector_ids: Sequence[int], run: str) -> None:
+def _plan(claim: Claim, folder: PartFolder, vector_ids: Sequence[int], run: str) -> None:
     """Plan the chunks, unless an earlier attempt with the same encoder and videos has planned them."""
     with claim.transaction() as session:
+        folder.remove_others()  # only here: a worker that lost the task must not remove the parts of the next one
         of_stage = (Chunk.task_id == claim.task.id, Chunk.stage == "indexing")
         if session.scalar(select(Chunk.id).where(*of_stage, Chunk.run == run).limit(1)) is None:
             session.execute(delete(Chunk).where(*of_stage))

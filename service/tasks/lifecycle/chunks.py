@@ -37,6 +37,7 @@ __all__ = ["ChunkClaim", "ChunkTotals", "Stage", "claim_chunk", "free_chunk", "p
 
 Stage = Literal["probing", "indexing"]
 
+_TOKENS = 2**20  # of a chunk, per claim of its task
 _SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without a source
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,8 @@ def plan_chunks(
         select(func.max(Chunk.number)).where(Chunk.task_id == task_id, Chunk.stage == stage)
     )
     first_number = 0 if last is None else last + 1
+    # The ids and numbers of deleted chunks are used again, so tokens must differ from those of former plans.
+    task_token = session.scalars(select(Task.fencing_token).where(Task.id == task_id)).one()
     rows = []
     for number, start in enumerate(range(0, len(vector_ids), size), first_number):
         ids = vector_ids[start : start + size]
@@ -98,7 +101,7 @@ def plan_chunks(
                 "finished": 0,
                 "run": run,
                 "attempts": 0,
-                "fencing_token": 0,
+                "fencing_token": task_token * _TOKENS,
             }
         )
     if rows:
@@ -293,17 +296,22 @@ class ChunkClaim:
     def _lock(self, session: Session) -> Chunk | None:
         """Return the row, locked until commit; None if the chunk belongs to another worker, is done or is deleted."""
         return session.scalars(
-            select(Chunk)
-            .where(Chunk.id == self.id, Chunk.fencing_token == self.token, Chunk.done_at.is_(None))
-            .with_for_update()
-            .execution_options(populate_existing=True)
+            select(Chunk).where(self._is_own()).with_for_update().execution_options(populate_existing=True)
         ).one_or_none()
+
+    def _is_own(self) -> ColumnElement[bool]:
+        return and_(
+            Chunk.id == self.id,
+            Chunk.task_id == self.task_id,
+            Chunk.fencing_token == self.token,
+            Chunk.done_at.is_(None),
+        )
 
     def _renew(self) -> bool:
         with session_scope(write=True) as session:
             renewed = session.execute(
                 update(Chunk)
-                .where(Chunk.id == self.id, Chunk.fencing_token == self.token, Chunk.done_at.is_(None))
+                .where(self._is_own())
                 .values(lease_expires_at=now(session) + timedelta(seconds=settings().lease_seconds))
                 .returning(Chunk.id)
                 .execution_options(synchronize_session=False)

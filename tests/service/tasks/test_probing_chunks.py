@@ -14,17 +14,18 @@ from typing import Any, Self
 
 import pytest
 import redis
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from cli.embedded.dead_worker_leases import release_leases
 from media import VideoInfo, VideoLimits, content_hash, frame_cache_path
 from service import celery_worker
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Chunk, Video
+from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import LeaseLost, TaskCancelled
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle.state_machine import set_state
 from tests.catalog_rows import accepted_videos
 
 VIDEOS = 24
@@ -225,6 +226,29 @@ def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
         pass
     view = _probe(task.id)
     assert (view.progress.stage, view.counts.accepted) == ("waiting", CHUNK)
+
+
+def test_worker_of_a_deleted_chunk_cannot_write_to_a_later_one(catalog: Settings, post: Post) -> None:
+    """SQLite gives the ids of deleted rows to new ones."""
+    former, task = post(videos=CHUNK), post("later", videos=CHUNK)
+    _plan(former.id)
+    stale = lifecycle.claim_chunk(former.id, "probing", "stale")
+    assert stale is not None
+    commands.cancel_task(former.id)
+    with session_scope(write=True) as session:
+        set_state(session, session.get_one(Task, former.id), "cancelled")
+    commands.retry_task(former.id)
+    for claimed in (task, former):
+        _plan(claimed.id)
+        chunk = lifecycle.claim_chunk(claimed.id, "probing", "next")
+        assert chunk is not None
+        with pytest.raises(LeaseLost), stale.transaction():
+            pass
+        with chunk.transaction() as session:
+            chunk.complete(session)
+        assert lifecycle.read_totals(claimed.id, "probing").unfinished == 0
+        with session_scope(write=True) as session:
+            session.execute(delete(Chunk))
 
 
 def test_cancellation_ends_the_chunks_of_all_workers(

@@ -14,6 +14,7 @@ from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle import AppendPublication
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import current_release, learn, open_store
 from trainer.worker import append_job, append_measurement, job_environment
@@ -76,6 +77,39 @@ def test_model_applies_from_its_generation_unless_the_append_failed(
         session.get_one(Task, task).state = "failed"
         session.flush()
         assert read_calibration(session, release, after.generation) is None
+
+
+def test_resumed_publication_keeps_the_model(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker stops after the manifest, so that the next attempt publishes no further generation."""
+    task = append(learned_task, monkeypatch)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendPublication, "complete", die)
+        with pytest.raises(KeyboardInterrupt):
+            append_job.run_append_job(task)
+    assert served_captions() == len(COLORS) * CAPTIONS
+    append_job.run_append_job(task)
+    assert commands.get_task(task).state == "ready"
+    assert served_captions() == len(COLORS) * CAPTIONS
+
+
+def test_model_is_fitted_to_the_release_of_the_publication(
+    learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that is published during the embedding is calibrated, and keeps the models of other appends."""
+    task, original = append(learned_task, monkeypatch), append_job.embed_shared
+
+    def meanwhile(*given: Any, **options: Any) -> Any:
+        learn(post_videos("night", videos=2, tests=0))
+        return original(*given, **options)
+
+    monkeypatch.setattr(append_job, "embed_shared", meanwhile)
+    append_job.run_append_job(task)
+    assert commands.get_task(task).state == "ready"
+    assert served_captions() == len(COLORS) * CAPTIONS
 
 
 def test_failed_measurement_does_not_fail_the_append(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from service.catalog.tables import Moment, Shard, Video
 from service.core.errors import Conflict, NotFound
 from service.core.schemas import AppendSpec, TaskDetails
 from service.core.settings import settings
+from service.library import deletion
+from service.library.compaction import compact
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle import AppendPublication
@@ -178,6 +182,47 @@ def test_video_deleted_before_publication_is_never_found(
     assert "new-blue" in ids
     assert "new-red" not in ids
     assert set(shard_vectors(learned_task)) == set(ids.values())
+
+
+def test_video_that_is_published_during_its_deletion_is_deleted(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication gives the video to the domain after the deletion has found it in the append."""
+    task, original = post_append(learned_task, "red", "blue"), deletion._delete
+
+    def publish_first(owner: str, videos: Any) -> list[str]:
+        if commands.get_task(task).state != "ready":
+            append_job.run_append_job(task)
+        return original(owner, videos)
+
+    monkeypatch.setattr(deletion, "_delete", publish_first)
+    found = delete_videos(["new-red", "unknown"])
+    assert (found.deleted, found.not_found) == (["new-red"], ["unknown"])
+    ids = catalog_vector_ids(learned_task)
+    assert "new-red" not in ids
+    assert set(shard_vectors(learned_task)) == set(ids.values())
+
+
+def test_compaction_during_an_append_does_not_fail_it(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embedding takes hours; the segments from before it are removed an hour after they were replaced."""
+    append(learned_task, "red")
+    task, original = post_append(learned_task, "blue", "green"), append_job.embed_shared
+
+    def meanwhile(*given: Any, **options: Any) -> Any:
+        compact(learned_task)
+        past = time.time() - 7200
+        for path in settings().index_dir.rglob("*"):
+            os.utime(path, (past, past))
+        open_store().collect_garbage()
+        return original(*given, **options)
+
+    monkeypatch.setattr(append_job, "embed_shared", meanwhile)
+    view = run(task)
+    assert (view.state, view.error) == ("ready", None)
+    assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
+    assert len(open_store().manifest().segments(learned_task)) == 2
 
 
 def test_append_to_a_domain_that_is_deleted_fails_by_name(learned_task: str) -> None:

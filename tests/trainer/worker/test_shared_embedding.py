@@ -21,7 +21,7 @@ from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
-from trainer.worker import append_job, learning_job, shared_embedding
+from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
 from trainer.worker.part_files import PartFolder
 
 Post = Callable[..., str]
@@ -192,18 +192,24 @@ def test_error_of_a_worker_is_the_reason_of_the_failed_task(
     assert commands.retry_task(task).state == "queued"
 
 
-def test_append_is_embedded_in_chunks(
-    learned_task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = set(shard_vectors(learned_task))
+def _post_append(domain: str) -> str:
+    """Id of a probed append of three videos."""
     for name in ("red", "green", "blue"):
         write_video(settings().media_root / "new" / f"{name}.mp4", name)
     spec = AppendSpec.model_validate({"videos": [{"uri": f"new/{n}.mp4"} for n in ("red", "green", "blue")]})
-    task = commands.append_videos(learned_task, spec).task.id
+    task = commands.append_videos(domain, spec).task.id
     claim = lifecycle.claim_probing(task, "prober")
     assert claim is not None
     with claim:
         probing.probe(claim)
+    return task
+
+
+def test_append_is_embedded_in_chunks(
+    learned_task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(shard_vectors(learned_task))
+    task = _post_append(learned_task)
     _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
     append_job.run_append_job(task)
     assert commands.get_task(task).state == "ready"
@@ -235,3 +241,34 @@ def test_worker_that_lost_its_chunk_cannot_complete_it(post_videos: Post, embedd
     part = folder.read(0, fast.token, checksum)
     assert part is not None
     assert (part[1] == vectors).all()
+
+
+def test_training_that_begins_keeps_the_parts_of_an_append(
+    learned_task: str, post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training removes the checkpoints of other tasks, and appends are embedded at the same time."""
+    task, training = _post_append(learned_task), post_videos("night", videos=2, captions=0)
+    _after_planning(monkeypatch, lambda: run_job(training))
+    append_job.run_append_job(task)
+    view = commands.get_task(task)
+    assert (view.state, view.error) == ("ready", None)
+    assert embedded.count(2) + embedded.count(1) == len(embedded)
+
+
+def test_owner_that_lost_its_task_keeps_the_parts_of_the_next_one(
+    post_videos: Post, embedded: list[int]
+) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    claim = lifecycle.claim_training(task, "slow")
+    assert claim is not None
+    clips = catalog_reader.load_clips(task, job_environment.task_backbone())
+    with session_scope(write=True) as session:
+        session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
+    assert lifecycle.claim_training(task, "next") is not None
+    folder = PartFolder(settings().checkpoints_dir / task, "next")
+    folder.prepare(None)
+    checksum = folder.write(0, 1, np.array([1]), np.ones((1, 4), np.float32))
+    with pytest.raises(LeaseLost):
+        shared_embedding.embed_shared(claim, clips, lambda frames: frames, "other encoder")
+    assert folder.read(0, 1, checksum) is not None
+    assert embedded == []

@@ -1,0 +1,199 @@
+"""``kill -9`` of the worker at every step of an append and of a relearning: each video ends in one segment, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from cli.commands.library_checks import check_catalog
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
+from index.vector_ids import FIRST_MOMENT_ID
+from media import VideoDecoder
+from service.catalog.calibration_rows import read_calibration
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Chunk, Shard, Task
+from service.core.schemas import AppendSpec, RelearnSpec
+from service.core.settings import settings
+from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication
+from service.tasks.lifecycle.takeover import Takeover
+from service.tasks.relearning import relearn_appended_videos
+from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.library_state import catalog_vector_ids, open_store
+from trainer.worker import append_job, append_measurement, learning_job, shared_embedding, video_decoding
+from trainer.worker.part_files import PartFolder
+
+pytestmark = pytest.mark.usefixtures("library")
+
+COLORS = ("red", "blue", "green")
+
+
+@pytest.fixture
+def many_attempts(tmp_path: Path, settings_factory: Callable[..., Any]) -> None:
+    """Attempts for one kill at each step."""
+    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, max_attempts=50)
+
+
+def _die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_after(owner: Any, name: str) -> Callable[[], None]:
+    def patch() -> None:
+        original = getattr(owner, name)
+
+        def call(*given: Any, **fields: Any) -> None:
+            original(*given, **fields)
+            _die()
+
+        setattr(owner, name, call)
+
+    return patch
+
+
+def _die_before(owner: Any, name: str) -> Callable[[], None]:
+    return lambda: setattr(owner, name, _die)
+
+
+# Points at which the worker dies, in the order in which a job reaches them; then the table "ready" follows.
+APPEND_POINTS = {
+    "claimed": _die_before(append_job, "load_task"),
+    "folder created": _die_after(PartFolder, "prepare"),
+    "chunks planned": _die_after(shared_embedding, "_plan"),
+    "part written": _die_after(PartFolder, "write"),
+    "part recorded": _die_after(ChunkClaim, "complete"),
+    "chunk done": _die_after(shared_embedding, "_embed_chunk"),
+    "parts joined": _die_after(shared_embedding, "_join_parts"),
+    "moments planned": _die_after(video_decoding, "plan_moments"),
+    "moments decoded": _die_after(VideoDecoder, "sample"),
+    "segment written": _die_after(ShardStore, "write_shard"),
+    "measured": _die_after(append_job, "_measure"),
+    "calibration stored": _die_after(append_job, "_store_calibration"),
+    "manifest replaced": _die_after(ShardStore, "append"),
+    "rows written": _die_after(AppendPublication, "complete"),
+    "committed": _die_before(append_job, "_compact"),
+}
+RELEARN_POINTS = {
+    "videos taken over": _die_after(Takeover, "prepare"),
+    "manifest replaced": _die_after(ShardStore, "publish"),
+    "thumbnails moved": _die_after(Takeover, "move_thumbnails"),
+    "rows written": _die_after(Publication, "complete"),
+    "committed": _die_before(learning_job, "save_ledger"),
+}
+
+
+def _run(job: Callable[[str], object], task: str, patch: Callable[[], None]) -> int:
+    """Exit code of a process that runs a job with a patch; a negative number is a signal."""
+    child = os.fork()
+    if child == 0:
+        try:
+            patch()
+            job(task)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _expire_leases(task: str) -> None:
+    with session_scope(write=True) as session:
+        past = now(session) - timedelta(seconds=1)
+        session.get_one(Task, task).lease_expires_at = past
+        for chunk in session.scalars(select(Chunk).where(Chunk.lease_owner.is_not(None))):
+            chunk.lease_expires_at = past
+    lifecycle.reconcile()
+
+
+def _probe(task: str) -> str:
+    claim = lifecycle.claim_probing(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return task
+
+
+def _post_append(domain: str) -> str:
+    entries = []
+    for number, color in enumerate(COLORS):
+        write_video(settings().media_root / "new" / f"{color}.mp4", color, 1 if number else 21)
+        captions = [f"the {color} video number {word}" for word in range(8)]
+        entries.append({"uri": f"new/{color}.mp4", "id": f"new-{color}", "captions": captions})
+    return _probe(commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task.id)
+
+
+def _searchable_videos(task: str) -> list[int]:
+    """Vector ids of the whole videos in all segments of a shard, without deleted ones, ascending."""
+    store = open_store()
+    manifest = store.manifest()
+    found = [store.open([entry]).ids for entry in manifest.segments(task) if entry.count]
+    ids = np.concatenate(found) if found else np.empty(0, np.int64)
+    kept = ids[~np.isin(ids, store.tombstones(manifest, task))]
+    return sorted(kept[kept < FIRST_MOMENT_ID].tolist())
+
+
+def _require_each_video_once(*tasks: str) -> None:
+    for task in tasks:
+        assert _searchable_videos(task) == sorted(catalog_vector_ids(task).values())
+    found = audit(open_store())
+    assert found.problems == []
+    assert list(check_catalog(settings(), found)) == []
+
+
+@pytest.mark.slow
+def test_append_killed_at_every_step_stores_each_video_once(
+    learned_task: str, many_attempts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
+    monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", 2)
+    task, before = _post_append(learned_task), _searchable_videos(learned_task)
+    store = open_store()
+    release = store.manifest().release or ""
+    for point, patch in APPEND_POINTS.items():
+        # The next point is reached by resuming after the former one, so each kind of remainder is met.
+        assert _run(append_job.run_append_job, task, patch) == -signal.SIGKILL, point
+        is_listed = point in ("manifest replaced", "rows written", "committed")
+        assert len(_searchable_videos(learned_task)) == len(before) + len(COLORS) * is_listed, point
+        if point != "committed":
+            assert commands.get_task(task).state in ("probing", "indexing"), point
+            _expire_leases(task)
+    assert commands.get_task(task).state == "ready"
+    assert commands.get_task(task).counts.appended == len(COLORS)
+    assert {f"new-{color}" for color in COLORS} < set(catalog_vector_ids(learned_task))
+    _require_each_video_once(learned_task)
+    with session_scope() as session:
+        # The publication was resumed, and the model still applies to the generation that lists the videos.
+        assert read_calibration(session, release, store.manifest().generation) is not None
+        stored = session.scalars(select(Shard.count).where(Shard.task_id == learned_task)).one()
+        assert session.scalars(select(Chunk)).all() == []
+    assert stored == sum(entry.count for entry in store.manifest().segments(learned_task))
+
+
+@pytest.mark.slow
+def test_relearning_killed_at_every_step_moves_each_video_once(
+    learned_task: str, many_attempts: None
+) -> None:
+    append_job.run_append_job(_post_append(learned_task))
+    whole = len(_searchable_videos(learned_task))
+    task = _probe(relearn_appended_videos(learned_task, RelearnSpec()).task.id)
+    for point, patch in RELEARN_POINTS.items():
+        assert _run(learning_job.run_learning_job, task, patch) == -signal.SIGKILL, point
+        is_listed = task in open_store().manifest().shards
+        assert is_listed == (point != "videos taken over"), point
+        moved = _searchable_videos(task) if is_listed else []
+        assert len(_searchable_videos(learned_task)) + len(moved) == whole, point
+        if point != "committed":
+            _expire_leases(task)
+    assert commands.get_task(task).state == "ready"
+    assert set(catalog_vector_ids(task)) == {f"new-{color}" for color in COLORS}
+    _require_each_video_once(learned_task, task)
