@@ -19,6 +19,7 @@ from service.core.errors import LeaseLost
 from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle import lease
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
@@ -169,6 +170,37 @@ def test_damaged_part_is_embedded_again(
     learn(task)
     assert embedded == [CHUNK] * (VIDEOS // CHUNK + 1)
     assert len(_vectors(task)) == VIDEOS
+
+
+def test_batches_of_all_workers_are_progress_of_the_task(
+    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_embedding, "_SAVE_SECONDS", 0)
+    monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
+    task = post_videos("day", videos=VIDEOS, captions=0)
+    monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)
+    _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
+    learn(task)
+    events = [event.data for event in commands.events_after(task) if event.data.get("stage") == "indexing"]
+    shown = [(event["done"], event["total"]) for event in events if "done" in event]
+    assert list(dict.fromkeys(shown)) == [(0, 6), (2, 6), (4, 6), (6, 6)]
+
+
+def test_unfinished_chunk_of_a_dead_worker_is_no_progress(post_videos: Post, embedded: list[int]) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    claim = lifecycle.claim_training(task, "owner")
+    assert claim is not None
+    with claim.transaction() as session:
+        lifecycle.plan_chunks(session, task, "indexing", [1, 2, 3, 4], CHUNK, run="r")
+    dead = lifecycle.claim_chunk(task, "indexing", "dies")
+    assert dead is not None
+    with dead.transaction() as session:
+        dead.count_finished(session, 1)
+    assert lifecycle.read_totals(task, "indexing").remaining == 3
+    with session_scope(write=True) as session:
+        session.get_one(Chunk, dead.id).lease_expires_at = now(session) - timedelta(seconds=1)
+    assert lifecycle.claim_chunk(task, "indexing", "next") is not None
+    assert lifecycle.read_totals(task, "indexing").remaining == 4
 
 
 def test_error_of_a_worker_is_the_reason_of_the_failed_task(
