@@ -165,7 +165,8 @@ def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: boo
     files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
     for chunk in id_chunks(gone):
-        session.execute(delete(Video).where(Video.id.in_(chunk)))
+        # Synchronization would compare every chunk with all loaded videos, while other writers of SQLite wait.
+        session.execute(delete(Video).where(Video.id.in_(chunk)).execution_options(synchronize_session=False))
     try:
         library_paths.recall_cache_path().unlink(missing_ok=True)
         delete_video_files(session, files)

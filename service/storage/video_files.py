@@ -6,7 +6,7 @@ relearned domain decode their videos again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,13 +59,12 @@ def delete_video_files(session: Session, deleted: Sequence[tuple[str, str, str |
     """
     contents = [content for _, _, content in deleted if content]
     uploads = [uri for _, uri, _ in deleted if uri.startswith(library_paths.UPLOAD_SCHEME)]
-    # The URI has no index, so one query covers many values.
     needed = {
         value
-        for column, values in ((Video.content_hash, contents), (Video.uri, uploads))
-        for chunk in id_chunks(values)
-        for value in session.scalars(select(column).where(column.in_(chunk)))
+        for chunk in id_chunks(contents)
+        for value in session.scalars(select(Video.content_hash).where(Video.content_hash.in_(chunk)))
     }
+    needed |= _used_uploads(session, set(uploads))
     for video, _, _ in deleted:
         library_paths.thumbnail_path(video).unlink(missing_ok=True)
     for content in contents:
@@ -77,6 +76,19 @@ def delete_video_files(session: Session, deleted: Sequence[tuple[str, str, str |
                 path = library_paths.resolve_video_path(uri)
                 path.unlink(missing_ok=True)
                 _drop_empty(path.parent)
+
+
+def _used_uploads(session: Session, uris: Set[str]) -> set[str]:
+    """Return those of the URIs of uploads that videos have."""
+    if not uris:
+        return set()
+    # The URI has no index: one pass over all videos, while the transaction locks out other writers of SQLite.
+    stored = session.scalars(
+        select(Video.uri)
+        .where(Video.uri.startswith(library_paths.UPLOAD_SCHEME))
+        .execution_options(yield_per=10_000)
+    )
+    return {uri for uri in stored if uri in uris}
 
 
 def _delete_frames(content: str) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "content_errors",
     "duplicate_ids",
     "normalize_caption",
+    "storage_problem",
     "task_errors",
     "validate_append",
     "validate_edit",
@@ -211,7 +212,7 @@ def _caption_errors(field: str, caption: str, max_chars: int) -> Iterator[FieldE
 
 
 def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[FieldError]:
-    problem = _unstorable(value, 0)
+    problem = storage_problem(value)
     if problem:
         yield FieldError(field, problem, "Keep to plain JSON values.")
         return
@@ -220,7 +221,7 @@ def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[
         yield FieldError(field, f"It takes {size} bytes.", f"Keep it below {max_bytes} bytes as JSON.")
 
 
-def _unstorable(value: Any, depth: int) -> str | None:
+def storage_problem(value: Any, depth: int = 0) -> str | None:
     """Return why a value cannot be stored and read unchanged on both databases, or None."""
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
@@ -237,4 +238,4 @@ def _unstorable(value: Any, depth: int) -> str | None:
         parts = value
     else:
         return None
-    return next((p for part in parts if (p := _unstorable(part, depth + 1))), None)
+    return next((p for part in parts if (p := storage_problem(part, depth + 1))), None)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import VideoSpec
+from service.tasks.ingestion_checks import storage_problem
 
 __all__ = ["ManifestEntries"]
 
@@ -60,6 +61,9 @@ class ManifestEntries:
             ) from None
         if any(ord(c) < 32 or ord(c) == 127 for c in video.uri):
             raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
+        for field, value in (("captions", video.captions), ("metadata", video.metadata or {})):
+            if problem := storage_problem(value):
+                raise InvalidInput.at(f"{location}.{field}", problem, "Keep to plain JSON values.")
         self._check_metadata(location, video.metadata)
         uri = video.uri.removeprefix("./") or video.uri
         entry = _Entry(line, tuple(video.captions), video.id, video.split, video.metadata)
@@ -79,7 +83,7 @@ class ManifestEntries:
     def _check_metadata(self, location: str, metadata: dict[str, Any] | None) -> None:
         """Bound the metadata of a video and of all videos: parsed JSON takes up to 20 times as much memory as text."""
         text = json.dumps(metadata, ensure_ascii=False) if metadata else ""
-        size = len(text.encode("utf-8", "surrogatepass"))
+        size = len(text.encode())
         self._metadata_bytes += size
         if size > request_limits.MAX_METADATA_BYTES:
             message = f"It takes {size} bytes."

@@ -44,13 +44,19 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
                 f"{name}:{number}", "The line contains a NUL byte.", "Save the file as text."
             )
         try:
-            yield raw.decode(encoding)
+            text = raw.decode(encoding)
+            text.encode()  # some encodings have codes of lone surrogates, which are no characters
+        except UnicodeEncodeError:
+            raise InvalidInput.at(
+                f"{name}:{number}", "The line contains a lone surrogate.", "Save the file as UTF-8."
+            ) from None
         except UnicodeDecodeError as error:
             raise InvalidInput.at(
                 f"{name}:{number}",
                 f"Byte {error.start + 1} of the line is not {encoding.upper()}.",
                 _encoding_hint(encoding),
             ) from None
+        yield text
 
 
 def _check_encoding(encoding: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from pathlib import PurePosixPath
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
 __all__ = ["FileMatcher", "normalize_path"]
 
@@ -33,20 +34,34 @@ class FileMatcher:
     def __init__(self, paths: Sequence[str], folder: str) -> None:
         self._paths = set(paths)
         self._folder = folder
-        self._by_name: dict[str, list[str]] = {}
-        for path in paths:
-            self._by_name.setdefault(PurePosixPath(path).name, []).append(path)
+        # Paths with the same end are neighbors in this order, so that a row is compared with few of them.
+        self._reversed = sorted((_reverse(path), path) for path in paths)
 
     def find(self, uri: str) -> list[str]:
-        """Return the files that a row can name: one, if it is clear."""
+        """Return files that a row can name: one, if it is clear; two, if there are several."""
         wanted = normalize_path(uri)
         in_folder = f"{self._folder}/{wanted}" if self._folder else wanted
         for path in (in_folder, wanted):
             if path in self._paths:
                 return [path]
-        same_name = self._by_name.get(PurePosixPath(wanted).name, [])
-        return [path for path in same_name if _is_end(wanted, path) or _is_end(path, wanted)]
+        return list(islice(chain(self._longer_paths(wanted), self._shorter_paths(wanted)), 2))
+
+    def _longer_paths(self, wanted: str) -> Iterator[str]:
+        """Yield files whose path ends with a path."""
+        start = _reverse(wanted)
+        for position in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
+            found, path = self._reversed[position]
+            if not found.startswith(start):
+                break
+            yield path
+
+    def _shorter_paths(self, wanted: str) -> Iterator[str]:
+        """Yield files whose path is the end of a path."""
+        while wanted := wanted.partition("/")[2]:
+            if wanted in self._paths:
+                yield wanted
 
 
-def _is_end(end: str, path: str) -> bool:
-    return f"/{path}".endswith(f"/{end}")
+def _reverse(path: str) -> str:
+    """Return the parts of a path from the last to the first, each with a slash behind it."""
+    return "".join(f"{part}/" for part in reversed(path.split("/")))

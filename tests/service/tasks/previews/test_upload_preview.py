@@ -14,6 +14,7 @@ from service.core import request_limits
 from service.core.schemas import PreviewRequest, TaskSpec, UploadPreview
 from service.core.settings import settings
 from service.tasks import commands
+from service.tasks.previews.file_matching import FileMatcher
 from service.tasks.previews.upload_preview import preview_upload
 from service.tasks.uploads.upload_store import create_upload
 
@@ -182,3 +183,49 @@ def test_destination_is_checked() -> None:
         assert preview.problems[0].message
     assert "queued" in by_field["into"].problems[0].message
     assert [problem.field for problem in _preview(["a.mp4"], into="tsk_0").problems] == ["into"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "encoding"),
+    [
+        ("m.jsonl", rb'{"uri": "a.mp4", "captions": ["\ud800"]}', "utf-8"),
+        ("m.jsonl", rb'{"uri": "a.mp4", "place": "\ud800"}', "utf-8"),
+        ("m.jsonl", b'{"uri": "a.mp4", "place": ' + b"[" * 400 + b"]" * 400 + b"}", "utf-8"),
+        ("m.csv", b"file,+2AA-\na.mp4,eggs\n", "utf-7"),
+        ("a.txt", b"+2AA-", "utf-7"),
+    ],
+)
+def test_texts_that_no_response_can_contain_are_problems(path: str, content: bytes, encoding: str) -> None:
+    preview = _preview(["a.mp4"], {path: content}, name="kitchen", encoding=encoding)
+    (problem,) = preview.problems
+    assert problem.field.startswith(f"{path}:1")
+    assert preview.model_dump_json()
+
+
+def test_rows_of_files_with_the_same_name_are_found() -> None:
+    """One folder for each video: the comparison of each row with each file would take hours for 100,000 videos."""
+    rows = [f"/data/clips/{number}/video.mp4" for number in range(20_000)]
+    matcher = FileMatcher([row.removeprefix("/data/") for row in rows], "")
+    assert all(matcher.find(row) == [row.removeprefix("/data/")] for row in rows)
+    matcher = FileMatcher([f"kitchen/{number}/video.mp4" for number in range(20_000)], "")
+    assert matcher.find("/data/kitchen/17/video.mp4") == ["kitchen/17/video.mp4"]
+    assert all(matcher.find(row) == [] for row in rows)
+    assert len(matcher.find("video.mp4")) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ("a.mp4", ["b/a.mp4"]),
+        ("b/a.mp4", ["b/a.mp4"]),
+        ("/x/y/b/a.mp4", ["b/a.mp4"]),
+        ("/x/top.mp4", ["top.mp4"]),
+        ("p.mp4", []),
+        ("c/a.mp4", []),
+        ("same.mp4", ["table/same.mp4"]),
+        ("/x/1/s.mp4", ["1/s.mp4", "s.mp4"]),
+    ],
+)
+def test_paths_are_compared_from_their_ends(row: str, found: list[str]) -> None:
+    paths = ["b/a.mp4", "top.mp4", "same.mp4", "table/same.mp4", "1/s.mp4", "s.mp4"]
+    assert FileMatcher(paths, "table").find(row) == found
