@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
+import { FEW_QUERIES } from "./recall_matrix.js";
 
 const NO_LOSS = 0.0005;
 const SIMILAR_DOMAINS_LOSS = 0.15;
@@ -36,26 +37,52 @@ function drawLearned(measures, overview) {
 function learnedNote(measures, overview) {
   if (!overview.domains) return "Nothing yet.";
   const note = `${count(overview.searchable, "video")} can be searched.`;
-  const recall = measures.newest_recall_local;
-  if (recall == null) return note;
-  return `${note} In its own shard, ${percent(recall, 0)} of the queries rank the right video first.`;
+  const { recall } = measures.served;
+  if (!recall.local) return note;
+  const places = [
+    ["in its own shard", recall.local],
+    ["among all shards", recall.global],
+    ["among all videos", recall.global_all],
+  ];
+  const shares = places.filter(([, share]) => share).map(([place, share]) => `${interval(share)} ${place}`);
+  return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video is first for ${shares.join(", ")}.`;
 }
 
+const interval = ({ share, low, high }) =>
+  `${percent(share, 0)} (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)})`;
+
+/** Losses of searches as they are answered: in the served query mode, with queries as weights. */
 function drawForgotten(measures) {
-  const loss = measures.bwf_local;
-  if (loss === null) {
+  const { loss, unfound_domains: unfound } = measures.served;
+  if (!loss.local) {
     setText($("forgotten"), "–", "big");
-    setText($("forgotten-note"), "Shown from the second domain on.");
+    setText($("forgotten-note"), `Shown from the second domain on. ${unfoundNote(measures.served)}`.trim());
     return;
   }
-  setText($("forgotten"), loss <= NO_LOSS ? "Nothing" : `${points(loss)} points`, `big ${lossRating(loss)}`);
-  const local = `Earlier domains, each in its own shard: BWF ${points(loss)}.`;
-  setText($("forgotten-note"), `${local} ${globalLossNote(measures.bwf_global)}`);
+  const most = Math.max(loss.local.loss, loss.global?.loss ?? 0);
+  const rating = unfound && lossRating(most) === "good" ? "warn" : lossRating(most);
+  setText($("forgotten"), most <= NO_LOSS ? "Nothing" : `${points(most)} points`, `big ${rating}`);
+  const notes = [
+    lossNote("in their own shard", loss.local),
+    loss.global && lossNote("among all shards", loss.global),
+    unfoundNote(measures.served),
+  ];
+  setText($("forgotten-note"), notes.filter(Boolean).join(" "));
 }
 
-function globalLossNote(loss) {
-  if (loss === null) return "";
-  return loss <= NO_LOSS ? "Among all shards: no loss either." : `Among all shards: ${points(loss)} points.`;
+function lossNote(place, { loss, low, high, queries }) {
+  const start = `Earlier domains ${place}`;
+  if (Math.abs(loss) <= NO_LOSS) return `${start}: no loss.`;
+  const change = loss > 0 ? `${points(loss)} points lost` : `${points(-loss)} points gained`;
+  const ends = loss > 0 ? [low, high] : [-high, -low];
+  return `${start}: ${change} (${ends.map(points).join(" to ")}; ${count(queries, "query", "queries")}).`;
+}
+
+function unfoundNote({ unfound, unfound_domains: number }) {
+  if (!number) return "";
+  const names = unfound.map(({ task, queries }) => `“${task}” (${count(queries, "query", "queries")})`);
+  if (number > names.length) names.push(`${number - names.length} more`);
+  return `Not found among all shards: no query of ${names.join(", ")} ranks its video first.`;
 }
 
 /** Show the faults of the service, and return them. */
@@ -83,6 +110,7 @@ function findAdvice(measures, overview, faults, actions) {
   return (
     adviseOnFaults(overview) ??
     adviseOnTasks(overview, actions) ??
+    adviseOnUnfoundDomains(measures) ??
     adviseOnSimilarDomains(measures) ?? { text: faults[0] || "Nothing. Everything is in order." }
   );
 }
@@ -126,7 +154,15 @@ function activeTaskAdvice(task, overview) {
   return `Nothing. ${[`“${task.name}” is being learned`, timeLeft(task)].filter(Boolean).join(", ")}.`;
 }
 
-function adviseOnSimilarDomains(measures) {
-  if ((measures.bwf_global ?? 0) <= SIMILAR_DOMAINS_LOSS) return null;
+function adviseOnUnfoundDomains({ served }) {
+  const [domain] = served.unfound.filter(({ queries }) => queries >= FEW_QUERIES);
+  if (!domain) return null;
+  return {
+    text: `Open “${domain.task}”: none of its ${domain.queries} queries finds its video. Its page lists them.`,
+  };
+}
+
+function adviseOnSimilarDomains({ served }) {
+  if ((served.loss.global?.loss ?? 0) <= SIMILAR_DOMAINS_LOSS) return null;
   return { text: "Some domains are similar: searching one domain at a time finds more." };
 }

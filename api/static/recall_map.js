@@ -3,6 +3,7 @@
 import { binNumbers, createTip, label, labeledIndexes, redrawOnResize, svg } from "./chart_elements.js";
 import { $, setText } from "./dom.js";
 import { percent } from "./formatting.js";
+import { FEW_QUERIES, hasFewQueries, queriesText } from "./recall_matrix.js";
 
 const MAX_LABEL = 16; // characters
 const NARROW = 520; // pixels
@@ -129,10 +130,12 @@ function drawCell(map, { left, cellWidth, cellHeight, gap, isNarrow }, row, colu
   const rectangle = svg("rect", place);
   const share = value / Math.max(map.maximum, 0.1);
   rectangle.style.fill = heat(share);
+  if (hasFewQueries(map, row, column)) rectangle.classList.add("few");
   const text = map.columns.length > MAX_PRINTED ? null : cellText(value, width, height, isNarrow);
   if (text === null) return [rectangle];
   const style = { "text-anchor": "middle", class: share >= MIDDLE ? "on-dark" : "on-light" };
-  return [rectangle, label(x + width / 2, y + height / 2 + 4.5, text, style)];
+  const mark = rectangle.classList.contains("few") && width > 44 ? "*" : "";
+  return [rectangle, label(x + width / 2, y + height / 2 + 4.5, text + mark, style)];
 }
 
 /** A color between the three of the scale. */
@@ -277,9 +280,10 @@ function describeCell(map, { row, column }) {
   const title = `${binTitle("Release", release)} on ${binTitle("domain", domain)}`;
   if (value === null) return [title, "not learned yet, or without queries"];
   const isBin = release.last_name !== null || domain.last_name !== null;
-  if (!isBin) return [title, `Recall@1 ${percent(value)}`];
+  const queries = queriesText(map, row, column);
+  if (!isBin) return [title, `Recall@1 ${percent(value)}`, queries];
   const extremes = `${percent(map.low[row][column])} to ${percent(map.high[row][column])}`;
-  return [title, `Mean Recall@1 ${percent(value)}`, `Cells ${extremes}`, "Select to see them"];
+  return [title, `Mean Recall@1 ${percent(value)}`, `Cells ${extremes}`, queries, "Select to see them"];
 }
 
 const binTitle = (kind, bin) =>
@@ -293,6 +297,8 @@ export function mapNote(map, { gallery, videos }) {
     `Recall@1 of each domain (columns) after each release (rows), ${searched}, among ${among}.`,
     map.low &&
       "A cell is the mean of its bin, weighed by queries; click it, or drag over several, to see more.",
+    map.queries.some((row) => row.some((number) => number > 0 && number < FEW_QUERIES)) &&
+      `An asterisk or a dashed edge marks cells with fewer than ${FEW_QUERIES} queries.`,
     map.has_derived_split && "For domains without a test split, a share of the videos was held out.",
   ];
   return sentences.filter(Boolean).join(" ");

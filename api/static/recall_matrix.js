@@ -2,7 +2,9 @@
 
 import { binNumbers } from "./chart_elements.js";
 import { $, el, setText } from "./dom.js";
-import { lossRating, percent, points } from "./formatting.js";
+import { count, lossRating, percent, points } from "./formatting.js";
+
+export const FEW_QUERIES = 20; // as in the API
 
 /** The rows and columns of the map as a table: the text alternative of the map. */
 export function drawTable(map) {
@@ -24,17 +26,30 @@ function zeroShotRow(map) {
 
 function releaseRow(map, values, index) {
   const row = map.rows[index];
-  const cells = values.map((value, column) =>
-    el("td", {
-      className: row.t === map.columns[column].t ? "own" : "",
+  const cells = values.map((value, column) => {
+    const hasFew = hasFewQueries(map, index, column);
+    return el("td", {
+      className: [row.t === map.columns[column].t && "own", hasFew && "few"].filter(Boolean).join(" "),
       "data-testid": `cell-${row.first}-${map.columns[column].first}`,
-      textContent: cellText(value),
-    }),
-  );
+      textContent: cellText(value) + (hasFew ? "*" : ""),
+      title: value === null ? "" : queriesText(map, index, column),
+    });
+  });
   return el("tr", {}, el("th", { scope: "row", textContent: binName(row) }), ...cells);
 }
 
 const cellText = (value) => (value === null ? "–" : percent(value));
+
+/** Whether no cell of a bin has enough queries for a reliable share. */
+export const hasFewQueries = (map, row, column) =>
+  map.mean[row][column] !== null && map.queries[row][column] < FEW_QUERIES;
+
+export function queriesText(map, row, column) {
+  const isBin = map.rows[row].last_name !== null || map.columns[column].last_name !== null;
+  const number = count(map.queries[row][column], "query", "queries");
+  const few = hasFewQueries(map, row, column) ? ": too few for a reliable share" : "";
+  return `${isBin ? "Up to " : ""}${number}${few}`;
+}
 
 export function drawMeasures(measures) {
   drawForgetting("bwf-local", measures.bwf_local, explainLoss(measures.bwf_local, "in their own shard"));

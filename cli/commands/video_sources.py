@@ -106,7 +106,7 @@ def open_source(
 def read_videos(
     path: Path, encoding: str | None = None, captions_from_names: bool = False
 ) -> tuple[Path, Sequence[VideoSpec]]:
-    """The folder and the videos of :func:`list_folder_videos`; prints how many of them have captions of their own files."""
+    """The folder and the videos of :func:`list_folder_videos`; prints how many have captions of their own files."""
     try:
         base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
     except OSError as error:

@@ -46,7 +46,7 @@ _GALLERIES = {
 
 
 def print_recall(view: RecallMatrix) -> None:
-    """Print Recall@1, 5 and 10 of the newest release for each domain and gallery, and their means."""
+    """Print Recall@1, 5 and 10 of the newest release for each domain and gallery, and the means over all queries."""
     from rich.table import Table
 
     console.print(
@@ -64,7 +64,7 @@ def print_recall(view: RecallMatrix) -> None:
         table.add_row(name, queries, *(_three_recalls([cell]) for cell in figures))
     if len(view.tasks) > 1:
         table.add_row(
-            "mean", "", *(_three_recalls(view.newest[gallery]) for gallery in _GALLERIES), style="bold"
+            "all queries", "", *(_three_recalls(view.newest[gallery]) for gallery in _GALLERIES), style="bold"
         )
     console.print(table)
     console.print()
@@ -140,12 +140,16 @@ def _rank(target: str, response: SearchResponse) -> int | None:
 
 
 def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:
-    """Means over the tasks with queries."""
-    known = [cell for cell in cells if cell]
+    """Means over the queries of the tasks."""
+    known = [cell for cell in cells if cell and cell.queries]
     if not known:
         return "·"
-    means = (sum(values) / len(known) for values in zip(*((c.r1, c.r5, c.r10) for c in known), strict=True))
-    return " / ".join(f"{100 * mean:.0f}" for mean in means)
+    queries = sum(cell.queries for cell in known)
+    sums = (
+        sum(cell.queries * value for cell, value in zip(known, values, strict=True))
+        for values in zip(*((cell.r1, cell.r5, cell.r10) for cell in known), strict=True)
+    )
+    return " / ".join(f"{100 * total / queries:.0f}" for total in sums)
 
 
 def _percent(value: float | None) -> str:

@@ -29,7 +29,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from models.routing.defaults import DEFAULT_PRIOR
+from models.routing.router import silent_tasks
 from trainer.evaluation.evaluation_task import Floats, build_evaluation_tasks, evaluation_digests
 from trainer.evaluation.gallery import Encoder, Gallery, Vectors
 from trainer.evaluation.mode_evaluation import ModeEvaluation, QueryMemory
@@ -55,7 +58,8 @@ class RecallRow:
         hubness: Skewness of N_10 over the held-out videos of the union, for the queries of all tasks, by mode.
         drift: Mean angle in degrees between a task's queries now and when it was learned, by mode and task id; only
             tasks that were in the query memory.
-        routing: Routing accuracy@1 by task id: the share of queries whose own task has the largest evidence.
+        routing: Routing accuracy@1 by task id: the share of queries whose own task has the largest evidence of the
+            tasks with captions. A task whose training videos have no captions is never first.
         routing_at: Routing accuracy@m by task id and m = 1, 2, 4: the own task is among the first m.
     """
 
@@ -103,9 +107,14 @@ def evaluate_row(
     """
     row = RecallRow()
     tasks = build_evaluation_tasks(encoder, galleries, profiles, prior)
+    silent = silent_tasks(profiles)
     for position, task in enumerate(tasks):
         name = task.gallery.task
-        at = {m: routing_accuracy(task.evidence, position, m) for m in _ROUTED_TASKS} if task.texts else None
+        # A task without captions has the evidence of the likeliest other task, which it would tie with.
+        rivals = np.flatnonzero(~silent | (np.arange(len(tasks)) == position))
+        own = int(np.searchsorted(rivals, position))
+        evidence = task.evidence[:, rivals]
+        at = {m: routing_accuracy(evidence, own, m) for m in _ROUTED_TASKS} if task.texts else None
         row.routing_at[name], row.routing[name] = at, at[1] if at else None
     # A task without captions has the evidence of the likeliest other task, which a further task may change.
     has_stable_evidence = ledger is not None and bool(profiles.any(axis=1).all())

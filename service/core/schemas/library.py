@@ -17,14 +17,18 @@ __all__ = [
     "LibraryOverview",
     "LibraryStatus",
     "LibraryVersions",
+    "MeasuredLoss",
+    "MeasuredShare",
     "RecallBin",
     "RecallFigures",
     "RecallMap",
     "RecallMatrix",
     "ReleasePage",
     "ReleaseSummary",
+    "ServedRecall",
     "ShardPage",
     "ShardSummary",
+    "UnfoundDomain",
     "WorkerLease",
 ]
 
@@ -36,6 +40,59 @@ class RecallFigures(ResponseModel):
     r1: float
     r5: float
     r10: float
+    r1_low: float = Field(description="Lower end of the 95 % confidence interval of `r1`.")
+    r1_high: float = Field(description="Upper end of the interval.")
+
+
+class MeasuredShare(ResponseModel):
+    """A share of queries, 0..1, with its 95 % confidence interval (Wilson)."""
+
+    share: float
+    queries: int
+    low: float
+    high: float
+
+
+class MeasuredLoss(ResponseModel):
+    """Recall@1 of earlier domains right after they were learned, minus that of the newest release.
+
+    Both are weighed by queries. The 95 % confidence interval treats both shares as independent, and is rather too wide.
+    """
+
+    loss: float = Field(description="`learned` minus `now`; a gain is negative.")
+    domains: int
+    queries: int
+    low: float
+    high: float
+    learned: float
+    now: float
+
+
+class UnfoundDomain(ResponseModel):
+    """A domain without a query that ranks its video first among all shards. ``task`` is its name."""
+
+    task_id: str
+    task: str
+    queries: int
+
+
+class ServedRecall(ResponseModel):
+    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighed by queries."""
+
+    mode: QueryMode = Field(description="Query mode in which the service searches.")
+    domains: int = Field(description="Number of domains with queries.")
+    domains_with_few_queries: int = Field(description="Number of domains with fewer than 20 queries.")
+    recall: dict[Gallery, MeasuredShare | None] = Field(
+        description="Share of the queries that rank the right video first, by gallery."
+    )
+    loss: dict[Literal["local", "global"], MeasuredLoss | None]
+    router_accuracy: MeasuredShare | None = Field(
+        description="Share of the queries whose own domain is the most likely one of those with captions."
+    )
+    unfound_domains: int = Field(
+        description="Number of domains without a query that ranks its video first among all shards."
+    )
+    unfound: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
 
 
 class RecallMatrix(ResponseModel):
@@ -55,14 +112,22 @@ class RecallMatrix(ResponseModel):
     matrix_global: Matrix
     matrix_local_all: Matrix
     matrix_global_all: Matrix
-    bwf_local: float | None
+    queries: list[list[int]] = Field(
+        description="Number of queries of each cell; 0 where nothing was measured."
+    )
+    bwf_local: float | None = Field(
+        description="Mean over domains, each with the same weight, as in the papers."
+    )
     bwf_global: float | None
     fr: float | None
     hm: float | None
     zero_shot: list[float | None]
-    recall_over_time_local: list[float | None]
+    recall_over_time_local: list[float | None] = Field(
+        description="Mean recall of each release, weighed by queries."
+    )
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
+    served: ServedRecall
     held_out: list[Literal["given", "derived"] | None]
     after: list[str] = Field(description="Name of the task of each release.")
     newest: dict[str, list[RecallFigures | None]] = Field(
@@ -107,22 +172,25 @@ class RecallMap(ResponseModel):
     rows: list[RecallBin]
     columns: list[RecallBin]
     mean: Matrix = Field(description="Mean of the cells of each bin, weighed by their numbers of queries.")
+    queries: list[list[int]] = Field(
+        description="Largest number of queries that a cell of each bin has; 0 where nothing was measured."
+    )
     low: Matrix | None = Field(description="Smallest cell of each bin; null if each bin is a single cell.")
     high: Matrix | None = Field(description="Largest cell of each bin.")
     maximum: float | None = Field(
         description="Largest cell of the complete matrix, for a stable color scale."
     )
     zero_shot: list[float | None] = Field(description="Recall of the untrained backbone for each column.")
-    recall_mean: list[float | None] = Field(description="Mean recall of the domains for each row.")
+    recall_mean: list[float | None] = Field(
+        description="Mean recall of the domains for each row, weighed by queries."
+    )
     recall_low: list[float | None] = Field(description="10th percentile of the domains for each row.")
     recall_high: list[float | None] = Field(description="90th percentile of the domains for each row.")
     lines: list[DomainRecall] = Field(
         description="Up to 8 domains of the window; of a larger window, the three with the largest loss."
     )
     router_accuracy: list[float | None]
-    newest_recall_local: float | None = Field(
-        description="Mean recall of all domains with the newest release, each in its own shard."
-    )
+    served: ServedRecall
     bwf_local: float | None
     bwf_global: float | None
     fr: float | None

@@ -18,6 +18,7 @@ from service.core.schemas import DomainRecall, RecallBin, RecallMap
 from service.core.settings import QueryMode
 from service.library.recall.recall_cells import LearnedTask, RecallCells, nullable, read_recall_cells
 from service.library.recall.recall_matrix import forgetting_measures
+from service.library.recall.served_recall import query_mean, read_served_recall
 
 __all__ = ["MAX_BINS", "MAX_LINES", "MapWindow", "read_recall_map"]
 
@@ -84,6 +85,9 @@ def read_recall_map(
         rows=_bins(cells.releases, rows, row_starts),
         columns=_bins(cells.tasks, columns, column_starts),
         mean=_rounded(_weighted_mean(inner, inner_weights, row_starts, column_starts)),
+        queries=_reduce(np.where(np.isnan(inner), 0, inner_weights), row_starts, column_starts, np.maximum)
+        .astype(int)
+        .tolist(),
         low=_rounded(low) if is_binned else None,
         high=_rounded(high) if is_binned else None,
         maximum=_round(float(measured.max())) if measured.size else None,
@@ -93,7 +97,7 @@ def read_recall_map(
         recall_high=_rounded(series.quantile(0.9, np.fmax)),
         lines=series.lines(),
         router_accuracy=_rounded(series.router_accuracy()),
-        newest_recall_local=_newest_mean(cells),
+        served=read_served_recall(),
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,
         fr=measures.fr,
@@ -165,11 +169,6 @@ def _bins(axis: Sequence[LearnedTask], window: slice, starts: npt.NDArray[np.int
     ]
 
 
-def _newest_mean(cells: RecallCells) -> float | None:
-    newest = cells.matrix("local")[-1:]
-    return _round(float(_row_mean(newest)[0])) if len(newest) else None
-
-
 class _Series:
     """Curves over the bins of releases, for the domains of a window."""
 
@@ -184,10 +183,11 @@ class _Series:
         self._cells, self._rows, self._columns, self._starts = cells, rows, columns, starts
         self._matrix = cells.matrix(gallery)[:, columns]
         self._inner = self._matrix[rows]
+        self._queries = cells.queries(gallery)[rows, columns]
 
     def mean(self) -> _Values:
-        """Mean over the releases of each bin of the mean over domains."""
-        return self._bin_mean(_row_mean(self._inner))
+        """Mean over the releases of each bin of the mean over domains, weighed by queries."""
+        return self._bin_mean(query_mean(self._inner, self._queries))
 
     def quantile(self, share: float, extreme: np.ufunc) -> _Values:
         """Extreme over the releases of each bin of a quantile over domains."""
@@ -235,12 +235,6 @@ class _Series:
         return _weighted_mean(column, np.ones(column.shape, np.int64), self._starts, np.zeros(1, np.intp))[
             :, 0
         ]
-
-
-def _row_mean(matrix: _Values) -> _Values:
-    """Mean of the measured cells of each row; NaN without measured cells."""
-    count = (~np.isnan(matrix)).sum(axis=1)
-    return np.where(count > 0, np.nansum(matrix, axis=1) / np.maximum(count, 1), np.nan)
 
 
 def _row_quantile(matrix: _Values, share: float) -> _Values:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -17,11 +16,11 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall
 from service.core.schemas import RecallFigures, RecallMatrix
 from service.core.settings import QueryMode
+from service.library.recall.newest_recall import recall_figures
 from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells
+from service.library.recall.served_recall import GALLERIES, query_mean, read_served_recall
 
-__all__ = ["GALLERIES", "ForgettingMeasures", "forgetting_measures", "read_recall_matrix"]
-
-GALLERIES = ("local", "global", "local_all", "global_all")
+__all__ = ["ForgettingMeasures", "forgetting_measures", "read_recall_matrix"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,10 @@ def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
     """
     cells = read_recall_cells(mode, GALLERIES)
     matrices = {gallery: nullable(cells.matrix(gallery)) for gallery in GALLERIES}
+    over_time = {
+        gallery: nullable(query_mean(cells.matrix(gallery), cells.queries(gallery)))
+        for gallery in ("local", "global")
+    }
     measures = forgetting_measures(cells)
     zero_shot = cells.galleries["local"].r1[0]
     return RecallMatrix(
@@ -71,12 +74,14 @@ def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
         fr=measures.fr,
         hm=measures.hm,
         zero_shot=nullable(zero_shot[[task.order for task in cells.tasks]]),
-        recall_over_time_local=[_mean(row) for row in matrices["local"]],
-        recall_over_time_global=[_mean(row) for row in matrices["global"]],
+        queries=cells.queries("local").tolist(),
+        recall_over_time_local=over_time["local"],
+        recall_over_time_global=over_time["global"],
         router_accuracy=[cells.galleries["global"].router_accuracy(task.order) for task in cells.releases],
         held_out=[task.held_out for task in cells.tasks],  # type: ignore[misc]
         after=[task.name for task in cells.releases],
         newest=_newest_row(cells),
+        served=read_served_recall(),
     )
 
 
@@ -88,13 +93,5 @@ def _newest_row(cells: RecallCells) -> dict[str, list[RecallFigures | None]]:
         rows = session.scalars(
             select(Recall).where(Recall.release_order == newest, Recall.mode == cells.mode)
         ).all()
-    found = {
-        (row.gallery, row.task_order): RecallFigures(queries=row.queries, r1=row.r1, r5=row.r5, r10=row.r10)
-        for row in rows
-    }
+    found = {(row.gallery, row.task_order): recall_figures(row) for row in rows}
     return {gallery: [found.get((gallery, task.order)) for task in cells.tasks] for gallery in GALLERIES}
-
-
-def _mean(row: Sequence[float | None]) -> float | None:
-    known = [value for value in row if value is not None]
-    return sum(known) / len(known) if known else None

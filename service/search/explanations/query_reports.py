@@ -15,7 +15,7 @@ from index.hits import Hit
 from service.core import request_limits
 from service.core.schemas import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
 from service.core.settings import QueryMode, Settings
-from service.library.newest_recall import newest_recall
+from service.library.recall.newest_recall import newest_recall
 from service.library.video_details import thumbnail_url
 from service.search.errors import UnknownTask
 from service.search.explanations.caption_samples import CaptionSample, SampledCaption, sample_captions

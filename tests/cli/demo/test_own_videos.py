@@ -151,10 +151,18 @@ def test_captions_of_several_videos_are_no_sample_queries(tmp_path: Path) -> Non
 
 
 def test_recall_table_names_galleries_and_means(capsys: pytest.CaptureFixture[str]) -> None:
-    good = RecallFigures(queries=4, r1=0.5, r5=1, r10=1)
-    newest = {name: [good, None] for name in ("local", "local_all", "global", "global_all")}
+    good = RecallFigures(queries=4, r1=0.5, r5=1, r10=1, r1_low=0.15, r1_high=0.85)
+    large = RecallFigures(queries=96, r1=0, r5=0, r10=1, r1_low=0, r1_high=0.04)
+    newest = {name: [good, large] for name in ("local", "local_all", "global", "global_all")}
     print_recall(SimpleNamespace(tasks=["birds", "cars"], newest=newest))  # type: ignore[arg-type]
     output = capsys.readouterr().out
     assert "first captions of the held-out videos" in output
-    for part in ("own shard,", "all shards,", "all videos", "held-out videos", "50 / 100 / 100", "mean"):
+    for part in (
+        "own shard,",
+        "all shards,",
+        "all videos",
+        "held-out videos",
+        "50 / 100 / 100",
+        "2 / 4 / 100",
+    ):
         assert part in output

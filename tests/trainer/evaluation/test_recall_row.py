@@ -340,6 +340,25 @@ def test_tied_task_counts_as_a_routing_miss() -> None:
     assert routing_accuracy(weights, 0, 3) == 1
 
 
+def test_domain_without_captions_does_not_change_the_router_accuracy() -> None:
+    """It has the evidence of the likeliest other domain, so every query would tie with it."""
+    encoder, galleries, _ = _random(tasks=3, seed=4)
+    profiles = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+    silent = Gallery("2", galleries[2].shard, np.array([], np.int64), ())
+    profiles[2] = 0
+    alone = evaluate_row(encoder, galleries[:2], profiles[:2])
+    together = evaluate_row(encoder, [*galleries[:2], silent], profiles)
+    assert together.routing_at == {**alone.routing_at, "2": None}
+    assert max(value or 0 for value in together.routing.values()) > 0
+
+
+def test_domain_whose_training_videos_have_no_captions_is_never_routed_first() -> None:
+    encoder, galleries, _ = _random(tasks=2, seed=4)
+    profiles = np.eye(2, 4, dtype=np.float32)
+    profiles[1] = 0
+    assert evaluate_row(encoder, galleries, profiles).routing["1"] == 0
+
+
 def test_routing_prior_applies_to_video_to_text() -> None:
     """Video-to-text search in the union gains from routing as text-to-video search does."""
     day = Gallery("day", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))

@@ -44,7 +44,8 @@ def test_small_matrix_is_shown_cell_by_cell(
     assert shown.lines[1].loss == pytest.approx(cells[2, 2] - cells[4, 2], abs=1e-4)
     union = read_recall_map(gallery="global")
     assert union.mean[3][0] == pytest.approx(cells[4, 1] / 2, abs=1e-4)
-    assert (union.bwf_local, union.newest_recall_local) == (shown.bwf_local, shown.recall_mean[-1])
+    assert (union.bwf_local, union.served) == (shown.bwf_local, shown.served)
+    assert shown.queries == complete.queries
 
 
 def test_bins_weigh_cells_by_their_queries(
@@ -84,7 +85,7 @@ def test_window_shows_the_cells_of_a_bin(
     assert [line.task_id for line in shown.lines] == ["t4", "t5", "t6"]
     assert shown.lines[0].loss == pytest.approx(cells[4, 4] - cells[10, 4], abs=1e-4)
     assert shown.maximum == read_recall_map().maximum, "colors of a window are those of the whole matrix"
-    assert shown.recall_mean[0] == pytest.approx(sum(cells[7, t] for t in (4, 5, 6)) / 3, abs=1e-4)
+    assert shown.recall_mean[0] == pytest.approx(sum(10 * t * cells[7, t] for t in (4, 5, 6)) / 150, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,11 @@ def test_matrix_and_its_measures(catalog: Settings, post_probed: Post) -> None:
     current, final = (0.9 + 0.8 + 0.4) / 3, (0.5 + 0.6 + 0.4) / 3
     assert view.hm == pytest.approx(2 * current * final / (current + final))
     assert view.zero_shot == [0.2, None, 0.1]
-    assert view.recall_over_time_local == pytest.approx([0.9, 0.75, 0.5])
-    assert view.recall_over_time_global == pytest.approx([0.9, 0.65, 0.45])
+    assert view.queries == [[10, 0, 0], [10, 20, 0], [10, 20, 30]]
+    weighed = [0.9, (10 * 0.7 + 20 * 0.8) / 30, (10 * 0.5 + 20 * 0.6 + 30 * 0.4) / 60]
+    assert view.recall_over_time_local == pytest.approx(weighed)
+    weighed = [0.9, (10 * 0.6 + 20 * 0.7) / 30, (10 * 0.3 + 20 * 0.65 + 30 * 0.4) / 60]
+    assert view.recall_over_time_global == pytest.approx(weighed)
     assert view.router_accuracy == pytest.approx([0.6, (10 * 0.6 + 20 * 0.7) / 30, (6 + 14 + 24) / 60])
     assert view.held_out == ["given"] * 3
 

@@ -7,8 +7,9 @@ from sqlalchemy import func, select
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
 from service.core.schemas import RecallFigures
+from service.library.recall.proportion_intervals import wilson_interval
 
-__all__ = ["newest_recall"]
+__all__ = ["newest_recall", "recall_figures"]
 
 
 def newest_recall(task_id: str, mode: str) -> dict[str, RecallFigures]:
@@ -23,6 +24,10 @@ def newest_recall(task_id: str, mode: str) -> dict[str, RecallFigures]:
         measured = (Recall.task_order == order) & (Recall.mode == mode) & (Recall.release_order > 0)
         newest = select(func.max(Recall.release_order)).where(measured).scalar_subquery()
         rows = session.scalars(select(Recall).where(measured, Recall.release_order == newest))
-        return {
-            row.gallery: RecallFigures(queries=row.queries, r1=row.r1, r5=row.r5, r10=row.r10) for row in rows
-        }
+        return {row.gallery: recall_figures(row) for row in rows}
+
+
+def recall_figures(cell: Recall) -> RecallFigures:
+    """The figures of a cell of the recall matrix, with the confidence interval of its Recall@1."""
+    low, high = wilson_interval(cell.r1, max(1, cell.queries))
+    return RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high)

@@ -1,0 +1,103 @@
+"""The summary and the map of the library page, for libraries whose figures are easily misread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from sqlalchemy import delete
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Recall, Task
+from service.tasks import broker
+from tests.api.browser import serve, wait_for, wait_until
+from tests.measured_library import add_measured_domains
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+
+@pytest.fixture
+def page(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of the library page; its library is empty before and after the test."""
+    monkeypatch.setattr(broker, "is_reachable", lambda: True)  # a fault would be the first advice
+    with serve(client.app) as url:
+        yield f"{url}/admin"
+    with session_scope(write=True) as session:
+        session.execute(delete(Recall))
+        session.execute(delete(Task))
+
+
+@pytest.fixture(autouse=True)
+def no_console_errors(browser: WebDriver) -> Iterator[None]:
+    """Fail a test if the page logs an error; the library has no index, so ``/readyz`` answers 503."""
+    browser.get_log("browser")
+    yield
+    logged = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not [entry for entry in logged if "/readyz" not in entry["message"]]
+
+
+def _text(browser: WebDriver, identifier: str) -> str:
+    return browser.find_element(By.ID, identifier).text
+
+
+def _open(browser: WebDriver, page: str) -> None:
+    browser.get(page)
+    wait_for(browser, "#heat [data-cell]", 3)
+
+
+def test_summary_weighs_queries_and_shows_counts_and_intervals(browser: WebDriver, page: str) -> None:
+    cells = {(1, 1): 0.2, (2, 1): 0.2, (2, 2): 1.0}
+    for gallery in ("local", "global", "global_all"):
+        scale = 0.5 if gallery == "global_all" else 1
+        add_measured_domains(
+            {key: scale * r1 for key, r1 in cells.items()},
+            gallery=gallery,
+            queries=lambda i, t: 120 if t == 1 else 1,
+        )
+    _open(browser, page)
+    note = _text(browser, "learned-note")
+    assert "Of 121 held-out queries" in note
+    assert "21 % (14–29) in its own shard" in note
+    assert "among all shards" in note
+    assert "10 % (6–17) among all videos" in note
+    assert "fewer than 20 queries" in _text(browser, "matrix-note")
+    marked = browser.find_elements(By.CSS_SELECTOR, "#heat rect.few")
+    assert [cell.get_attribute("data-cell") for cell in marked] == ["2-2"]
+    browser.find_element(By.ID, "as-table").click()
+    assert browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-2]").text == "100.0 %*"
+    assert browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == "20.0 %"
+
+
+def test_domains_without_a_found_video_are_named(browser: WebDriver, page: str) -> None:
+    cells = {(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)}
+    add_measured_domains(cells, queries=lambda i, t: 40)
+    add_measured_domains(dict.fromkeys(cells, 0.0), gallery="global", queries=lambda i, t: 40)
+    _open(browser, page)
+    assert _text(browser, "forgotten") == "Nothing"
+    assert "warn" in (browser.find_element(By.ID, "forgotten").get_attribute("class") or "")
+    assert "Not found among all shards: no query of “domain 1” (40 queries)" in _text(
+        browser, "forgotten-note"
+    )
+    assert "none of its 40 queries" in _text(browser, "advice")
+
+
+def test_headline_is_that_of_the_served_mode(browser: WebDriver, page: str) -> None:
+    """Query drift in another mode is neither a loss of searches nor a sign of similar domains."""
+    add_measured_domains({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9}, queries=lambda i, t: 40)
+    add_measured_domains({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9}, gallery="global", queries=lambda i, t: 40)
+    for gallery in ("local", "global"):
+        add_measured_domains(
+            {(1, 1): 0.9, (2, 1): 0.1, (2, 2): 0.9}, mode="latest", gallery=gallery, queries=lambda i, t: 40
+        )
+    _open(browser, page)
+    before = [_text(browser, name) for name in ("forgotten", "forgotten-note", "advice", "learned-note")]
+    assert before[0] == "Nothing"
+    browser.find_element(By.CSS_SELECTOR, "#mode-switch [data-mode=latest]").click()
+    wait_until(browser, lambda b: b.find_element(By.ID, "bwf-local").text == "80.0")
+    browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
+    assert [
+        _text(browser, name) for name in ("forgotten", "forgotten-note", "advice", "learned-note")
+    ] == before

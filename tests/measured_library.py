@@ -1,0 +1,64 @@
+"""Measured libraries without workers: rows of tasks and of the recall matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Recall, Task
+
+__all__ = ["add_measured_domains"]
+
+
+def add_measured_domains(
+    cells: Mapping[tuple[int, int], float],
+    *,
+    mode: str = "pinned",
+    gallery: str = "local",
+    queries: Callable[[int, int], int] = lambda i, t: 10 * t,
+) -> None:
+    """Add learned tasks without videos, and cells of their releases.
+
+    Args:
+        cells: Recall@1 of release i on the queries of task t, by (i, t).
+        mode: Query mode.
+        gallery: Gallery; that of all shards has the recall as its router accuracy, too.
+        queries: Number of queries of a cell.
+    """
+    with session_scope(write=True) as session:
+        for t in sorted({t for _, t in cells} | {i for i, _ in cells if i}):
+            if session.get(Task, f"t{t}") is None:
+                session.add(_task(t, now(session)))
+        session.flush()
+        session.add_all(
+            Recall(
+                release_order=i,
+                task_order=t,
+                mode=mode,
+                gallery=gallery,
+                queries=queries(i, t),
+                r1=r1,
+                r5=r1,
+                r10=r1,
+                medr=1,
+                meanr=1,
+                routing1=r1 if gallery == "global" else None,
+            )
+            for (i, t), r1 in cells.items()
+        )
+
+
+def _task(order: int, at: object) -> Task:
+    return Task(
+        id=f"t{order}",
+        position=order,
+        name=f"domain {order}",
+        method="strata",
+        state="ready",
+        learned_order=order,
+        release_id=f"r{order}",
+        counts={"accepted": 5},
+        progress={"stage": "ready", "fraction": 1},
+        created_at=at,
+        finished_at=at,
+    )

@@ -1,0 +1,86 @@
+"""Recall of searches as they are answered: weights, counts and intervals, compared with values computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Recall
+from service.core.settings import Settings
+from service.library.recall.recall_map import read_recall_map
+from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall.served_recall import read_served_recall
+
+Measure = Callable[..., None]
+
+
+def _of_domains(*queries: int) -> Callable[[int, int], int]:
+    """Numbers of queries of the cells of each domain."""
+    return lambda i, t: queries[t - 1]
+
+
+def test_tiny_domain_hardly_changes_the_recall_of_a_library(catalog: Settings, measure: Measure) -> None:
+    measure({(1, 1): 0.2, (2, 1): 0.2, (2, 2): 1.0}, queries=_of_domains(120, 1))
+    served = read_served_recall()
+    recall = served.recall["local"]
+    assert recall is not None
+    assert (recall.share, recall.queries) == (pytest.approx((120 * 0.2 + 1) / 121), 121)
+    assert recall.low == pytest.approx(0.144, abs=5e-3)
+    assert recall.high == pytest.approx(0.287, abs=5e-3)
+    assert (served.domains, served.domains_with_few_queries) == (2, 1)
+    assert served.recall["global"] is None, "not measured"
+
+
+def test_loss_is_weighed_by_queries_and_has_an_interval(sqlite_catalog: Settings, measure: Measure) -> None:
+    cells = {(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.4, (2, 2): 0.5, (3, 2): 0.0, (3, 3): 0.9}
+    measure(cells, queries=_of_domains(90, 10, 500))
+    loss = read_served_recall().loss["local"]
+    assert loss is not None
+    assert (loss.domains, loss.queries) == (2, 100), "the newest domain cannot have been forgotten"
+    assert loss.loss == pytest.approx((90 * 0.1 + 10 * 0.5) / 100)
+    assert loss.learned - loss.now == pytest.approx(loss.loss)
+    assert 0 < loss.low < loss.loss < loss.high < 0.3
+    view = read_recall_matrix()
+    assert view.bwf_local == pytest.approx((0.1 + 0.5) / 2), "BWF weighs domains equally, as in the papers"
+
+
+def test_domain_that_is_never_found_is_named(sqlite_catalog: Settings, measure: Measure) -> None:
+    """Recall 0 before and after is no loss, but the domain cannot be found."""
+    cells = {(i, t): 0.0 if t != 2 else 0.5 for i in range(1, 4) for t in range(1, i + 1)}
+    measure({key: 0.5 for key in cells})
+    measure(cells, gallery="global", queries=_of_domains(3, 40, 25))
+    served = read_served_recall()
+    assert served.loss["global"] is not None
+    assert served.loss["global"].loss == 0
+    assert served.unfound_domains == 2
+    assert [(domain.task, domain.queries) for domain in served.unfound] == [("domain 3", 25), ("domain 1", 3)]
+
+
+def test_served_recall_does_not_depend_on_the_shown_mode(sqlite_catalog: Settings, measure: Measure) -> None:
+    measure({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9})
+    measure({(1, 1): 0.9, (2, 1): 0.1, (2, 2): 0.9}, mode="latest")
+    for mode in ("pinned", "latest"):
+        for view in (read_recall_map(mode), read_recall_matrix(mode)):
+            assert (view.mode, view.served.mode) == (mode, "pinned")
+            assert view.served.loss["local"] is not None
+            assert view.served.loss["local"].loss == 0
+    assert read_recall_matrix("latest").bwf_local == pytest.approx(0.8)
+
+
+def test_router_accuracy_has_its_queries(sqlite_catalog: Settings, measure: Measure) -> None:
+    measure({(1, 1): 0.9})
+    measure({(1, 1): 0.9}, gallery="global")
+    with session_scope(write=True) as session:
+        session.query(Recall).filter_by(gallery="global").one().routing1 = 0.8
+    accuracy = read_served_recall().router_accuracy
+    assert accuracy is not None
+    assert (accuracy.share, accuracy.queries) == (0.8, 10)
+
+
+def test_empty_library_has_no_served_recall(catalog: Settings) -> None:
+    served = read_served_recall()
+    assert (served.domains, served.unfound, served.router_accuracy) == (0, [], None)
+    assert set(served.recall.values()) == {None}
+    assert set(served.loss.values()) == {None}
