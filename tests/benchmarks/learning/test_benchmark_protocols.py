@@ -391,6 +391,17 @@ def test_csv_manifest_may_have_several_rows_per_video(tmp_path: Path) -> None:
     assert [(v.captions, v.split) for v in part.videos] == [(("one", "two", "three"), "test"), ((), None)]
 
 
+def test_manifests_have_the_formats_of_the_service(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.mp4").touch()
+    (tmp_path / "a" / "captions.tsv").write_text("file\tcaption\tid\n1.mp4\tone\t\n1.mp4\ttwo\tfirst\n")
+    captions = [f"caption {number}" for number in range(81)]  # more than a request may have
+    _manifest(tmp_path / "b", [{"uri": "2.mp4", "captions": captions}, {"uri": "2.mp4", "captions": ["one"]}])
+    first, second = (part.videos[0] for part in _folder().source.tasks(tmp_path, None))
+    assert (first.id, first.captions) == ("first", ("one", "two"))
+    assert second.captions == (*captions, "one")
+
+
 def test_missing_folder_raises_with_the_expected_layout(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"--videos.*manifest\.jsonl"):
         list(_folder().source.tasks(None, None))
