@@ -4,6 +4,7 @@ TrainingError
 ├── FramesMissing       the decoded frames of a video are missing or unusable
 ├── NothingToLearn      a task has no accepted video left
 ├── TrainingDiverged    loss or gradient is not finite
+├── ReplicaKilled       a process that trains together with others was killed
 ├── LibraryDamaged      a release that the task builds on differs from the published one
 └── EvaluationError     scores or galleries that no rank can be computed from
 """
@@ -15,6 +16,7 @@ __all__ = [
     "FramesMissing",
     "LibraryDamaged",
     "NothingToLearn",
+    "ReplicaKilled",
     "TrainingDiverged",
     "TrainingError",
 ]
@@ -34,6 +36,10 @@ class NothingToLearn(TrainingError):
 
 class TrainingDiverged(TrainingError):
     """The loss or its gradient became infinite or NaN."""
+
+
+class ReplicaKilled(TrainingError):
+    """A process that trains together with others was killed; training can resume from its checkpoint."""
 
 
 class LibraryDamaged(TrainingError):

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from models.releases.release_state import ReleaseState
+from trainer.errors import ReplicaKilled
 from trainer.methods import Method, MethodError, start_method
 from trainer.process_group import ALONE, ProcessGroup, joined_group
 from trainer.task_data import TaskData
@@ -23,6 +24,7 @@ from trainer.training_loop import fit
 __all__ = ["training_group"]
 
 _METHOD_FILE = "method.pt"
+_EXIT_SECONDS = 1.0  # in which a killed process is reaped, after its connections were closed
 
 
 @contextmanager
@@ -41,6 +43,7 @@ def training_group(
 
     Raises:
         MethodError: The method cannot be trained by several processes, or there are fewer GPUs than processes.
+        ReplicaKilled: A process was killed.
     """
     if processes == 1 or not method.is_trainable or method.is_closed_form or not task.pairs:
         yield ALONE
@@ -72,6 +75,15 @@ def training_group(
                 replica.start()
             with joined_group(0, processes, folder, device) as group:
                 yield group
+        except RuntimeError as error:
+            for replica in replicas:
+                replica.join(_EXIT_SECONDS)
+                if replica.exitcode is not None and replica.exitcode < 0:
+                    raise ReplicaKilled(
+                        f"a training process was killed by signal {-replica.exitcode}; often the machine ran out of "
+                        "memory: set CINESTRATA_TRAINING_PROCESSES to fewer processes"
+                    ) from error
+            raise
         finally:
             for replica in replicas:
                 replica.kill()  # after the last step, or after an error of this process, there is nothing to finish

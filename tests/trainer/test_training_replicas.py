@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from models.backbones.backbone import Backbone
+from trainer.errors import ReplicaKilled
 from trainer.methods import Method, MethodError, start_method
 from trainer.process_group import ALONE
 from trainer.task_data import StoredVectors, TaskData, vector_ids
@@ -90,6 +91,23 @@ def test_replicas_end_with_an_error_of_the_training(small_backbone: Backbone, ta
         assert len(multiprocessing.active_children()) == 1
         with pytest.raises(InterruptedError, match="step 1"):
             learn_task(method, task, report=stop, group=group)
+    assert not multiprocessing.active_children()
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.slow
+def test_killed_replica_is_reported(small_backbone: Backbone, task: TaskData) -> None:
+    method = start_method("strata", small_backbone, SETTINGS, None)
+
+    def kill(progress: TrainingProgress) -> None:
+        for replica in multiprocessing.active_children():
+            replica.kill()
+
+    with (
+        pytest.raises(ReplicaKilled, match="signal 9"),
+        training_group(method, None, task, 2) as group,
+    ):
+        learn_task(method, task, report=kill, group=group)
     assert not multiprocessing.active_children()
     assert not torch.distributed.is_initialized()
 

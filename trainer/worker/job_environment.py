@@ -12,13 +12,13 @@ import torch
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.precision import compute_device
-from service.core.errors import CinestrataError
+from service.core.errors import CinestrataError, Unavailable
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.library_backbone import library_backbone
 from service.storage.vector_store_selection import library_store
 from service.tasks.lifecycle import Claim
-from trainer.errors import TrainingDiverged
+from trainer.errors import ReplicaKilled, TrainingDiverged
 from trainer.published_library import Library
 from trainer.worker.cleanup import remove_checkpoints
 from trainer.worker.failure_messages import failure_message
@@ -63,11 +63,18 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
 
 @contextmanager
 def recorded_failure(claim: Claim) -> Iterator[None]:
-    """Fail the claimed task with a reason and a hint for known errors; other errors are left to the claim."""
+    """Fail the claimed task with a reason and a hint for known errors; other errors are left to the claim.
+
+    Raises:
+        Unavailable: A training process was killed; the next attempt resumes from the last checkpoint.
+    """
     try:
         yield
     except CinestrataError:
         raise
+    except ReplicaKilled as error:
+        claim.log(f"The task is repeated: {error}.")
+        raise Unavailable(str(error)) from error
     except Exception as error:
         message = failure_message(error, f"POST /tasks/{claim.task.id}/retry")
         if message is None:

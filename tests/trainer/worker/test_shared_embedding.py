@@ -22,6 +22,7 @@ from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle import lease
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
+from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
 from trainer.worker.part_files import PartFolder
 
@@ -87,6 +88,7 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
         return chunk
 
     monkeypatch.setattr(shared_embedding, "claim_chunk", claim)
+    monkeypatch.setattr(video_embedding, "_BATCH", CHUNK)  # as in production, a chunk ends with a batch
     monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)  # the other worker has its turn for one chunk
     _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
     learn(task)
@@ -99,7 +101,7 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
     with session_scope() as session:
         assert session.scalars(select(Chunk)).all() == []
     monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 256)
-    np.testing.assert_allclose(vectors, _expected(post_videos, tmp_path, settings_factory), atol=2e-3)
+    np.testing.assert_array_equal(vectors, _expected(post_videos, tmp_path, settings_factory))
 
 
 def test_killed_worker_loses_one_chunk(
