@@ -30,7 +30,9 @@ _METADATA = frozenset(
         ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
     )
 )
-_NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Translators of a network decide where these addresses contain the IPv4 address (RFC 8215, RFC 7915).
+_LOCALLY_TRANSLATED = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::ffff:0:0:0/96"))
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _SHARED = ipaddress.IPv4Network("100.64.0.0/10")
 _UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
@@ -43,6 +45,7 @@ def is_public_address(address: Address) -> bool:
         and not each.is_multicast
         and not (isinstance(each, ipaddress.IPv6Address) and each.is_site_local)
         and each not in _METADATA
+        and not any(each in network for network in _LOCALLY_TRANSLATED)
         for each in _with_embedded(address)
     )
 
@@ -71,7 +74,7 @@ def _with_embedded(address: Address) -> list[Address]:
     if address.ipv4_mapped is not None:
         return [address.ipv4_mapped]
     last_bits = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if any(address in network for network in _NAT64):
+    if address in _NAT64:
         return [last_bits]
     if address in _COMPATIBLE and int(address) > 1:
         return [address, last_bits]

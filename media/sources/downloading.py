@@ -71,7 +71,8 @@ def downloaded(
                 pause = limits.pause * 2 ** (attempt - 1)
                 if isinstance(error, SourceOutage) and error.retry_after is not None:
                     pause = max(pause, error.retry_after)
-                if attempt == limits.attempts or pause > limits.max_pause:
+                is_late = time.monotonic() + pause > deadline
+                if attempt == limits.attempts or pause > limits.max_pause or is_late:
                     raise
                 sleep(pause)
         yield file.path

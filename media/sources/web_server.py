@@ -18,6 +18,7 @@ import httpx
 
 from media.errors import MediaError
 from media.sources.address_guard import GuardedNetwork
+from media.sources.answer_deadline import TimedNetwork, answer_within
 from media.sources.media_source import ByteRange, RemoteStream
 from media.sources.source_errors import InconsistentFile, RangeOutside, SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri
@@ -31,6 +32,8 @@ _TIMEOUTS = {
     "write": 10.0,
     "pool": 10.0,
 }  # seconds; read: of one part of the body
+ANSWER_SECONDS = 30.0  # until all headers have arrived
+_MAX_CONNECTIONS = 64  # a paused player holds its connection
 _REDIRECTS = (301, 302, 303, 307, 308)
 _OUTAGES = (408, 421, 425, 429)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
@@ -58,7 +61,8 @@ class WebServer:
         return {
             is_private: httpcore.ConnectionPool(
                 ssl_context=context,
-                network_backend=self._network(is_private),
+                network_backend=TimedNetwork(self._network(is_private)),
+                max_connections=_MAX_CONNECTIONS,
                 max_keepalive_connections=8,
                 keepalive_expiry=15.0,
             )
@@ -75,6 +79,8 @@ class WebServer:
                     target = _follow(target, _header(response, "location"))
                     continue
                 _check_status(response, uri)
+                if response.status == 206 and part is None:
+                    raise MediaError(f"{uri.shown}: its server sends a part of the file instead of the file")
                 yield _stream(response, uri)
                 return
         raise MediaError(f"{uri.shown} is redirected more than {MAX_REDIRECTS} times")
@@ -99,7 +105,8 @@ class WebServer:
                 headers=headers,
                 extensions={"timeout": _TIMEOUTS},
             )
-            response = exchange.__enter__()
+            with answer_within(ANSWER_SECONDS):
+                response = exchange.__enter__()
         try:
             yield response
         finally:

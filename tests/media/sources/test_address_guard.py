@@ -29,6 +29,8 @@ NEVER = [
     "::ffff:169.254.169.254",
     "64:ff9b::a9fe:a9fe",
     "2002:a9fe:a9fe::1",
+    "64:ff9b:1:a9fe:a9:fe00:808:808",  # of a translator with a prefix of 48 bits: 169.254.169.254
+    "::ffff:0:169.254.169.254",
 ]
 PRIVATE = [
     "127.0.0.1",

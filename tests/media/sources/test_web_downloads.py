@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from media import MediaError
+from media.sources import web_server
 from media.sources.address_guard import GuardedNetwork
 from media.sources.downloading import DownloadLimits, downloaded
 from media.sources.media_source import ByteRange
@@ -139,6 +140,29 @@ def test_slow_body_ends_at_the_limit(web_files: WebFiles, download: Download) ->
     web_files.handlers["/a.mp4"] = trickle
     refused(download, f"{web_files.url}/a.mp4", "takes more than 0 s", seconds=0.1)
     stop.set()
+
+
+@pytest.mark.parametrize("part", [b"X: a\r\n", b"HTTP/1.1 103 Early Hints\r\nX: a\r\n\r\n"])
+def test_headers_without_end_are_an_outage(
+    part: bytes, web_files: WebFiles, download: Download, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte in time would keep a thread busy for ever."""
+
+    def drip(request: Handler) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n" if part.startswith(b"X") else b"")
+        for _ in range(1000):
+            request.wfile.write(part)
+            time.sleep(0.01)
+
+    monkeypatch.setattr(web_server, "ANSWER_SECONDS", 0.2)
+    web_files.handlers["/a.mp4"] = drip
+    unavailable(download, f"{web_files.url}/a.mp4", "does not answer in time", attempts=1)
+
+
+def test_part_instead_of_the_file_is_refused(web_files: WebFiles, download: Download) -> None:
+    headers = {"Content-Range": "bytes 0-4/10"}
+    web_files.handlers["/a.mp4"] = lambda request: send(request, 206, b"video", **headers)
+    refused(download, f"{web_files.url}/a.mp4", "a part of the file")
 
 
 def test_compressed_bodies_are_refused(web_files: WebFiles, download: Download) -> None:
