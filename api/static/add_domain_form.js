@@ -10,6 +10,7 @@ import { progressView } from "./uploads/upload_progress.js";
 import { UploadQueue } from "./uploads/upload_queue.js";
 
 const PREVIEW_DELAY_MILLISECONDS = 300;
+const MAX_DOMAINS = 100; // newest domains that the form offers; the page of each domain leads to the form, too
 
 const selected = new Map(); // path → selected file
 let table = null; // the file of the caption table, if it is selected alone
@@ -104,8 +105,12 @@ function openDialog(into) {
 
 async function listDomains(into) {
   const chosen = into ?? $("f-into").value;
-  const tasks = await api("/tasks").catch(() => []);
-  const domains = tasks.filter(({ state, into }) => state === "ready" && !into);
+  const newest = `/tasks?kind=domain&state=ready&sort=-learned&limit=${MAX_DOMAINS}`;
+  const domains = (await api(newest).catch(() => [])).reverse();
+  if (chosen && !domains.some(({ id }) => id === chosen)) {
+    const task = await api(`/tasks/${encodeURIComponent(chosen)}`).catch(() => null);
+    if (task?.state === "ready" && !task.into) domains.unshift(task);
+  }
   const options = domains.map(({ id, name }) =>
     el("option", { value: id, textContent: `Append to ${name}` }),
   );

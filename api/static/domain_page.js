@@ -1,7 +1,7 @@
 // The page of a domain: its state, videos, worst queries, confusion with other domains, losses and rejected videos.
 
 import "./search_shortcut.js";
-import { api } from "./api_client.js";
+import { api, readPage } from "./api_client.js";
 import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { loadDomainColors } from "./domain_colors.js";
@@ -16,7 +16,9 @@ import { showRejected } from "./rejected_list.js";
 import { isFinal } from "./task_states.js";
 
 const POLL_MILLISECONDS = 4000;
-const page = { task: null, appends: [], shown: "" };
+const MAX_APPENDS = 20; // read for the page, newest first
+const SHOWN_APPENDS = 3;
+const page = { task: null, appends: [], hasEarlierAppends: false, shown: "" };
 
 watchHealth();
 await loadDomainColors();
@@ -31,10 +33,10 @@ async function load() {
     const id = encodeURIComponent(pageId());
     const [task, appends] = await Promise.all([
       api(`/tasks/${id}`),
-      api(`/tasks?into=${id}`).catch(() => []),
+      readPage(`/tasks?into=${id}&sort=-position&limit=${MAX_APPENDS}`).catch(() => ({ entries: [] })),
     ]);
     if (task.into) return location.replace(domainPath(task.into));
-    Object.assign(page, { task, appends });
+    Object.assign(page, { task, appends: appends.entries, hasEarlierAppends: Boolean(appends.next) });
     draw();
   } catch (error) {
     if (!page.task) showMissing(error);
@@ -120,14 +122,16 @@ function learnedNote(task) {
 }
 
 function drawAppends(task, appends) {
-  const newest = [...appends].sort((a, b) => new Date(b.created_at) - new Date(a.created_at));
-  if (!newest.length) {
+  if (!appends.length) {
     setText($("appended-note"), "No videos were appended.");
     return;
   }
-  const lines = newest.slice(0, 3).map((append) => el("div", { textContent: appendLine(append) }));
-  if (newest.length > 3)
-    lines.push(el("div", { textContent: `and ${count(newest.length - 3, "earlier append")}` }));
+  const lines = appends
+    .slice(0, SHOWN_APPENDS)
+    .map((append) => el("div", { textContent: appendLine(append) }));
+  const earlier = appends.length - SHOWN_APPENDS;
+  const least = page.hasEarlierAppends ? "more than " : "";
+  if (earlier > 0) lines.push(el("div", { textContent: `and ${least}${count(earlier, "earlier append")}` }));
   const { drift } = task.progress;
   if (drift?.relearn) lines.push(...relearnAdvice(task, drift));
   const state = JSON.stringify(lines.map(({ textContent }) => textContent));

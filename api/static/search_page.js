@@ -8,16 +8,19 @@ import { count } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { readFilters, setUpFilters, showFieldErrors, writeFilters } from "./search_filters.js";
 import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
-import { isFinal, isSearchable } from "./task_states.js";
+import { isSearchable } from "./task_states.js";
 
 const DEFAULT_RESULTS = "24";
+const MAX_CHIPS = 40; // newest domains that are offered without a search for their name
 const MAX_EXAMPLES = 3;
 const MAX_EXAMPLE_LENGTH = 90; // characters
 const POLL_MILLISECONDS = 4000;
+const TYPING_MILLISECONDS = 250;
 const SKELETONS = 8;
 const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-const state = { task: "", learned: [], clip: null, query: null, cursor: null };
+const state = { task: "", learned: [], found: [], clip: null, query: null, cursor: null };
 let activeRequest = null;
+let typing = null;
 
 readAddress();
 setUp();
@@ -52,6 +55,10 @@ function setUp() {
   $("more-button").addEventListener("click", loadMore);
   for (const popover of [$("filter"), $("options")]) setUpPopover(popover);
   $("domains").addEventListener("keydown", moveBetweenChips);
+  $("domain-text").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(findDomains, TYPING_MILLISECONDS);
+  });
   document.addEventListener("videodeleted", ({ detail }) => showDeletion(detail));
   addEventListener("popstate", restoreAddress);
 }
@@ -101,9 +108,10 @@ async function showDeletion(video) {
   await loadDomains();
 }
 
-function restoreAddress() {
+async function restoreAddress() {
   readAddress();
-  selectDomain(state.task, { repeatSearch: false });
+  await addSelectedDomain();
+  drawChips();
   if ($("q").value) search({ addToHistory: false });
   else showStart({ addToHistory: false });
 }
@@ -122,44 +130,86 @@ function showStart({ addToHistory = true } = {}) {
 
 // -- domains ---------------------------------------------------------------------------------------------
 
+/**
+ * Load the newest domains, newest last, and the selected one. A library of up to MAX_CHIPS domains is shown completely;
+ * others have a search field for the names of domains.
+ */
 async function loadDomains() {
-  let tasks;
+  let status;
+  let domains;
   try {
-    tasks = await api("/tasks");
+    [status, domains] = await Promise.all([api("/library"), readDomains({ sort: "-learned" })]);
+    domains.reverse();
   } catch (error) {
     showMessage("The library cannot be loaded.", error.message);
     return;
   }
-  state.learned = tasks.filter(isSearchable);
-  $("options").hidden = !state.learned.length;
-  $("filter").hidden = !state.learned.length;
-  assignColors(tasks);
-  if (!state.learned.length) {
-    showEmptyLibrary(tasks);
+  for (const { task } of status.first_domains) colorNumber(task);
+  state.learned = domains;
+  state.found = domains;
+  $("options").hidden = !status.domains;
+  $("filter").hidden = !status.domains;
+  if (!status.domains) {
+    showEmptyLibrary(status);
     setTimeout(loadDomains, POLL_MILLISECONDS);
     return;
   }
   if (!isSearching()) $("answer").hidden = true;
-  drawDomains();
+  await addSelectedDomain();
+  drawDomains(status);
+  if ($("domain-text").value) findDomains();
   drawExamples();
 }
 
-function assignColors(tasks) {
-  const learned = tasks.filter((task) => task.learned_order);
-  learned.sort((a, b) => a.learned_order - b.learned_order);
-  for (const task of learned) colorNumber(task.name);
+/** The first searchable domains of the list of tasks with some parameters. */
+async function readDomains(parameters) {
+  const query = new URLSearchParams({ kind: "domain", state: "ready", limit: MAX_CHIPS, ...parameters });
+  return (await api(`/tasks?${query}`)).filter(isSearchable);
 }
 
-function drawDomains() {
+function isNamed(nameOrId) {
+  return (task) => task.name === nameOrId || task.id === nameOrId;
+}
+
+/** Add the domain that the address names, if it is not shown. */
+async function addSelectedDomain() {
+  if (!state.task || state.found.some(isNamed(state.task))) return;
+  try {
+    const { releases } = await api(`/releases?${new URLSearchParams({ task: state.task, limit: 1 })}`);
+    const task = releases.length && (await api(`/tasks/${encodeURIComponent(releases[0].task_id)}`));
+    if (task && isSearchable(task)) {
+      state.task = task.name;
+      state.found = [task, ...state.found];
+    }
+  } catch {
+    // The search reports an unknown name.
+  }
+}
+
+/** Offer the domains whose name contains the typed text, and the selected one. */
+async function findDomains() {
+  const text = $("domain-text").value.trim();
+  const found = text ? await readDomains({ text, sort: "name" }).catch(() => []) : state.learned;
+  if (text !== $("domain-text").value.trim()) return; // typed on
+  const selected = state.found.find(isNamed(state.task));
+  state.found = selected && !found.some(isNamed(selected.id)) ? [selected, ...found] : found;
+  drawChips();
+}
+
+function drawDomains({ domains, searchable }) {
   const { learned } = state;
-  const videos = learned.reduce((sum, task) => sum + task.counts.accepted, 0);
-  const domains = count(learned.length, "domain");
   $("lead").textContent =
-    `${count(videos, "video")} in ${domains}, learned one after the other and indexed once.`;
-  $("domains").replaceChildren(chip("", "All domains"), ...learned.map((task) => chip(task.name, task.name)));
-  const isKnown = learned.some((task) => task.name === state.task || task.id === state.task);
-  selectDomain(isKnown ? state.task : "", { repeatSearch: false });
+    `${count(searchable, "video")} in ${count(domains, "domain")}, learned one after the other and indexed once.`;
+  $("domain-text").hidden = domains <= learned.length;
+  const isKnown = state.found.some(isNamed(state.task));
+  if (!isKnown) state.task = "";
+  drawChips();
   const selectLayer = (name) => {
+    if (!state.found.some(isNamed(name))) {
+      $("domain-text").value = "";
+      state.found = state.learned;
+      drawChips();
+    }
     selectDomain(name);
     $("q").focus();
   };
@@ -167,18 +217,22 @@ function drawDomains() {
   $("layers").hidden = false;
 }
 
-function showEmptyLibrary(tasks) {
+function drawChips() {
+  const chips = state.found.map((task) => chip(task.name, task.name));
+  $("domains").replaceChildren(chip("", "All domains"), ...chips);
+  selectDomain(state.task, { repeatSearch: false });
+}
+
+function showEmptyLibrary({ active: [active], release_count: releases }) {
   $("lead").textContent = "Text-to-video search that keeps learning and never re-indexes.";
-  const active = tasks.find((task) => !isFinal(task));
   if (active) {
     const link = el("a", { href: "/admin", textContent: "Show its progress" });
     const text = "Search becomes available when the task is ready. The library page shows its progress.";
     showMessage(`“${active.name}” is being learned.`, text, link);
     return;
   }
-  const isEmptied = tasks.some((task) => task.learned_order);
   showMessage(
-    isEmptied ? "All videos were deleted." : "Nothing has been learned yet.",
+    releases ? "All videos were deleted." : "Nothing has been learned yet.",
     "Add a domain of videos on the library page, or send one with POST /tasks: a name, and for each video its path and captions.",
     el("a", { href: "/admin", textContent: "Open the library" }),
   );
@@ -196,7 +250,7 @@ function chip(value, text) {
 }
 
 function selectDomain(nameOrId, { repeatSearch = true } = {}) {
-  const task = state.learned.find((learned) => learned.id === nameOrId);
+  const task = state.found.find(({ id }) => id === nameOrId);
   state.task = task ? task.name : nameOrId;
   for (const other of $("domains").children) {
     const isSelected = other.dataset.task === state.task;

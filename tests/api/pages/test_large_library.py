@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -36,11 +37,11 @@ def large(configured: Settings, client: TestClient) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_console_errors(browser: WebDriver) -> Iterator[None]:
-    """Fail a test if the page logs an error; the missing index makes ``/readyz`` answer 503."""
+    """Fail a test if a page logs an error; the missing index makes readiness, searches and query reports answer 503."""
     browser.get_log("browser")
     yield
     logged = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert not [entry for entry in logged if "/readyz" not in entry["message"]]
+    assert not [entry for entry in logged if not re.search(r"/readyz|/search\?|/queries\?", entry["message"])]
 
 
 @pytest.fixture
@@ -147,6 +148,59 @@ def test_shards_and_releases_are_paged(page: WebDriver) -> None:
     page.execute_script("arguments[0].click()", pager.find_element(By.XPATH, ".//button[.='Next']"))
     wait_until(page, lambda b: set(texts(b, "#releases tbody tr td:nth-child(2)")).isdisjoint(first))
     assert len(texts(page, "#releases tbody tr")) == 10
+
+
+def test_search_page_offers_the_newest_domains_and_finds_others(
+    browser: WebDriver, large: str, client: TestClient
+) -> None:
+    names = [task["name"] for task in client.get("/tasks").json()]
+    browser.get(large.removesuffix("/admin"))
+    assert wait_for(browser, "#domains button", 41) == ["All domains", *names[-40:]]
+    assert texts(browser, "#layers b") == list(reversed(names))[:12]
+    assert browser.find_element(By.ID, "lead").text.startswith("0 videos in 60 domains")  # no index
+    search = browser.find_element(By.ID, "domain-text")
+    search.send_keys("POTTERY")
+    wanted = sorted(name for name in names if name.startswith("pottery"))
+    wait_until(browser, lambda b: texts(b, "#domains button") == ["All domains", *wanted])
+    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{wanted[0]}']").click()
+    search.send_keys(Keys.CONTROL, "a")
+    search.send_keys("no such domain")
+    wait_until(browser, lambda b: texts(b, "#domains button") == ["All domains", wanted[0]])
+    assert browser.find_element(By.CSS_SELECTOR, "#domains [aria-checked=true]").text == wanted[0]
+    _assert_lists_of_tasks_are_limited(browser)
+
+
+@pytest.mark.parametrize("attribute", ["id", "name"])
+def test_domain_of_the_address_is_selected_although_it_is_old(
+    browser: WebDriver, large: str, client: TestClient, attribute: str
+) -> None:
+    oldest = client.get("/tasks").json()[0]
+    browser.get(f"{large.removesuffix('/admin')}/?task={oldest[attribute]}")
+    wait_for(browser, "#domains button", 42)
+    assert browser.find_element(By.CSS_SELECTOR, "#domains [aria-checked=true]").text == oldest["name"]
+
+
+def test_pages_of_one_domain_read_no_other_domains(browser: WebDriver, large: str) -> None:
+    browser.get(large.replace("/admin", "/domains/tsk_00001"))
+    wait_until(browser, lambda b: b.find_element(By.ID, "name").text != "")
+    wait_until(browser, lambda b: b.find_element(By.ID, "appended-note").text != "")
+    assert browser.find_element(By.CSS_SELECTOR, "#name .dot").get_attribute("data-tone") in "012345678"
+    _assert_lists_of_tasks_are_limited(browser)
+
+
+def test_form_offers_a_domain_that_is_not_among_the_newest(browser: WebDriver, large: str) -> None:
+    browser.get(f"{large}?into=tsk_00001")
+    wait_until(browser, lambda b: b.find_element(By.ID, "f-into").get_attribute("value") == "tsk_00001")
+    _assert_lists_of_tasks_are_limited(browser)
+
+
+def _assert_lists_of_tasks_are_limited(browser: WebDriver) -> None:
+    requested = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(({name}) => new URL(name))"
+        ".filter(({pathname}) => pathname === '/tasks').map(({search}) => search)"
+    )
+    assert all("limit=" in query for query in requested)
+    assert requested or "/domains/" not in browser.current_url
 
 
 def test_unchanged_library_costs_one_small_answer(page: WebDriver) -> None:
