@@ -56,6 +56,7 @@ __all__ = [
     "main",
     "measure_answers",
     "measure_results",
+    "remember_features",
     "search_library",
 ]
 
@@ -329,7 +330,7 @@ def _result_confidences(model: ConfidenceModel, search: LabeledResults) -> Float
     return logistic(search.features @ np.array(model.weights) + model.bias)
 
 
-def _remember_features(backbone: Backbone) -> None:
+def remember_features(backbone: Backbone) -> None:
     """Keep the features of every video, which all rounds share."""
     known: dict[bytes, torch.Tensor] = {}
     compute = backbone.video_features
@@ -348,7 +349,7 @@ def _prepare(options: argparse.Namespace) -> tuple[list[TaskData], Backbone, Map
     """Tasks with their frames, backbone, and settings of the method."""
     if options.clips:
         backbone = load_backbone(options.backbone)
-        _remember_features(backbone)
+        remember_features(backbone)
         domains = [domain for folder in options.clips for domain in read_clip_domains(folder)]
         spec = frame_spec(options.backbone, None)
         return prepare_source_tasks(domains, spec, options.cache), backbone, {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,11 +26,16 @@ COLORS = ("red", "blue", "green", "gray", "pink")
 CAPTIONS = 4  # of each video: 20 captions are enough for a model
 
 
-def append(domain: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def append(
+    domain: str,
+    monkeypatch: pytest.MonkeyPatch,
+    colors: Sequence[str] = COLORS,
+    min_captions: int = len(COLORS),
+) -> str:
     """Id of a probed append of captioned videos."""
-    monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", len(COLORS))
+    monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", min_captions)
     entries = []
-    for color in COLORS:
+    for color in colors:
         write_video(settings().media_root / "new" / f"{color}.mp4", color)
         captions = [f"the {color} video number {number}" for number in range(CAPTIONS)]
         entries.append({"uri": f"new/{color}.mp4", "captions": captions})
@@ -61,6 +67,12 @@ def test_appended_captions_calibrate_searches_and_later_releases(
     assert fitted is not None
     assert fitted.captions == len(COLORS) * CAPTIONS
     assert served_captions() == fitted.captions
+
+
+def test_several_small_appends_calibrate_searches(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for colors, captions in ((COLORS[:3], None), (COLORS[3:], len(COLORS) * CAPTIONS)):
+        append_job.run_append_job(append(learned_task, monkeypatch, colors))
+        assert served_captions() == captions
 
 
 def test_model_applies_from_its_generation_unless_the_append_failed(
