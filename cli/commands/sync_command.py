@@ -60,7 +60,7 @@ def run_sync(
     )
     if not dry_run:
         _finish_appends(client, domain)
-    plan = plan_sync(files, _stored_videos(client, domain))
+    plan = plan_sync(files, _stored_videos(client, domain), domain=domain.name if domain else name)
     _print_plan(name, plan, vanished)
     if dry_run:
         return
@@ -77,7 +77,7 @@ def run_sync(
         _require_ready(client, opened.send(target, videos))
     if sent:
         # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
-        plan = plan_sync(files, _stored_videos(client, domain))
+        plan = plan_sync(files, _stored_videos(client, domain), domain=domain.name if domain else name)
     for video, captions in plan.recaptioned.items():
         client.replace_captions(video, captions)
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:

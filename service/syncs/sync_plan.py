@@ -1,8 +1,8 @@
 """Plan of a sync: the differences between a source and its domain.
 
-The id of each video that a sync adds contains a digest of the file's path and a digest of its content:
-``<name>-<path>-<content>``. The next run compares the files with these ids, so that it needs no memory of its own, and
-may be interrupted at any moment and repeated. Since ids are unique, two runs at once cannot add a file twice.
+The id of each video that a sync adds contains digests of the domain, of the file's path and of its content:
+``<name>-<domain>-<path>-<content>``. The next run compares the files with these ids, so that it needs no memory of its
+own, and may be interrupted at any moment and repeated. Since ids are unique, two runs at once cannot add a file twice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails, VideoSpec, VideoSummary
 from service.tasks.ingestion_checks import normalize_caption
 
@@ -73,6 +74,7 @@ def plan_sync(
     files: Sequence[SourceFile],
     stored: Iterable[VideoSummary],
     report_alive: Callable[[], object] = lambda: None,
+    domain: str = "",
 ) -> SyncPlan:
     """Compare files with the videos of a domain; videos that another command added are ignored.
 
@@ -84,6 +86,7 @@ def plan_sync(
         files: Files of the source.
         stored: Videos of the domain.
         report_alive: Called after each file.
+        domain: Name of the domain, which keeps the ids of equal files of two domains apart.
     """
     versions: dict[str, list[VideoSummary]] = {}
     for version in stored:
@@ -94,7 +97,7 @@ def plan_sync(
     for file in files:
         key = path_digest(file.video.uri)
         seen.add(key)
-        _compare(plan, file, key, versions.get(key, []))
+        _compare(plan, file, key, versions.get(key, []), domain)
         report_alive()
     plan.vanished = [
         video.id
@@ -106,13 +109,14 @@ def plan_sync(
     return plan
 
 
-def _compare(plan: SyncPlan, file: SourceFile, key: str, former: Sequence[VideoSummary]) -> None:
+def _compare(plan: SyncPlan, file: SourceFile, key: str, former: Sequence[VideoSummary], domain: str) -> None:
     """Add a file to the plan; ``former`` are the stored versions of its path."""
     current = _find_current(file, former)
     if current is None:
-        video = file.video.model_copy(update={"id": _video_id(file, key)})
-        current = next((version for version in former if version.id == video.id), None)
+        content = file.content()[:8]
+        current = next((version for version in former if version.id.endswith(f"-{content}")), None)
         if current is None:
+            video = file.video.model_copy(update={"id": _video_id(file, domain, key, content)})
             (plan.changed if former else plan.new).append(video)
             return
     if current.status == "rejected":
@@ -161,9 +165,10 @@ def _find_current(file: SourceFile, versions: Sequence[VideoSummary]) -> VideoSu
     return None
 
 
-def _video_id(file: SourceFile, key: str) -> str:
+def _video_id(file: SourceFile, domain: str, key: str, content: str) -> str:
     stem = re.sub(r"[^A-Za-z0-9._]+", "_", PurePosixPath(file.video.uri).stem)[:64] or "video"
-    return f"{stem}-{key}-{file.content()[:8]}"
+    owner = hashlib.blake2b(name_key(domain).encode(), digest_size=4).hexdigest()
+    return f"{stem}-{owner}-{key}-{content}"
 
 
 def _key(video_id: str) -> str:

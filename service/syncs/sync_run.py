@@ -69,7 +69,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     files = source.files
     domain = _find_domain(run)
     if domain is None:
-        task = _create_domain(run, source, plan_sync(files, (), run.report_alive).new)
+        task = _create_domain(run, source, plan_sync(files, (), run.report_alive, run.name).new)
         run.renew(task_id=task.id)
         return SyncCounts(new=len(files))
     run.renew(task_id=domain.id)
@@ -85,7 +85,8 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     abandoned = abandoned_appends(commands.list_tasks(), stored)
     for append in abandoned:
         deletion.delete_task(append)
-    plan = plan_sync(files, (video for video in stored if video.task_id not in abandoned), run.report_alive)
+    kept = (video for video in stored if video.task_id not in abandoned)
+    plan = plan_sync(files, kept, run.report_alive, domain.name)
     sent = [*plan.new, *plan.changed]
     for start in range(0, len(sent), MAX_APPENDED):
         run.renew()

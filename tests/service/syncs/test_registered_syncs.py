@@ -215,6 +215,18 @@ def test_domain_follows_one_source(films: Path) -> None:
     assert len(list_syncs()) == 2
 
 
+def test_two_domains_follow_equal_files(films: Path) -> None:
+    """Ids are unique in the library; a file of the first domain must not block the second."""
+    first, second = register(), register(name="copies")
+    assert (run(first).error, run(second).error) == (None, None)
+    assert [task.counts.videos for task in commands.list_tasks()] == [2, 2]
+    finish()
+    for sync in (first, second):
+        counts = run(sync).counts
+        assert counts is not None
+        assert (counts.new, counts.unchanged, counts.vanished) == (0, 2, 0)
+
+
 def test_deleted_domain_is_not_created_again(films: Path) -> None:
     sync = register()
     run(sync)
