@@ -9,7 +9,6 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,9 +20,10 @@ from rich.progress import (
 
 __all__ = ["console", "error_console", "explain_error", "fail", "progress_bar", "report_errors"]
 
+# Names of domains, captions and errors may contain brackets, so texts are not parsed as markup.
 # Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-error_console = Console(stderr=True, highlight=False)
+console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+error_console = Console(stderr=True, highlight=False, markup=False)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -31,9 +31,9 @@ _R = TypeVar("_R")
 
 def fail(message: str, hint: str = "") -> NoReturn:
     """Print an error and its hint to standard error, and exit with status 1."""
-    error_console.print(f"[red]{escape(message)}[/red]", soft_wrap=True)
+    error_console.print(message, style="red", soft_wrap=True)
     if hint:
-        error_console.print(escape(hint), soft_wrap=True)
+        error_console.print(hint, soft_wrap=True)
     raise typer.Exit(1)
 
 

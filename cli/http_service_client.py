@@ -27,6 +27,7 @@ from service.core.schemas import (
     TaskSpec,
     VideoDetails,
     VideoPage,
+    VideoPatch,
     VideoSummary,
 )
 
@@ -130,9 +131,16 @@ class HttpServiceClient:
         body = RelearnSpec(name=name).model_dump(exclude_none=True)
         return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/relearn", json=body))
 
-    def replace_captions(self, video_id: str, captions: list[str]) -> None:
-        """Replace all captions of a video."""
-        self._request("PATCH", f"/videos/{quote(video_id, safe='')}", json={"captions": captions})
+    def videos(self, **parameters: Any) -> VideoPage:
+        """A page of videos; ``parameters`` are those of ``GET /videos`` that are set."""
+        return VideoPage.model_validate(self._request("GET", "/videos", params=parameters))
+
+    def edit_video(self, video_id: str, patch: VideoPatch) -> VideoDetails:
+        """Change captions and metadata of a video; only fields of the patch that are set apply."""
+        body = patch.model_dump(mode="json", exclude_unset=True)
+        return VideoDetails.model_validate(
+            self._request("PATCH", f"/videos/{quote(video_id, safe='')}", json=body)
+        )
 
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""

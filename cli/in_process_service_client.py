@@ -12,7 +12,7 @@ import structlog
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
-from service.core.schemas import RelearnSpec, VideoPatch
+from service.core.schemas import RelearnSpec
 from service.library import deletion, video_editing, video_listing
 from service.library.recall import recall_matrix
 from service.syncs import registered_syncs
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         SyncSpec,
         TaskDetails,
         TaskSpec,
+        VideoDetails,
+        VideoPage,
+        VideoPatch,
         VideoSummary,
     )
     from service.core.settings import QueryMode
@@ -102,9 +105,13 @@ class InProcessServiceClient:
         """Learn the appended videos of a domain as a new domain."""
         return relearning.relearn_appended_videos(task_id, RelearnSpec(name=name)).task
 
-    def replace_captions(self, video_id: str, captions: list[str]) -> None:
-        """Replace all captions of a video."""
-        video_editing.edit_video(video_id, VideoPatch(captions=captions), caller="cli")
+    def videos(self, **parameters: Any) -> VideoPage:
+        """A page of videos; ``parameters`` are those of ``GET /videos`` that are set."""
+        return video_listing.list_videos(**parameters)
+
+    def edit_video(self, video_id: str, patch: VideoPatch) -> VideoDetails:
+        """Change captions and metadata of a video; only fields of the patch that are set apply."""
+        return video_editing.edit_video(video_id, patch, caller="cli")
 
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""

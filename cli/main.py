@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.commands import bench_commands, registered_sync_commands, task_commands
+from cli.commands import bench_commands, registered_sync_commands, task_commands, video_commands
 from cli.declarations import library_declarations, process_declarations, video_declarations
 
 __all__ = ["app"]
@@ -18,6 +18,7 @@ app = typer.Typer(
 for declarations in (process_declarations, video_declarations, library_declarations):
     app.add_typer(declarations.app)
 app.add_typer(task_commands.app, name="tasks")
+app.add_typer(video_commands.app, name="videos")
 app.add_typer(registered_sync_commands.app, name="syncs")
 app.add_typer(bench_commands.app, name="bench")
 

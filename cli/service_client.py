@@ -16,6 +16,9 @@ if TYPE_CHECKING:
         SyncSpec,
         TaskDetails,
         TaskSpec,
+        VideoDetails,
+        VideoPage,
+        VideoPatch,
         VideoSummary,
     )
     from service.core.settings import QueryMode
@@ -62,8 +65,11 @@ class ServiceClient(Protocol):
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
 
-    def replace_captions(self, video_id: str, captions: list[str]) -> None:
-        """Replace all captions of a video."""
+    def videos(self, **parameters: Any) -> VideoPage:
+        """A page of videos; ``parameters`` are those of ``GET /videos`` that are set."""
+
+    def edit_video(self, video_id: str, patch: VideoPatch) -> VideoDetails:
+        """Change captions and metadata of a video; only fields of the patch that are set apply."""
 
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""

@@ -118,12 +118,12 @@ def execute_runs(
         progress = bar.add_task("Measuring", total=len(runs), completed=len(finished_runs))
 
         def report(run: Run, line: str) -> None:
-            bar.console.print(f"{run}: {line}", markup=False)
+            bar.console.print(f"{run}: {line}")
 
         def on_finished(run: Run, error: str) -> None:
             bar.advance(progress)
             if error:
-                bar.console.print(f"{run} failed: {error}", markup=False, soft_wrap=True)
+                bar.console.print(f"{run} failed: {error}", soft_wrap=True)
 
         pending = [run for run in runs if run not in finished_runs]
         return campaign.execute(pending, jobs=jobs, report=report, finished=on_finished)

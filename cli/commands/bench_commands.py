@@ -47,7 +47,7 @@ def protocols() -> None:
     width = max(map(len, protocol_names()))
     for name in protocol_names():
         protocol = load_protocol(name)
-        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}", markup=False)
+        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}")
 
 
 @app.command()
@@ -119,7 +119,7 @@ def run(
         if len(failed) < len(runs):
             table = recall_tables(read_results(folder, campaign.data))
             (folder / "table.md").write_text(table, encoding="utf-8")
-            console.print(table, markup=False, soft_wrap=True)
+            console.print(table, soft_wrap=True)
             console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
         fail_for(failed, len(runs))
 
@@ -167,13 +167,13 @@ def merging(
             for seed in range(count):
 
                 def report(line: str, seed: int = seed) -> None:
-                    bar.console.print(f"{entry.label}, seed {seed}: {line}", markup=False)
+                    bar.console.print(f"{entry.label}, seed {seed}: {line}")
 
                 runs.append(compare_merging(campaign, entry, backbone, seed, report))
                 bar.advance(progress)
         table = comparison_tables(runs)
         (folder / "table.md").write_text(f"    {campaign.command}\n\n{table}", encoding="utf-8")
-        console.print(table, markup=False, soft_wrap=True)
+        console.print(table, soft_wrap=True)
         console.print(f"Written to {folder}.", soft_wrap=True)
 
 
@@ -213,7 +213,7 @@ def routing(
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.md").write_text(f"    {command_line()}\n\n{table}", encoding="utf-8")
-    console.print(table, markup=False, soft_wrap=True)
+    console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
 
@@ -252,7 +252,7 @@ def speed(
             report=lambda done, total: bar.update(progress, completed=done, total=total),
         )
     result.save(out)
-    console.print(speed_table(result), markup=False, soft_wrap=True)
+    console.print(speed_table(result), soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
 

@@ -64,10 +64,10 @@ def clips(
                 device=device_type(device),
                 workers=min(os.cpu_count() or 1, 8),
                 progress=lambda done, total: bar.update(progress, completed=done, total=total),
-                report=lambda line: bar.console.print(line, markup=False),
+                report=lambda line: bar.console.print(line),
             )
         table = write_clip_report(out, runs, rivals, command_line(), backbone)
-    console.print(table, markup=False, soft_wrap=True)
+    console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
 
@@ -115,9 +115,9 @@ def worlds(
                 cache=cache,
                 device=device_type(device),
                 progress=lambda done, total: bar.update(progress, completed=done, total=total),
-                report=lambda line: bar.console.print(line, markup=False),
+                report=lambda line: bar.console.print(line),
             ):
                 runs.append(run)
                 table = write_world_report(folder, runs, command_line(), name)
-    console.print(table, markup=False, soft_wrap=True)
+    console.print(table, soft_wrap=True)
     console.print(f"Written to {folder}.", soft_wrap=True)

@@ -63,6 +63,6 @@ def tune(
         runs = campaign.runs([variant for variants in trials.values() for variant in variants], 1)
         failed = execute_runs(campaign, runs, jobs=jobs)
         log = write_tuning_log(campaign, trials)
-        console.print(tuning_table(log), markup=False, soft_wrap=True)
+        console.print(tuning_table(log), soft_wrap=True)
         console.print(f"Written to {folder}.", soft_wrap=True)
         fail_for(failed, len(runs))

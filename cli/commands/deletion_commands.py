@@ -50,7 +50,7 @@ def run_delete(
     outcome = client.delete(list(videos)) if found is None else client.delete_task(found.id)
     console.print(f"{len(outcome.deleted)} deleted")
     for video in outcome.not_found:
-        error_console.print(f"There is no video {video!r}.", markup=False)
+        error_console.print(f"There is no video {video!r}.")
 
 
 def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:

@@ -50,9 +50,8 @@ def run_doctor(data: Path | None, as_json: bool) -> None:
                 ok, detail = False, str(error) or type(error).__name__
         results.append({"check": name, "ok": ok, "detail": detail})
         if not as_json:
-            mark = "[green]ok    [/green]" if ok else "[red]failed[/red]"
-            console.print(f"{mark}  {name:<12} ", end="")
-            console.print(detail, markup=False, soft_wrap=True)
+            console.print("ok    " if ok else "failed", style="green" if ok else "red", end="")
+            console.print(f"  {name:<12} {detail}", soft_wrap=True)
     all_ok = all(result["ok"] for result in results)
     if as_json:
         print(json.dumps({"ok": all_ok, "checks": results}, ensure_ascii=False, indent=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
@@ -14,6 +13,7 @@ from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
 from cli.connection import connect
 from cli.console import console, fail
+from cli.option_values import parse_value
 from cli.service_client import MethodSettings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri
@@ -92,10 +92,7 @@ def parse_settings(assignments: Sequence[str]) -> MethodSettings:
         key, equals, value = assignment.partition("=")
         if not key or not equals:
             fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5")
-        try:
-            settings[key] = json.loads(value)
-        except ValueError:
-            settings[key] = value
+        settings[key] = parse_value(value)
     return settings or None
 
 

@@ -28,6 +28,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def list_(url: Url = None, data: Data = None) -> None:
     """List all registered syncs with their last and next run."""
     from rich.table import Table
+    from rich.text import Text
 
     from cli.connection import connect
 
@@ -41,7 +42,7 @@ def list_(url: Url = None, data: Data = None) -> None:
             _format_interval(sync.every_seconds),
             "running" if sync.running else _format_time(sync.finished_at),
             _format_time(sync.next_run_at),
-            f"[red]{sync.error}[/red]" if sync.error else _format_counts(sync),
+            Text(sync.error, style="red") if sync.error else _format_counts(sync),
         )
     console.print(table)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.console import console
+from cli.option_values import parse_value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,8 +44,6 @@ def run_search(
         where: Conditions on metadata, in the notation of :func:`parse_conditions`.
         fields: Other fields of ``SearchQuery``.
     """
-    from rich.markup import escape
-
     from cli.connection import connect
 
     with console.status("Loading the model …" if url is None else "Searching …"):
@@ -59,17 +57,18 @@ def run_search(
     if response.matches is False:
         console.print(f"No video matches this text (probability of a match {response.confidence or 0:.0%}).")
     for name, reason in response.degraded.items():
-        console.print(f"[yellow]Not searched: {escape(name)}: {escape(reason)}[/yellow]")
+        console.print(f"Not searched: {name}: {reason}", style="yellow")
     timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
     tasks = "task" if searched == 1 else "tasks"
     console.print(
-        f"[dim]{searched} {tasks} searched, mode {response.mode}, release {str(response.release)[:12]}, "
+        f"{searched} {tasks} searched, mode {response.mode}, release {str(response.release)[:12]}, "
         f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
-        f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
+        f"search {timing.search:.1f}, merge {timing.merge:.1f})",
+        style="dim",
         soft_wrap=True,
     )
     if response.next_cursor is not None:
-        console.print(f"[dim]For the next page, add --cursor {response.next_cursor}[/dim]", soft_wrap=True)
+        console.print(f"For the next page, add --cursor {response.next_cursor}", style="dim", soft_wrap=True)
 
 
 def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path | None) -> None:
@@ -90,7 +89,7 @@ def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path |
     if response.not_compared:
         names = ", ".join(response.not_compared)
         console.print(
-            f"[dim]Not compared, because another encoder embedded them: {names}[/dim]", soft_wrap=True
+            f"Not compared, because another encoder embedded them: {names}", style="dim", soft_wrap=True
         )
 
 
@@ -115,10 +114,7 @@ def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
                 "Write name=value, name>=number or name<=number.",
             )
         name, operator, text = parts.groups()
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
+        value = parse_value(text)
         limit = {">=": "min", "<=": "max"}.get(operator)
         existing = conditions.get(name, {})
         if name in conditions and (limit is None or not isinstance(existing, dict) or limit in existing):
@@ -139,7 +135,6 @@ def result_table(
         first: Number of results to show; None shows all.
         highlight: Id of a video to emphasize.
     """
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -162,7 +157,7 @@ def result_table(
             result.task,
             result.video_id,
             *([_best_moment(result)] if has_moments else []),
-            escape(result.captions[0]) if result.captions else "",
+            result.captions[0] if result.captions else "",
             style=_row_style(result, highlight),
         )
     return table

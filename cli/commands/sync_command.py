@@ -15,7 +15,7 @@ from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import FINAL_STATES, ServiceClient
 from service.core.domain_names import name_key
-from service.core.schemas import TaskDetails, VideoSummary
+from service.core.schemas import TaskDetails, VideoPatch, VideoSummary
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 
 __all__ = ["MAX_APPENDED", "run_sync"]
@@ -79,7 +79,7 @@ def run_sync(
         # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
         plan = plan_sync(files, _stored_videos(client, domain), domain=domain.name if domain else name)
     for video, captions in plan.recaptioned.items():
-        client.replace_captions(video, captions)
+        client.edit_video(video, VideoPatch(captions=captions))
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
         client.delete(gone)
 

@@ -85,8 +85,11 @@ def follow(
                 on_update(task)
             live.update(task_table(tasks), refresh=console.is_terminal)
             if all(task.state in FINAL_STATES for task in tasks):
-                return tasks
+                break
             time.sleep(_POLL_SECONDS)
+    if not console.is_terminal:
+        console.line()  # Live ends the last line on terminals only
+    return tasks
 
 
 def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table:

@@ -72,7 +72,8 @@ def run_demo(
         if exit_after_report:
             return
         console.print(
-            f"\nSearch page: [bold]{url}[/bold], dashboard: [bold]{url}/admin[/bold]. Press Ctrl-C to stop."
+            f"\nSearch page: [bold]{url}[/bold], dashboard: [bold]{url}/admin[/bold]. Press Ctrl-C to stop.",
+            markup=True,
         )
         with _until_interrupt():
             wait_while_running(data_folder_settings(data).run_dir)
@@ -120,9 +121,10 @@ def _report_forgetting(client: HttpServiceClient) -> dict[str, Any]:
         latest = client.forgetting("latest")
         record["latest"] = forgetting_record(latest)
         console.print(
-            "[dim]These figures use mode pinned: each shard is searched with the query encoder of its own release. "
+            "These figures use mode pinned: each shard is searched with the query encoder of its own release. "
             f"With the newest query encoder for all shards (mode latest): BWF local {_signed(latest.bwf_local)}, "
-            f"BWF global {_signed(latest.bwf_global)}.[/dim]\n",
+            f"BWF global {_signed(latest.bwf_global)}.\n",
+            style="dim",
             soft_wrap=True,
         )
     return record

@@ -51,6 +51,7 @@ def print_recall(view: RecallMatrix) -> None:
 
     console.print(
         "[bold]Recall@1 / @5 / @10 in % of the newest release[/bold] (queries: first captions of the held-out videos)",
+        markup=True,
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False)
@@ -79,7 +80,7 @@ def print_forgetting(view: RecallMatrix) -> None:
         ("global", "all shards, held-out videos", view.matrix_global, view.bwf_global),
     )
     for gallery, description, matrix, bwf in galleries:
-        console.print(f"[bold]Recall@1 in %, {gallery}[/bold] ({description})", soft_wrap=True)
+        console.print(f"[bold]Recall@1 in %, {gallery}[/bold] ({description})", markup=True, soft_wrap=True)
         table = Table(box=None, pad_edge=False)
         table.add_column("release", header_style="dim")
         for name in view.tasks:
@@ -94,7 +95,7 @@ def print_forgetting(view: RecallMatrix) -> None:
 
 def print_search(query: str, target: str, response: SearchResponse) -> None:
     """Print the first results of a sample search; the target video is emphasized."""
-    console.print(f"[bold]“{query}”[/bold]", soft_wrap=True)
+    console.print(f"“{query}”", style="bold", soft_wrap=True)
     console.print(result_table(response, first=_PRINTED_RESULTS, highlight=target))
     rank = _rank(target, response)
     position = f"rank {rank}" if rank else f"not among the first {len(response.results)} results"

@@ -26,6 +26,7 @@ from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import task_table
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
+from cli.console import console
 from cli.demo.demo_world import DemoWorld
 from cli.http_service_client import HttpServiceClient
 from cli.main import app
@@ -45,6 +46,7 @@ COMMANDS = (
     "compact",
     "similar",
     "tasks",
+    "videos",
     "demo",
     "bench",
     "doctor",
@@ -428,9 +430,9 @@ def test_caption_is_not_parsed_as_console_markup() -> None:
     result = SearchResult.model_validate(
         {"rank": 1, "video_id": "v1", "score": 0.5, "captions": [caption], **shown}
     )
-    console = Console(width=140, record=True, file=io.StringIO())
-    console.print(result_table(SimpleNamespace(results=[result])))  # type: ignore[arg-type]
-    assert caption in console.export_text()
+    with console.capture() as capture:
+        console.print(result_table(SimpleNamespace(results=[result])))  # type: ignore[arg-type]
+    assert caption in capture.get()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""``cinestrata videos``: list videos, and edit their captions and metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cli.console import console, fail, report_errors
+from cli.option_values import parse_value
+from cli.shared_options import Data, Url
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from service.core.schemas import VideoSummary
+
+__all__ = ["app", "video_table"]
+
+app = typer.Typer(help="List videos, and edit their captions and metadata.", no_args_is_help=True)
+
+_STATUS_COLORS = {"accepted": "green", "rejected": "red", "pending": "cyan"}
+
+
+@app.command("list")
+@report_errors
+def list_(
+    task: Annotated[
+        str | None, typer.Option("--task", help="Name or id of a task: only videos of its domain.")
+    ] = None,
+    status: Annotated[
+        Literal["pending", "accepted", "rejected"] | None,
+        typer.Option("--status", help="Only videos with this status."),
+    ] = None,
+    split: Annotated[
+        Literal["train", "val", "test", "appended"] | None,
+        typer.Option("--split", help="Only videos with this effective split."),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", help="Only videos whose id, URI or captions contain this text, in any case."),
+    ] = None,
+    sort: Annotated[
+        Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
+        typer.Option("--sort", help="Order; a - reverses it."),
+    ] = "added",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of videos.")] = 100,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", help="Cursor of the next page, printed by the previous list.")
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List videos in pages, oldest first by default."""
+    from cli.connection import connect
+
+    parameters: dict[str, Any] = {"task": task, "status": status, "split": split, "text": text}
+    parameters |= {"sort": sort, "limit": limit, "cursor": cursor}
+    page = connect(url, data).videos(
+        **{name: value for name, value in parameters.items() if value is not None}
+    )
+    console.print(video_table(page.videos) if page.videos else "No videos.")
+    if page.next_cursor is not None:
+        console.print(f"For the next page, add --cursor {page.next_cursor}", style="dim", soft_wrap=True)
+
+
+@app.command()
+@report_errors
+def edit(
+    video: Annotated[str, typer.Argument(metavar="VIDEO_ID", help="Id of the video.")],
+    captions: Annotated[
+        list[str] | None,
+        typer.Option("--caption", help="Caption that replaces the former captions; may be repeated."),
+    ] = None,
+    no_captions: Annotated[bool, typer.Option("--no-captions", help="Remove all captions.")] = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Metadata field to set; may be repeated."),
+    ] = None,
+    removed: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Metadata field to remove; may be repeated."),
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Edit captions and metadata of a video, and print them. Searches use them at once; nothing is learned."""
+    from cli.connection import connect
+    from service.core.schemas import VideoPatch
+
+    if captions and no_captions:
+        fail("--caption cannot be combined with --no-captions.")
+    changes: dict[str, Any] = {}
+    if captions or no_captions:
+        changes["captions"] = captions or []
+    if metadata := _metadata_patch(assignments or (), removed or ()):
+        changes["metadata"] = metadata
+    if not changes:
+        fail("The edit has no changes.", "Use --caption, --no-captions, --set or --unset.")
+    details = connect(url, data).edit_video(video, VideoPatch(**changes))
+    console.print_json(json.dumps({"captions": details.captions, "metadata": details.metadata}))
+
+
+def video_table(videos: Sequence[VideoSummary]) -> Table:
+    """A table of videos: id, status, split, duration, and the first caption or the reason of a rejection."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("video", no_wrap=True, overflow="fold")
+    table.add_column("status", no_wrap=True)
+    table.add_column("split", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("caption")
+    for video in videos:
+        caption = video.reason or next(iter(video.captions), "")
+        further = len(video.captions) - 1
+        table.add_row(
+            video.id,
+            Text(video.status, style=_STATUS_COLORS[video.status]),
+            video.effective_split or "",
+            "" if video.duration is None else f"{video.duration:.1f}",
+            f"{caption} (+{further})" if further > 0 and not video.reason else caption,
+        )
+    return table
+
+
+def _metadata_patch(assignments: Sequence[str], removed: Sequence[str]) -> dict[str, Any]:
+    """Metadata of a JSON Merge Patch; values are parsed as JSON if possible and are texts otherwise."""
+    patch: dict[str, Any] = dict.fromkeys(removed)
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not name or not equals:
+            fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set camera=2")
+        if name in patch:
+            fail(f"The field {name!r} is given twice.", "Name each field in one --set or --unset.")
+        patch[name] = parse_value(text)
+    return patch
