@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from models.releases.release_state import ReleaseState
 from service.catalog.database import session_scope
 from service.catalog.tables import Chunk
 from service.celery_worker import worker_name
-from service.core.errors import LeaseLost, TaskInterruption
+from service.core.errors import LeaseLost, TaskInterruption, Unavailable
 from service.core.settings import settings
 from service.tasks.broker import EMBED, celery_app
 from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
@@ -189,10 +190,12 @@ def _embed_chunk(
         chunk.tick()
         if time.monotonic() - saved_at < _SAVE_SECONDS:
             return
-        with chunk.transaction() as session:
-            chunk.count_finished(session, done - saved)
-        saved, saved_at = done, time.monotonic()
-        report()
+        saved_at = time.monotonic()
+        with suppress(Unavailable):  # lost progress must not stop the job; the lease decides that
+            with chunk.transaction() as session:
+                chunk.count_finished(session, done - saved)
+            saved = done
+            report()
 
     ids = np.array([clip.vector_id for clip in clips], np.int64)
     vectors = embed_clips(encode, clips, report=report_batch) if clips else np.empty((0, 0), np.float32)

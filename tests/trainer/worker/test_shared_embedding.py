@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task
-from service.core.errors import LeaseLost
+from service.core.errors import LeaseLost, Unavailable
 from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
@@ -306,3 +306,18 @@ def test_owner_that_lost_its_task_keeps_the_parts_of_the_next_one(
         shared_embedding.embed_shared(claim, clips, lambda frames: frames, "other encoder")
     assert folder.read(0, 1, checksum) is not None
     assert embedded == []
+
+
+def test_outage_of_the_catalog_during_a_chunk_does_not_stop_it(
+    learned_task: str, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = _post_append(learned_task)
+
+    def fail(*_: Any) -> None:
+        raise Unavailable("The catalog database is unreachable.")
+
+    monkeypatch.setattr(shared_embedding, "_SAVE_SECONDS", -1)
+    monkeypatch.setattr(lifecycle.ChunkClaim, "count_finished", fail)
+    append_job.run_append_job(task)
+    assert commands.get_task(task).state == "ready"
+    assert embedded == [2, 1]
