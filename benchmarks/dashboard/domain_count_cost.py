@@ -39,6 +39,7 @@ from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease
 from service.catalog.database import dispose, session_scope
@@ -338,7 +339,7 @@ def _release(entry: ReleaseEntry, order: int, at: datetime) -> dict[str, Any]:
         "learned_order": order,
         "method": "strata",
         "backbone": "tiny",
-        "kind": "low_rank",
+        "kind": LOW_RANK_FAMILY.kind,
         "fingerprint": f"{order:064x}",
         "bytes": entry.bytes,
         "created_at": at,

@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import commands, lifecycle
-from service.tasks.task_details import DEFAULT_SECONDS_PER_VIDEO, seconds_per_video
 from tests.catalog_rows import add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
@@ -267,14 +265,6 @@ def _learned(
             recalls=recalls,
             trained=True,
         )
-
-
-def test_deleted_task_does_not_affect_time_estimates() -> None:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
-    rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
-    assert seconds_per_video(rows) == pytest.approx(60 / 30)
-    assert seconds_per_video(rows[1:2]) == DEFAULT_SECONDS_PER_VIDEO
 
 
 # -- files --------------------------------------------------------------------------------------------------
