@@ -26,6 +26,8 @@ pytest.importorskip("milvus_lite")
 
 QUERIES = ("something moves left", "it spins")
 
+pytestmark = pytest.mark.slow  # each test copies or moves a learned library
+
 
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) -> Iterator[Settings]:

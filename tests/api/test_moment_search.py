@@ -143,6 +143,7 @@ def test_library_with_moments_passes_all_checks(moment_client: TestClient) -> No
     assert check_catalog(settings(), found) == []
 
 
+@pytest.mark.slow
 def test_page_shows_and_plays_the_best_moment(moment_client: TestClient, browser: WebDriver) -> None:
     found = _search(moment_client, "a taxi", task="scenes")["both"]["moments"]
 

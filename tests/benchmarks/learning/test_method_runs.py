@@ -357,6 +357,7 @@ def test_result_file_has_all_fields(campaign: Campaign) -> None:
     assert facts["protocol"]["settings"] == {"epochs": 1, "batch_size": 4}
 
 
+@pytest.mark.slow
 def test_interrupted_campaign_continues_with_missing_runs(campaign: Campaign) -> None:
     runs = campaign.runs(select_variants(campaign.protocol.methods, None))
 

@@ -19,6 +19,7 @@ def backbone() -> Backbone:
     return load_backbone("tiny", 2)
 
 
+@pytest.mark.slow
 def test_adapters_count_the_rows_of_words_and_every_pinned_encoder(
     backbone: Backbone, tasks: list[TaskData]
 ) -> None:

@@ -48,6 +48,7 @@ def libraries(
     ]
 
 
+@pytest.mark.slow
 def test_queries_find_their_targets(libraries: list[SyntheticLibrary]) -> None:
     three = libraries[1]
     assert (three.tasks, three.vectors, len(three.queries)) == (3, 45, 9)

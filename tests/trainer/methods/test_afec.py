@@ -93,6 +93,7 @@ def test_loss_equals_equation_10_by_a_slow_loop(backbone: Backbone, tmp_path: Pa
     assert method.loss(frames, TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_penalty_does_not_change_the_expansion(backbone: Backbone, tmp_path: Path) -> None:
     method, task = afec_in_second_task(backbone, tmp_path, expansion_penalty=1e6)
     run_steps(method, range(2))

@@ -108,6 +108,7 @@ def test_killed_worker_is_replaced_and_the_next_task_is_learned(
         np.testing.assert_allclose(norms, np.ones(6), atol=1e-3)  # stored in half precision
 
 
+@pytest.mark.slow
 def test_stopped_worker_releases_its_task(
     library: Any,
     post_videos: Callable[..., str],

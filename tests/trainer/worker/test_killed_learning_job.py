@@ -180,7 +180,8 @@ def test_job_killed_at_every_point_ends_with_the_same_vectors(
     assert _comparable(read_recall_matrix()) == _comparable(figures)
 
 
-@pytest.mark.parametrize("max_attempts", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("max_attempts", [1, 3])
 def test_published_task_becomes_ready_if_every_evaluation_kills_its_worker(
     max_attempts: int, post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
 ) -> None:
@@ -231,6 +232,7 @@ def test_published_task_has_unlimited_attempts(
     assert commands.get_task(task).state == "ready"
 
 
+@pytest.mark.slow
 def test_task_that_kills_every_worker_fails_and_the_next_one_is_learned(post_videos: Post) -> None:
     fatal, next_one = post_videos("day"), post_videos("night")
     for _ in range(settings().max_attempts):

@@ -106,6 +106,7 @@ def test_worker_without_lease_does_not_disturb_the_next_one(
     assert len(shard_vectors(task)) == 6 + 2 + 4
 
 
+@pytest.mark.slow
 def test_moments_change_no_bit_of_anything_else(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -213,6 +214,7 @@ def test_long_video_deleted_during_learning_leaves_no_moment(
         compact(task)
 
 
+@pytest.mark.slow
 def test_large_moment_segments_are_written_with_caption_queries(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:

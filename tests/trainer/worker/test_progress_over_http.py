@@ -59,6 +59,7 @@ def _learn(task_id: str, client: TestClient, monkeypatch: pytest.MonkeyPatch) ->
     return embedding.answers
 
 
+@pytest.mark.slow
 def test_indexing_shows_done_total_and_time_left(
     library: Settings, post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def names() -> list[str]:
     return sorted(video[0] for video in catalog_vector_ids(task.id))
 
 
+@pytest.mark.slow
 def test_domain_follows_a_bucket(tmp_path: Path, s3: Any, allow: Callable[[str], None]) -> None:
     allow("s3://films/videos/")
     s3.create_bucket(Bucket="films")
