@@ -138,6 +138,11 @@ class RecallCells:
         """Numbers of queries of the cells of :meth:`matrix`."""
         return self._select(self.galleries[gallery].queries)
 
+    def when_learned(self, gallery: str) -> npt.NDArray[np.float64]:
+        """Recall@1 of each task with the release that learned it ``[T]``; NaN where it was not measured."""
+        orders = [task.order for task in self.tasks]
+        return np.asarray(self.galleries[gallery].r1[orders, orders])
+
     def square(self, gallery: str) -> npt.NDArray[np.float64]:
         """Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
         orders = sorted({task.order for task in (*self.releases, *self.tasks)})

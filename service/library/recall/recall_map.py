@@ -16,9 +16,10 @@ import numpy.typing as npt
 from service.core.errors import InvalidInput
 from service.core.schemas import DomainRecall, RecallBin, RecallMap
 from service.core.settings import QueryMode
+from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.recall_cells import LearnedTask, RecallCells, nullable, read_recall_cells
 from service.library.recall.recall_matrix import forgetting_measures
-from service.library.recall.served_recall import query_mean, read_served_recall
+from service.library.recall.served_recall import GALLERIES, read_served_recall
 
 __all__ = ["MAX_BINS", "MAX_LINES", "MapWindow", "read_recall_map"]
 
@@ -64,14 +65,14 @@ def read_recall_map(
         Unavailable: the catalog is unreachable.
     """
     window = window or MapWindow()
-    cells = read_recall_cells(mode, ("local", "global", gallery))
+    cells = read_recall_cells(mode, GALLERIES)
     rows = _bounds("release", window.first_release, window.last_release, len(cells.releases))
     columns = _bounds("domain", window.first_domain, window.last_domain, len(cells.tasks))
     matrix, weights = cells.matrix(gallery), cells.queries(gallery)
     inner, inner_weights = matrix[rows, columns], weights[rows, columns]
     row_starts, column_starts = (_starts(len(axis), bins) for axis in (inner, inner.T))
     is_binned = len(row_starts) < inner.shape[0] or len(column_starts) < inner.shape[1]
-    low, high = (_reduce(inner, row_starts, column_starts, take) for take in (np.fmin, np.fmax))
+    low, high = (reduce_bins(inner, row_starts, column_starts, take) for take in (np.fmin, np.fmax))
     measures = forgetting_measures(cells)
     series = _Series(cells, gallery, rows, columns, row_starts)
     measured = matrix[~np.isnan(matrix)]
@@ -84,10 +85,8 @@ def read_recall_map(
         has_derived_split=any(task.held_out == "derived" for task in cells.tasks),
         rows=_bins(cells.releases, rows, row_starts),
         columns=_bins(cells.tasks, columns, column_starts),
-        mean=_rounded(_weighted_mean(inner, inner_weights, row_starts, column_starts)),
-        queries=_reduce(np.where(np.isnan(inner), 0, inner_weights), row_starts, column_starts, np.maximum)
-        .astype(int)
-        .tolist(),
+        mean=_rounded(weighted_mean(inner, inner_weights, row_starts, column_starts)),
+        queries=reduce_bins(inner_weights, row_starts, column_starts, np.maximum).astype(int).tolist(),
         low=_rounded(low) if is_binned else None,
         high=_rounded(high) if is_binned else None,
         maximum=_round(float(measured.max())) if measured.size else None,
@@ -97,7 +96,7 @@ def read_recall_map(
         recall_high=_rounded(series.quantile(0.9, np.fmax)),
         lines=series.lines(),
         router_accuracy=_rounded(series.router_accuracy()),
-        served=read_served_recall(),
+        served=read_served_recall(cells if mode is None else None),
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,
         fr=measures.fr,
@@ -121,36 +120,11 @@ def _starts(length: int, bins: int) -> npt.NDArray[np.intp]:
     return np.arange(0, length, max(1, -(-length // bins)), dtype=np.intp)
 
 
-def _reduce(
-    values: npt.NDArray[np.generic],
-    row_starts: npt.NDArray[np.intp],
-    column_starts: npt.NDArray[np.intp],
-    operation: np.ufunc,
-) -> _Values:
-    if not values.size:
-        return np.zeros((len(row_starts), len(column_starts)))
-    rows = operation.reduceat(values, row_starts, axis=0)
-    return np.asarray(operation.reduceat(rows, column_starts, axis=1), float)
-
-
-def _weighted_mean(
-    values: _Values,
-    weights: npt.NDArray[np.int64],
-    row_starts: npt.NDArray[np.intp],
-    column_starts: npt.NDArray[np.intp],
-) -> _Values:
-    """Mean of the measured cells of each bin, weighed by their queries; NaN without measured cells."""
-    used = np.where(np.isnan(values), 0, weights)
-    total = _reduce(np.nan_to_num(values) * used, row_starts, column_starts, np.add)
-    count = _reduce(used, row_starts, column_starts, np.add)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
 def _zero_shot(cells: RecallCells, columns: slice, starts: npt.NDArray[np.intp]) -> _Values:
     orders = [task.order for task in cells.tasks[columns]]
     local = cells.galleries["local"]
     one_row = np.zeros(1, np.intp)
-    return np.asarray(_weighted_mean(local.r1[:1, orders], local.queries[:1, orders], one_row, starts)[0])
+    return np.asarray(weighted_mean(local.r1[:1, orders], local.queries[:1, orders], one_row, starts)[0])
 
 
 def _bins(axis: Sequence[LearnedTask], window: slice, starts: npt.NDArray[np.intp]) -> list[RecallBin]:
@@ -184,6 +158,7 @@ class _Series:
         self._matrix = cells.matrix(gallery)[:, columns]
         self._inner = self._matrix[rows]
         self._queries = cells.queries(gallery)[rows, columns]
+        self._learned = cells.when_learned(gallery)[columns]
 
     def mean(self) -> _Values:
         """Mean over the releases of each bin of the mean over domains, weighed by queries."""
@@ -203,7 +178,8 @@ class _Series:
     def lines(self) -> list[DomainRecall]:
         """All domains of a small window; of a larger one, those with the largest loss since they were learned."""
         tasks = self._cells.tasks[self._columns]
-        losses = self._losses(tasks)
+        last = self._matrix[-1] if len(self._matrix) else np.zeros(0)
+        losses = self._learned - last  # since the domain was learned
         shown = range(len(tasks))
         if len(tasks) > MAX_LINES:
             worst = sorted(shown, key=lambda task: -np.nan_to_num(losses[task]))[:_WORST_LINES]
@@ -220,19 +196,9 @@ class _Series:
             for task in shown
         ]
 
-    def _losses(self, tasks: Sequence[LearnedTask]) -> _Values:
-        """Recall after a domain was learned minus that of the newest release."""
-        row_of = {task.order: row for row, task in enumerate(self._cells.releases)}
-        last = self._matrix[-1] if len(self._matrix) else np.zeros(0)
-        learned = [
-            self._matrix[row_of[task.order], column] if task.order in row_of else np.nan
-            for column, task in enumerate(tasks)
-        ]
-        return np.asarray(np.array(learned, float) - last)
-
     def _bin_mean(self, values: _Values) -> _Values:
         column = values.reshape(-1, 1)
-        return _weighted_mean(column, np.ones(column.shape, np.int64), self._starts, np.zeros(1, np.intp))[
+        return weighted_mean(column, np.ones(column.shape, np.int64), self._starts, np.zeros(1, np.intp))[
             :, 0
         ]
 

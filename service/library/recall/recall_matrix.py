@@ -16,9 +16,10 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall
 from service.core.schemas import RecallFigures, RecallMatrix
 from service.core.settings import QueryMode
+from service.library.recall.cell_means import query_mean
 from service.library.recall.newest_recall import recall_figures
 from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells
-from service.library.recall.served_recall import GALLERIES, query_mean, read_served_recall
+from service.library.recall.served_recall import GALLERIES, read_served_recall
 
 __all__ = ["ForgettingMeasures", "forgetting_measures", "read_recall_matrix"]
 
@@ -81,7 +82,7 @@ def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
         held_out=[task.held_out for task in cells.tasks],  # type: ignore[misc]
         after=[task.name for task in cells.releases],
         newest=_newest_row(cells),
-        served=read_served_recall(),
+        served=read_served_recall(cells if mode is None else None),
     )
 
 

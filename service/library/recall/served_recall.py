@@ -9,27 +9,30 @@ from __future__ import annotations
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 from cachetools import LRUCache, cached
 
 from service.core.schemas import Gallery, MeasuredLoss, MeasuredShare, ServedRecall, UnfoundDomain
+from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import difference_interval, wilson_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
 
-__all__ = ["FEW_QUERIES", "GALLERIES", "query_mean", "read_served_recall"]
+__all__ = ["FEW_QUERIES", "GALLERIES", "read_served_recall"]
 
 GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
 FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider than 40 points
 _NAMED = 5
 
 
-def read_served_recall() -> ServedRecall:
+def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     """Recall of the newest release in the query mode of searches.
+
+    Args:
+        served: Cells of this mode with all galleries; None: they are read.
 
     Raises:
         Unavailable: The catalog is unreachable.
     """
-    return _served_recall(read_recall_cells(None, GALLERIES))
+    return _served_recall(served or read_recall_cells(None, GALLERIES))
 
 
 @cached(LRUCache(8), key=lambda cells: (cells.version, cells.mode), lock=Lock())
@@ -51,17 +54,9 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
     )
 
 
-def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Mean of the measured cells of each row ``[R, T]``, weighed by queries ``[R, T]``; NaN without measured cells."""
-    weights = np.where(np.isnan(values), 0, queries)
-    total = weights.sum(axis=1)
-    sums = (np.nan_to_num(values) * weights).sum(axis=1)
-    return np.asarray(np.where(total > 0, sums / np.maximum(total, 1), np.nan))
-
-
 def _share(cells: RecallCells, gallery: str) -> MeasuredShare | None:
     row, queries = cells.matrix(gallery)[-1:], cells.queries(gallery)[-1:]
-    count = int(queries[~np.isnan(row)].sum())
+    count = int(queries.sum())
     return _measured_share(float(query_mean(row, queries)[0]), count) if count else None
 
 
@@ -72,23 +67,20 @@ def _measured_share(share: float, queries: int) -> MeasuredShare:
 
 def _loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
     """Recall of earlier domains right after they were learned, minus that of the newest release."""
-    matrix, queries = cells.matrix(gallery), cells.queries(gallery)
-    rows = {task.order: row for row, task in enumerate(cells.releases)}
-    pairs = [
-        (matrix[rows[task.order], column], matrix[-1, column], int(queries[-1, column]))
-        for column, task in enumerate(cells.tasks)
-        if rows.get(task.order, len(matrix) - 1) < len(matrix) - 1
-    ]
-    measured = [pair for pair in pairs if not np.isnan(pair[:2]).any() and pair[2]]
-    if not measured:
+    if not cells.releases:
         return None
-    learned, now, weights = (np.array(column, float) for column in zip(*measured, strict=True))
+    learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
+    is_newest = np.array([task.order == cells.releases[-1].order for task in cells.tasks], bool)
+    is_measured = ~np.isnan(learned) & ~np.isnan(now) & ~is_newest
+    weights = np.where(is_measured, cells.queries(gallery)[-1], 0)
     total = int(weights.sum())
-    before, after = (float((values * weights).sum() / total) for values in (learned, now))
+    if not total:
+        return None
+    before, after = query_mean(np.stack([learned, now]), np.tile(weights, (2, 1))).tolist()
     low, high = difference_interval(before, after, total)
     return MeasuredLoss(
         loss=before - after,
-        domains=len(measured),
+        domains=int((weights > 0).sum()),
         queries=total,
         low=low,
         high=high,
