@@ -6,7 +6,7 @@ relearned domain decode their videos again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,8 +45,7 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
             needed = set(
                 session.scalars(query.where(Video.content_hash.in_(chunk), Task.state.in_(ACTIVE_STATES)))
             )
-        for content in chunk:
-            deleted += 0 if content in needed else _delete_frames(content)
+        deleted += _delete_frames(content for content in chunk if content not in needed)
     return deleted
 
 
@@ -67,9 +66,7 @@ def delete_video_files(session: Session, deleted: Sequence[tuple[str, str, str |
     needed |= _used_uploads(session, set(uploads))
     for video, _, _ in deleted:
         library_paths.thumbnail_path(video).unlink(missing_ok=True)
-    for content in contents:
-        if content not in needed:
-            _delete_frames(content)
+    _delete_frames(content for content in contents if content not in needed)
     for uri in uploads:
         if uri not in needed:
             with suppress(MediaError):  # deleted already, or outside the uploads folder
@@ -91,11 +88,13 @@ def _used_uploads(session: Session, uris: Set[str]) -> set[str]:
     return {uri for uri in stored if uri in uris}
 
 
-def _delete_frames(content: str) -> int:
-    """Delete the frame caches of a content, in all numbers and sizes of frames; returns their number."""
+def _delete_frames(contents: Iterable[str]) -> int:
+    """Delete the frame caches of contents, in all numbers and sizes of frames; returns their number."""
     caches = settings().cache_dir
-    folders = caches.iterdir() if caches.is_dir() else ()
-    paths = [path for folder in folders if (path := folder / f"{content}.npy").exists()]
+    folders = list(caches.iterdir()) if caches.is_dir() else []
+    paths = [
+        path for content in contents for folder in folders if (path := folder / f"{content}.npy").exists()
+    ]
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)

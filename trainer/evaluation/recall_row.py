@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from models.routing.defaults import DEFAULT_PRIOR
 from models.routing.router import silent_tasks
@@ -110,14 +111,10 @@ def evaluate_row(
     silent = silent_tasks(profiles)
     for position, task in enumerate(tasks):
         name = task.gallery.task
-        # A task without captions has the evidence of the likeliest other task, which it would tie with.
-        rivals = np.flatnonzero(~silent | (np.arange(len(tasks)) == position))
-        own = int(np.searchsorted(rivals, position))
-        evidence = task.evidence[:, rivals]
-        at = {m: routing_accuracy(evidence, own, m) for m in _ROUTED_TASKS} if task.texts else None
+        at = _routing_at(task.evidence, position, silent) if task.texts else None
         row.routing_at[name], row.routing[name] = at, at[1] if at else None
     # A task without captions has the evidence of the likeliest other task, which a further task may change.
-    has_stable_evidence = ledger is not None and bool(profiles.any(axis=1).all())
+    has_stable_evidence = ledger is not None and not silent.any()
     evaluations: list[tuple[ModeEvaluation, tuple[TaskDigest, ...] | None]] = []
     for mode in encoder.modes if modes is None else modes:
         digests = evaluation_digests(encoder, tasks, mode, full) if has_stable_evidence else None
@@ -162,6 +159,16 @@ def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
         m: Number of tasks.
     """
     return recall_at(rank_by_id(weights, range(weights.shape[1]), [own] * len(weights)), m)
+
+
+def _routing_at(evidence: Floats, own: int, silent: npt.NDArray[np.bool_]) -> dict[int, float]:
+    """Routing accuracy@m among the tasks with captions.
+
+    A task without captions has the evidence of the likeliest other task, which it would tie with.
+    """
+    rivals = np.flatnonzero(~silent | (np.arange(len(silent)) == own))
+    position = int(np.searchsorted(rivals, own))
+    return {m: routing_accuracy(evidence[:, rivals], position, m) for m in _ROUTED_TASKS}
 
 
 def _add_mode(row: RecallRow, evaluation: ModeEvaluation, full: bool, memory: QueryMemory | None) -> None:
