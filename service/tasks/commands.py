@@ -32,6 +32,7 @@ from service.core.schemas import (
 from service.tasks import broker, idempotency
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
+from service.tasks.estimates.stage_times import restarted_times
 from service.tasks.ingestion_checks import (
     AppendRecord,
     TaskRecord,
@@ -244,7 +245,7 @@ def retry_task(task_id: str) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        task.progress = TaskProgress(stage="queued", times=_restarted_times(task)).model_dump(
+        task.progress = TaskProgress(stage="queued", times=restarted_times(task)).model_dump(
             exclude_none=True
         )
         session.execute(  # all videos: the files may have been replaced
@@ -259,12 +260,6 @@ def retry_task(task_id: str) -> TaskDetails:
         view = task_details(session, [task])[0]
     broker.send_probe(task_id)
     return view
-
-
-def _restarted_times(task: Task) -> StageTimes | None:
-    """Stage times of a task that starts again; its training may resume from a checkpoint, and is not measured."""
-    times = StageTimes.of(task.progress)
-    return times and times.model_copy(update={"seconds": {"training": None}})
 
 
 @dataclass(frozen=True)

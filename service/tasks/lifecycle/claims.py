@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session, aliased
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
-from service.core.schemas import StageTimes
 from service.core.settings import settings
 from service.tasks.estimates.stage_history import StageHistory
-from service.tasks.estimates.task_estimator import STAGES, TaskEstimator
+from service.tasks.estimates.stage_times import interrupted_times
+from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import record_lost_worker
@@ -90,8 +90,6 @@ def _begin(session: Session, task_id: str, owner: str) -> tuple[TaskSnapshot, Ta
         record(session, task_id, "state", {"state": "probing", "from": "queued"})
         task.state = "probing"
     record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
-    times, stage = StageTimes.of(task.progress), task.progress.get("stage")
-    measured = dict(times.seconds) if times else {}
-    if stage in STAGES:  # an earlier attempt has left it unfinished
-        measured[stage] = None
+    times = interrupted_times(task)  # an earlier attempt may have left a stage unfinished
+    measured = times.seconds if times else {}
     return TaskSnapshot.of(task), TaskEstimator(StageHistory(session).expected_seconds(task), measured)

@@ -31,8 +31,9 @@ from service.core.errors import (
     Unavailable,
     WorkerStopping,
 )
-from service.core.schemas import StageTimes, TaskProgress
+from service.core.schemas import TaskProgress
 from service.core.settings import settings
+from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.publication_state import is_published
@@ -168,7 +169,7 @@ class Claim:
         try:
             with self.transaction() as session:
                 task = lock_owned_task(session, self.task.id, self.token)
-                self._store_progress(task, view)
+                replace_progress(task, view, self._estimator.measured)
                 task.eta_seconds = None if task_seconds is None else round(task_seconds, 1)
                 if is_new_epoch:
                     task.attempts = 1  # further than every attempt before
@@ -231,7 +232,8 @@ class Claim:
             ):
                 task.attempts = 1
             self._estimator.observe(state)
-            self._store_progress(task, TaskProgress(stage=state).model_dump(exclude_none=True))
+            view = TaskProgress(stage=state).model_dump(exclude_none=True)
+            replace_progress(task, view, self._estimator.measured)
             task.eta_seconds = None
             set_state(session, task, state)
             cancelled = task.cancel_requested
@@ -245,7 +247,7 @@ class Claim:
             task.counts, task.held_out = counts, held_out
             view = TaskProgress(stage="waiting").model_dump(exclude_none=True)
             self._estimator.finish_stage()
-            self._store_progress(task, view)
+            replace_progress(task, view, self._estimator.measured)
             task.probed_at = now(session)
             task.attempts = 0
             session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
@@ -330,16 +332,6 @@ class Claim:
             clear_lease(task)
             record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
         self._finished.set()
-
-    def _store_progress(self, task: Task, view: dict[str, Any]) -> None:
-        """Replace the progress of a locked task; the stage times, which events omit, stay with it."""
-        times = StageTimes.of(task.progress)
-        if times is not None:
-            view = {
-                **view,
-                "times": times.model_copy(update={"seconds": self._estimator.measured}).model_dump(),
-            }
-        task.progress = view
 
     def _finish_stages(self) -> dict[str, float | None]:
         self._estimator.finish_stage()

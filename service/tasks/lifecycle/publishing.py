@@ -14,8 +14,9 @@ from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict
-from service.core.schemas import Drift, StageTimes, TaskProgress
+from service.core.schemas import Drift, TaskProgress
 from service.core.settings import QueryMode
+from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.rejection_reasons import SAME_CONTENT
@@ -289,7 +290,4 @@ def _store_final_progress(
     """Store the progress of a ready task with the measured seconds of its stages."""
     view = progress.model_dump(exclude_none=True)
     record(session, task.id, "progress", view)
-    times = StageTimes.of(task.progress)
-    if times is not None:
-        view = {**view, "times": times.model_copy(update={"seconds": seconds}).model_dump()}
-    task.progress = view
+    replace_progress(task, view, seconds)

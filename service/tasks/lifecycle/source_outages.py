@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now
 from service.catalog.tables import Task, Video
 from service.core.errors import SourceUnavailable
-from service.core.schemas import StageTimes, TaskProgress
-from service.tasks.estimates.task_estimator import STAGES
+from service.core.schemas import TaskProgress
+from service.tasks.estimates.stage_times import interrupted_times
 from service.tasks.lifecycle.state_machine import clear_lease, set_state
 from service.tasks.task_events import record
 
@@ -55,14 +55,6 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
         stage="waiting for the source",
         done=finished,
         outages=outages,
-        times=_without_interrupted_stage(task),
+        times=interrupted_times(task),
     ).model_dump(exclude_none=True)
     record(session, task.id, "log", {"message": f"{error.detail} The task is repeated in {pause:.0f} s."})
-
-
-def _without_interrupted_stage(task: Task) -> StageTimes | None:
-    """Stage times of a task, in which the duration of the current stage is unknown."""
-    times, stage = StageTimes.of(task.progress), task.progress.get("stage")
-    if times is None or stage not in STAGES:
-        return times
-    return times.model_copy(update={"seconds": {**times.seconds, stage: None}})
