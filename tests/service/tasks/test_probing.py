@@ -22,6 +22,7 @@ from service.tasks import commands, lifecycle, probing
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import shutdown
 from tests.catalog_rows import accepted_videos
+from tests.claimed_probing import probe
 
 Make = Callable[..., Path]
 
@@ -50,16 +51,8 @@ def _post(*names: str, **fields: Any) -> TaskDetails:
     return commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
 
 
-def _probe(task_id: str) -> TaskDetails:
-    claim = lifecycle.claim_probing(task_id, "worker")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return commands.get_task(task_id)
-
-
 def test_probed_task_waits_for_training(with_clips: Settings) -> None:
-    view = _probe(_post("0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4").id)
+    view = probe(_post("0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4").id)
     assert (view.state, view.progress.stage, view.held_out, view.attempts) == (
         "probing",
         "waiting",
@@ -89,7 +82,7 @@ def test_probed_task_waits_for_training(with_clips: Settings) -> None:
 
 
 def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
-    view = _probe(_post("0.mp4", "empty.mp4", "1.mp4", "cut.mp4", "2.mp4", "copy of 0.mp4", "text.mp4").id)
+    view = probe(_post("0.mp4", "empty.mp4", "1.mp4", "cut.mp4", "2.mp4", "copy of 0.mp4", "text.mp4").id)
     assert view.state == "probing"
     reasons = {r.uri: r.reason for r in view.rejected}
     assert set(reasons) == {"empty.mp4", "cut.mp4", "copy of 0.mp4", "text.mp4"}
@@ -120,7 +113,7 @@ def test_file_that_changes_while_it_is_read_is_rejected(
         return digest
 
     monkeypatch.setattr(probing, "content_hash", hash_and_change)
-    view = _probe(_post("0.mp4", "changing.mp4", "3.mp4").id)
+    view = probe(_post("0.mp4", "changing.mp4", "3.mp4").id)
     changing.unlink()
     assert [(r.uri, r.reason) for r in view.rejected] == [
         ("changing.mp4", "The file changed while it was read.")
@@ -129,7 +122,7 @@ def test_file_that_changes_while_it_is_read_is_rejected(
 
 
 def test_too_many_invalid_videos_fail_the_task(with_clips: Settings) -> None:
-    view = _probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
+    view = probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
     assert view.state == "failed"
     assert "2 of 3 videos cannot be used (67%; 50% are allowed)" in (view.error or "")
     assert len(view.rejected) == 2
@@ -137,14 +130,14 @@ def test_too_many_invalid_videos_fail_the_task(with_clips: Settings) -> None:
 
 
 def test_copies_do_not_count_as_invalid_videos(with_clips: Settings) -> None:
-    view = _probe(_post("0.mp4", "0.mp4", "copy of 0.mp4", "0.mp4").id)
+    view = probe(_post("0.mp4", "0.mp4", "copy of 0.mp4", "0.mp4").id)
     assert (view.state, view.counts.accepted) == ("probing", 1)
 
 
 def test_task_without_valid_videos_fails(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "1")
     settings.cache_clear()
-    assert _probe(_post("empty.mp4").id).state == "failed"
+    assert probe(_post("empty.mp4").id).state == "failed"
 
 
 def test_missing_file_is_reported(
@@ -155,7 +148,7 @@ def test_missing_file_is_reported(
         shutil.copy(clips / name, made.media_root)
     task = _post("0.mp4", "1.mp4")
     (made.media_root / "1.mp4").unlink()
-    view = _probe(task.id)
+    view = probe(task.id)
     assert [r.uri for r in view.rejected] == ["1.mp4"]
 
 
@@ -172,10 +165,10 @@ def test_probing_continues_after_a_stop(with_clips: Settings, monkeypatch: pytes
         return found
 
     monkeypatch.setattr(probing.VideoDecoder, "decode", counting)
-    assert _probe(view.id).state == "probing"
+    assert probe(view.id).state == "probing"
     assert commands.get_task(view.id).progress.stage == "probing"
     shutdown.reset()
-    done = _probe(view.id)
+    done = probe(view.id)
     assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
     assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # the size alone identifies an empty file
 
@@ -189,18 +182,18 @@ def test_cancellation_stops_probing(with_clips: Settings, monkeypatch: pytest.Mo
         return real(self, path, **more)
 
     monkeypatch.setattr(probing.VideoDecoder, "decode", cancelling)
-    assert _probe(view.id).state == "cancelled"
+    assert probe(view.id).state == "cancelled"
 
 
 def test_lost_frame_cache_is_created_again(with_clips: Settings) -> None:
     view = _post("0.mp4", "1.mp4")
-    assert _probe(view.id).progress.stage == "waiting"
+    assert probe(view.id).progress.stage == "waiting"
     shutil.rmtree(settings().cache_dir)
     claim = lifecycle.claim_training(view.id, "learner")
     assert claim is not None
     claim.fail("the frames are gone")
     commands.retry_task(view.id)
-    assert _probe(view.id).counts.accepted == 2
+    assert probe(view.id).counts.accepted == 2
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 2
 
 
@@ -212,7 +205,7 @@ def test_given_splits_are_kept(with_clips: Settings) -> None:
         {"uri": "3.mp4"},
     ]
     task = commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
-    view = _probe(task.id)
+    view = probe(task.id)
     assert view.held_out == "given"
     assert [v.effective_split for v in accepted_videos(task.id)] == ["test", "val", "train", None]
 
@@ -222,7 +215,7 @@ def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
         with pytest.raises(NotFound, match="vid_none"):
             read("vid_none")
     task = _post("empty.mp4", "0.mp4", "1.mp4")
-    _probe(task.id)
+    probe(task.id)
     with pytest.raises(NotFound):
         library.thumbnail_path("../../etc/passwd")
 
@@ -283,7 +276,7 @@ def test_data_folder_that_cannot_be_written_fails_the_task_and_rejects_no_video(
     blocked: Path = getattr(with_clips, folder)
     blocked.parent.mkdir(parents=True, exist_ok=True)
     blocked.write_text("a file in place of the folder")
-    view = _probe(_post("0.mp4").id)
+    view = probe(_post("0.mp4").id)
     assert view.state == "failed"
     assert view.rejected == []
     assert str(blocked) in (view.error or "")
@@ -298,7 +291,7 @@ def test_decoder_output_that_cannot_be_stored_fails_the_task(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(probing.VideoDecoder, "decode", full)
-    view = _probe(_post("0.mp4").id)
+    view = probe(_post("0.mp4").id)
     assert (view.state, view.rejected) == ("failed", [])
     assert "No space left on device" in (view.error or "")
     assert str(with_clips.data_dir) in (view.error or "")

@@ -27,6 +27,7 @@ from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle.state_machine import set_state
 from tests.catalog_rows import accepted_videos
+from tests.claimed_probing import probe
 
 VIDEOS = 24
 CHUNK = 4
@@ -79,14 +80,6 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> type[InstantDecoder]:
     monkeypatch.setattr(probing, "VideoDecoder", InstantDecoder)
     monkeypatch.setattr(probing, "CHUNK_VIDEOS", CHUNK)
     return InstantDecoder
-
-
-def _probe(task_id: str) -> TaskDetails:
-    claim = lifecycle.claim_probing(task_id, "owner")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return commands.get_task(task_id)
 
 
 def _plan(task_id: str) -> lifecycle.Claim:
@@ -210,7 +203,7 @@ def test_chunk_that_cannot_be_processed_fails_the_task_with_its_reason(
         view.error or ""
     )
     assert commands.retry_task(task.id).state == "queued"
-    assert _probe(task.id).counts.accepted == 2 * CHUNK
+    assert probe(task.id).counts.accepted == 2 * CHUNK
 
 
 def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
@@ -224,7 +217,7 @@ def test_worker_of_a_chunk_cannot_write_after_the_task_was_retried(
     commands.retry_task(task.id)
     with pytest.raises(LeaseLost), chunk.transaction():
         pass
-    view = _probe(task.id)
+    view = probe(task.id)
     assert (view.progress.stage, view.counts.accepted) == ("waiting", CHUNK)
 
 
@@ -315,5 +308,5 @@ def test_interrupted_probing_resumes_with_the_unfinished_chunks(
     probing.probe_free_chunks(task.id, "helper")
     assert lifecycle.read_totals(task.id, "probing").remaining == 0
     claim.release()
-    assert _probe(task.id).counts.accepted == 3 * CHUNK
+    assert probe(task.id).counts.accepted == 3 * CHUNK
     assert len(decoder.decoded_by("test")) == 3 * CHUNK

@@ -22,9 +22,10 @@ from service.core.settings import Settings, settings
 from service.library import video_details
 from service.storage import video_access
 from service.storage.video_access import local_video
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import source_outages
 from tests.catalog_rows import accepted_videos
+from tests.claimed_probing import probe
 from tests.web_files import WebFiles
 
 
@@ -52,14 +53,6 @@ def remote(
 def post(*uris: str, **fields: Any) -> TaskDetails:
     videos = [{"uri": uri, "captions": ["a clip"]} for uri in uris]
     return commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos, **fields})).task
-
-
-def probe(task_id: str) -> TaskDetails:
-    claim = lifecycle.claim_probing(task_id, "worker")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return commands.get_task(task_id)
 
 
 def end_pause(task_id: str) -> None:

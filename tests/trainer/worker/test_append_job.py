@@ -24,8 +24,9 @@ from service.core.settings import settings
 from service.library import deletion
 from service.library.compaction import compact
 from service.library.deletion import delete_task, delete_videos
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import SMALL, write_video
 from tests.trainer.worker.library_state import (
     catalog_vector_ids,
@@ -48,10 +49,7 @@ def post_append(domain: str, *names: str, seconds: int = 1) -> str:
         {"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": [f"the {name} video"]} for name in names
     ]
     task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task
-    claim = lifecycle.claim_probing(task.id, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
+    probe(task.id)
     return task.id
 
 
@@ -123,10 +121,7 @@ def _post_copy(domain: str, name: str) -> str:
     (source.parent / "copy.mp4").write_bytes(source.read_bytes())
     spec = AppendSpec.model_validate({"videos": [{"uri": "new/copy.mp4"}]})
     task = commands.append_videos(domain, spec).task.id
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
+    probe(task)
     return task
 
 

@@ -20,7 +20,8 @@ from service.core.schemas import AppendSpec, TaskSpec
 from service.core.settings import settings
 from service.library.compaction import sweep_frame_caches
 from service.storage.video_files import delete_unneeded_frames
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import learn, shard_vectors
 from trainer.worker import append_job, cleanup
@@ -34,13 +35,6 @@ def _cached() -> list[Path]:
     return sorted(settings().cache_dir.rglob("*.npy"))
 
 
-def _probe(task: str) -> None:
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-
-
 def test_ready_tasks_keep_no_frame_cache(learned_task: str, post_videos: Post) -> None:
     assert _cached() == []
     post_videos("night", videos=2)
@@ -49,7 +43,7 @@ def test_ready_tasks_keep_no_frame_cache(learned_task: str, post_videos: Post) -
     append = commands.append_videos(
         learned_task, AppendSpec.model_validate({"videos": [{"uri": "new.mp4"}]})
     ).task.id
-    _probe(append)
+    probe(append)
     assert len(_cached()) == len(queued) + 1
     append_job.run_append_job(append)
     assert commands.get_task(append).state == "ready"
@@ -65,7 +59,7 @@ def test_unfinished_task_keeps_the_frame_caches_that_it_shares_with_a_ready_doma
         entries.append({"uri": f"copies/{number}.mp4"})
     spec = TaskSpec.model_validate({"name": "copies", "videos": entries, "method": "ffa_tame"})
     copies = commands.create_task(spec).task.id
-    _probe(copies)
+    probe(copies)
     shared = _cached()
     with session_scope() as session:
         of_domain = set(session.scalars(select(Video.content_hash).where(Video.task_id == learned_task)))

@@ -24,10 +24,11 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Shard, Task
 from service.core.schemas import AppendSpec, RelearnSpec
 from service.core.settings import settings
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.relearning import relearn_appended_videos
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, open_store
 from trainer.worker import append_job, append_measurement, learning_job, shared_embedding, video_decoding
@@ -115,21 +116,13 @@ def _expire_leases(task: str) -> None:
     lifecycle.reconcile()
 
 
-def _probe(task: str) -> str:
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return task
-
-
 def _post_append(domain: str) -> str:
     entries = []
     for number, color in enumerate(COLORS):
         write_video(settings().media_root / "new" / f"{color}.mp4", color, 1 if number else 21)
         captions = [f"the {color} video number {word}" for word in range(8)]
         entries.append({"uri": f"new/{color}.mp4", "id": f"new-{color}", "captions": captions})
-    return _probe(commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task.id)
+    return probe(commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task.id).id
 
 
 def _searchable_videos(task: str) -> list[int]:
@@ -185,7 +178,7 @@ def test_relearning_killed_at_every_step_moves_each_video_once(
 ) -> None:
     append_job.run_append_job(_post_append(learned_task))
     whole = len(_searchable_videos(learned_task))
-    task = _probe(relearn_appended_videos(learned_task, RelearnSpec()).task.id)
+    task = probe(relearn_appended_videos(learned_task, RelearnSpec()).task.id).id
     for point, patch in RELEARN_POINTS.items():
         assert _run(learning_job.run_learning_job, task, patch) == -signal.SIGKILL, point
         is_listed = task in open_store().manifest().shards

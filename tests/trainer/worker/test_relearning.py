@@ -19,9 +19,10 @@ from service.core.schemas import AppendSpec, RelearnSpec
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage.library_paths import thumbnail_path
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands
 from service.tasks.lifecycle import Publication
 from service.tasks.relearning import relearn_appended_videos
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, open_store, run_job, shard_vectors
 from trainer.worker import append_job, append_measurement, learning_job
@@ -29,15 +30,6 @@ from trainer.worker import append_job, append_measurement, learning_job
 pytestmark = pytest.mark.usefixtures("library")
 
 COLORS = ("red", "blue", "green")
-
-
-def probe(task: str) -> str:
-    """The task, probed."""
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return task
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.Mon
     append = commands.append_videos(learned_task, AppendSpec.model_validate({"videos": entries})).task.id
     with monkeypatch.context() as patch:
         patch.setattr(append_measurement, "MIN_CAPTIONS", 2)
-        append_job.run_append_job(probe(append))
+        append_job.run_append_job(probe(append).id)
     assert commands.get_task(append).counts.appended == len(COLORS)
     dispose()
     shutil.copytree(settings().data_dir, saved)
@@ -67,7 +59,7 @@ def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.Mon
 
 def relearn(domain: str, name: str | None = None) -> str:
     """Id of a probed task that relearns the appended videos of a domain."""
-    return probe(relearn_appended_videos(domain, RelearnSpec(name=name)).task.id)
+    return probe(relearn_appended_videos(domain, RelearnSpec(name=name)).task.id).id
 
 
 def require_consistent_library(domain: str, task: str, moved: set[str]) -> None:
@@ -113,7 +105,7 @@ def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:
     again = relearn_appended_videos(grown_task, RelearnSpec())
     assert (first.replayed, again.replayed) == (False, True)
     assert again.task.id == first.task.id
-    assert learn(probe(first.task.id)).name == "colors"
+    assert learn(probe(first.task.id).id).name == "colors"
     with pytest.raises(Conflict, match="no appended videos"):
         relearn_appended_videos(grown_task, RelearnSpec())
 

@@ -16,6 +16,7 @@ from media import VideoDecoder
 from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, shard_vectors
 from tests.web_files import WebFiles
@@ -49,14 +50,6 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
         return [client.task(task) for task in tasks]
 
     monkeypatch.setattr(sync_command, "follow", follow)
-
-
-def probe(task: str) -> TaskDetails:
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return commands.get_task(task)
 
 
 def sync(vanished: Any = "keep") -> None:
