@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["CaptionsFromNames", "Data", "Encoding", "Host", "InPlace", "Port", "Url"]
+__all__ = ["CaptionsFromNames", "Data", "Encoding", "Host", "InPlace", "Port", "Url", "Wait"]
 
 Data = Annotated[
     Path | None,
@@ -40,3 +40,4 @@ Url = Annotated[
         help="URL of a running service, used instead of the data folder.",
     ),
 ]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")]

@@ -9,7 +9,7 @@ import typer
 
 from cli.commands import registered_sync_commands
 from cli.console import fail, report_errors
-from cli.shared_options import CaptionsFromNames, Data, Encoding, InPlace, Url
+from cli.shared_options import CaptionsFromNames, Data, Encoding, InPlace, Url, Wait
 
 __all__ = ["app"]
 
@@ -39,9 +39,7 @@ def ingest(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; may be repeated."),
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")
-    ] = True,
+    wait: Wait = True,
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
@@ -117,9 +115,7 @@ def relearn(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")
-    ] = True,
+    wait: Wait = True,
     url: Url = None,
     data: Data = None,
 ) -> None:

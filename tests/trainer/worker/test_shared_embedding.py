@@ -18,8 +18,9 @@ from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.schemas import AppendSpec
 from service.core.settings import settings
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import lease
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
 from trainer import video_embedding
@@ -188,12 +189,17 @@ def test_batches_of_all_workers_are_progress_of_the_task(
     assert list(dict.fromkeys(shown)) == [(0, 6), (2, 6), (4, 6), (6, 6)]
 
 
-def test_unfinished_chunk_of_a_dead_worker_is_no_progress(post_videos: Post, embedded: list[int]) -> None:
-    task = post_videos("day", videos=VIDEOS)
+def _plan(task: str) -> None:
+    """Claim a training, and plan the embedding of its four videos."""
     claim = lifecycle.claim_training(task, "owner")
     assert claim is not None
     with claim.transaction() as session:
         lifecycle.plan_chunks(session, task, "indexing", [1, 2, 3, 4], CHUNK, run="r")
+
+
+def test_unfinished_chunk_of_a_dead_worker_is_no_progress(post_videos: Post, embedded: list[int]) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    _plan(task)
     dead = lifecycle.claim_chunk(task, "indexing", "dies")
     assert dead is not None
     with dead.transaction() as session:
@@ -232,11 +238,7 @@ def _post_append(domain: str) -> str:
         write_video(settings().media_root / "new" / f"{name}.mp4", name)
     spec = AppendSpec.model_validate({"videos": [{"uri": f"new/{n}.mp4"} for n in ("red", "green", "blue")]})
     task = commands.append_videos(domain, spec).task.id
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return task
+    return probe(task).id
 
 
 def test_append_is_embedded_in_chunks(
@@ -253,10 +255,7 @@ def test_append_is_embedded_in_chunks(
 
 def test_worker_that_lost_its_chunk_cannot_complete_it(post_videos: Post, embedded: list[int]) -> None:
     task = post_videos("day", videos=VIDEOS)
-    claim = lifecycle.claim_training(task, "owner")
-    assert claim is not None
-    with claim.transaction() as session:
-        lifecycle.plan_chunks(session, task, "indexing", [1, 2, 3, 4], CHUNK, run="r")
+    _plan(task)
     slow = lifecycle.claim_chunk(task, "indexing", "slow")
     assert slow is not None
     with session_scope(write=True) as session:
