@@ -19,7 +19,10 @@ from service.core.schemas import (
     Readiness,
     RecallMatrix,
     RelearnSpec,
+    ReleasePage,
+    ReleaseSummary,
     SearchResponse,
+    ServeOutcome,
     SimilarVideosResponse,
     SyncDetails,
     SyncSpec,
@@ -153,6 +156,22 @@ class HttpServiceClient:
     def remove_sync(self, sync_id: str) -> None:
         """Remove a registered sync."""
         self._request("DELETE", f"/syncs/{quote(sync_id, safe='')}")
+
+    def releases(self) -> list[ReleaseSummary]:
+        """All releases in the order of learning."""
+        releases: list[ReleaseSummary] = []
+        parameters: dict[str, Any] = {"limit": _PAGE}
+        while True:
+            page = ReleasePage.model_validate(self._request("GET", "/releases", params=parameters))
+            releases += page.releases
+            if page.next_cursor is None:
+                return releases
+            parameters["cursor"] = page.next_cursor
+
+    def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
+        """Let searches use a release, and return the effects; a dry run only returns them."""
+        path = f"/releases/{quote(release, safe='')}/serve"
+        return ServeOutcome.model_validate(self._request("POST", path, json={"dry_run": dry_run}))
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

@@ -13,7 +13,7 @@ from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
 from service.core.schemas import RelearnSpec
-from service.library import deletion, video_editing, video_listing
+from service.library import deletion, release_listing, release_serving, video_editing, video_listing
 from service.library.recall import recall_matrix
 from service.syncs import registered_syncs
 from service.tasks import commands, relearning
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         AppendSpec,
         DeletionResult,
         RecallMatrix,
+        ReleaseSummary,
         SearchResponse,
+        ServeOutcome,
         SimilarVideosResponse,
         SyncDetails,
         SyncSpec,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["InProcessServiceClient"]
 
 _PAGE = 1000  # videos
+_ALL = 2**31  # rows
 
 
 class InProcessServiceClient:
@@ -124,6 +127,14 @@ class InProcessServiceClient:
     def remove_sync(self, sync_id: str) -> None:
         """Remove a registered sync."""
         registered_syncs.remove_sync(sync_id)
+
+    def releases(self) -> list[ReleaseSummary]:
+        """All releases in the order of learning."""
+        return release_listing.list_releases(limit=_ALL).releases
+
+    def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
+        """Let searches use a release, and return the effects; a dry run only returns them."""
+        return release_serving.serve_release(release, dry_run=dry_run)
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from cli.commands import bench_commands, registered_sync_commands, task_commands, video_commands
+from cli.commands import (
+    bench_commands,
+    registered_sync_commands,
+    release_commands,
+    task_commands,
+    video_commands,
+)
 from cli.declarations import library_declarations, process_declarations, video_declarations
 
 __all__ = ["app"]
@@ -20,6 +26,7 @@ for declarations in (process_declarations, video_declarations, library_declarati
 app.add_typer(task_commands.app, name="tasks")
 app.add_typer(video_commands.app, name="videos")
 app.add_typer(registered_sync_commands.app, name="syncs")
+app.add_typer(release_commands.app, name="releases")
 app.add_typer(bench_commands.app, name="bench")
 
 

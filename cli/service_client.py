@@ -10,7 +10,9 @@ if TYPE_CHECKING:
         AppendSpec,
         DeletionResult,
         RecallMatrix,
+        ReleaseSummary,
         SearchResponse,
+        ServeOutcome,
         SimilarVideosResponse,
         SyncDetails,
         SyncSpec,
@@ -79,6 +81,12 @@ class ServiceClient(Protocol):
 
     def remove_sync(self, sync_id: str) -> None:
         """Remove a registered sync."""
+
+    def releases(self) -> list[ReleaseSummary]:
+        """All releases in the order of learning."""
+
+    def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
+        """Let searches use a release, and return the effects; a dry run only returns them."""
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

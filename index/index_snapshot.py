@@ -109,8 +109,13 @@ class IndexSnapshot:
 
     @property
     def release_id(self) -> str | None:
-        """Id of the current release; None before the first publication."""
+        """Id of the newest release; None before the first publication."""
         return self.manifest.release
+
+    @property
+    def served_release_id(self) -> str | None:
+        """Id of the release that searches use; None before the first publication."""
+        return self.manifest.served
 
     @property
     def tasks(self) -> list[str]:

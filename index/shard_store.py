@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from index.arrays import Frames, Ids, Vectors
-from index.errors import ShardInvalid, ShardMissing
-from index.files.durable_files import sync
+from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
+from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
 from index.files.segment_files import require_intact
 from index.files.store_folder import StoreFolder
@@ -187,13 +187,14 @@ class ShardStore(StoreFolder):
         deleted: Iterable[int] = (),
         replaced: tuple[str, Sequence[int]] | None = None,
     ) -> Manifest:
-        """Make a release current, and shards visible with it. The publish point of the whole store.
+        """Make a release the newest, and shards visible with it. The publish point of the whole store.
 
+        While an earlier release is pinned, searches use the published one only after it is served (:meth:`serve`).
         Publishing published shards again changes nothing, so that a killed writer may repeat it, and a late
-        writer cannot make an old release current again.
+        writer cannot make an old release the newest again.
 
         Args:
-            release: Release that becomes current.
+            release: Release that becomes the newest.
             shards: First segments of new shards.
             segments: Further segments of these shards.
             deleted: Ids that were deleted while the shards were made; no generation ever shows them.
@@ -232,6 +233,33 @@ class ShardStore(StoreFolder):
                 present = self._present_ids(manifest, task, np.array(ids, np.int64))
                 manifest = self._without_ids(manifest, task, present)
             return self.replace_manifest(current, manifest)
+
+    def serve(self, release: str | None) -> Manifest:
+        """Let searches use a published release, and no later one until another release is served.
+
+        Shards, tombstones and releases stay as they are. A later publication becomes the newest release, which the next
+        task continues, and is not served. Serving the newest release ends this: searches follow publications again.
+
+        Args:
+            release: Id of the release; None: the newest.
+
+        Raises:
+            ReleaseCorrupt: The release is not in the manifest, or a file of it is missing or was altered.
+            ManifestError: The manifest cannot be trusted.
+        """
+        with self.write_lock():
+            current = self.manifest()
+            release = release or current.release or ""
+            entry = current.releases.get(release)
+            if entry is None:
+                raise ReleaseCorrupt(f"release {release[:12]} is not in the manifest")
+            problem = find_damage(self.release_folder(release), entry.files, entry.bytes, verify=True)
+            if problem:
+                raise ReleaseCorrupt(f"release {release[:12]}: {problem}; restore it from a backup")
+            pinned = None if release == current.release else release
+            if pinned == current.pinned:
+                return current
+            return self.replace_manifest(current, replace(current, pinned=pinned))
 
     def append(self, *segments: SegmentEntry) -> Manifest:
         """Append segments to the shards of published tasks; all of them become visible together.

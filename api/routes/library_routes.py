@@ -21,15 +21,18 @@ from service.core.schemas import (
     RecallMap,
     RecallMatrix,
     ReleasePage,
+    ServeOutcome,
+    ServeSpec,
     ShardPage,
 )
 from service.core.settings import QueryMode, settings
-from service.library import release_listing, shard_listing
+from service.library import release_listing, release_serving, shard_listing
 from service.library.library_status import library_status
 from service.library.overview import overview
 from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_map import MAX_BINS, MapWindow, read_recall_map
 from service.library.recall.recall_matrix import read_recall_matrix
+from service.storage.index_manifest import published_manifest
 
 __all__ = ["router"]
 
@@ -121,7 +124,20 @@ def list_releases(links: PageLinkDep, parameters: Annotated[ReleaseListParameter
     return links.add(release_listing.list_releases(**dict(parameters)))
 
 
+@router.post("/releases/{release_id}/serve", operation_id="serve_release")
+def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcome:
+    """Let searches use an earlier release, or a later one again, and return what becomes searchable and unsearchable.
+
+    `release_id` is the id of a release or its first 8 characters, the name of the domain that it learned last, or
+    `newest`. The change takes effect within a second in running servers; nothing is deleted or indexed again. Domains
+    that were learned after the release are not searched. Videos that were appended to earlier domains stay searchable,
+    and deleted videos stay deleted. While an earlier release is served, it is pinned: tasks continue the newest release
+    and are published, but not searched until a later release is served. With `dry_run`, only the effects are returned.
+    """
+    return release_serving.serve_release(release_id, dry_run=spec is not None and spec.dry_run)
+
+
 def _version(*parameters: object) -> str:
     # The configured query mode decides about the default mode.
     selected = "-".join("" if value is None else str(value) for value in (settings().query_mode, *parameters))
-    return f"{read_measures_version()}-{selected}"
+    return f"{read_measures_version()}-{published_manifest()[0].pinned or ''}-{selected}"

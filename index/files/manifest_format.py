@@ -21,6 +21,7 @@ schema      adds
 2           float16 rows, appended segments, tombstones
 3           ANN structures and places in remote stores
 4           shards without vectors (:mod:`index.shards.empty_vector_store`)
+5           a pinned release, which searches use instead of the newest one
 ==========  ==================================================================================================
 
 A manifest is written with the lowest schema that describes it, so that earlier versions can read as many libraries as
@@ -50,7 +51,8 @@ __all__ = [
     "content_id",
 ]
 
-SCHEMA = 4
+SCHEMA = 5
+_EMPTY_SCHEMA = 4  # lowest schema with empty shards
 _ANN_SCHEMA = 3  # lowest schema with structures and places
 _PLAIN_SCHEMA = 2
 _RESTORE = "restore it from a backup"
@@ -157,11 +159,13 @@ class Manifest:
     Attributes:
         generation: Number of publications so far; 0 before the first.
         created: Time of publication, ISO 8601 in UTC; empty before the first.
-        release: Id of the current release.
-        releases: The current release, and every release that a shard pins. None is ever removed.
+        release: Id of the newest release, which the next task continues.
+        releases: The newest release, and every release that a shard pins, in order of publication. None is ever
+            removed.
         shards: Task → first segment of its shard, in order of publication.
         appended: Task → segments that were appended later, embedded with the pinned release.
         tombstones: Task → deleted ids of its segments.
+        pinned: Id of the release that searches use while it is not the newest; None: the newest release.
     """
 
     generation: int = 0
@@ -171,6 +175,17 @@ class Manifest:
     shards: dict[str, SegmentEntry] = field(default_factory=dict)
     appended: dict[str, tuple[SegmentEntry, ...]] = field(default_factory=dict)
     tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
+    pinned: str | None = None
+
+    @property
+    def served(self) -> str | None:
+        """Id of the release that searches use; None before the first publication."""
+        return self.pinned or self.release
+
+    def releases_after(self, release: str) -> list[str]:
+        """Ids of the releases that were published after a release of this manifest."""
+        order = list(self.releases)
+        return order[order.index(release) + 1 :]
 
     @classmethod
     def empty(cls) -> Manifest:
@@ -201,10 +216,19 @@ class Manifest:
     def dumps(self) -> str:
         """The manifest as JSON, with its own checksum."""
         segments = self.all_segments()
-        schema = _ANN_SCHEMA if any(entry.structure or entry.place for entry in segments) else _PLAIN_SCHEMA
+        if self.pinned is not None:
+            schema = SCHEMA
+        elif not all(entry.count for entry in segments):
+            schema = _EMPTY_SCHEMA
+        else:
+            has_structures = any(entry.structure or entry.place for entry in segments)
+            schema = _ANN_SCHEMA if has_structures else _PLAIN_SCHEMA
+        plain = asdict(replace(self, shards={}, appended={}))
+        if self.pinned is None:
+            del plain["pinned"]
         body = {
-            "schema": schema if all(entry.count for entry in segments) else SCHEMA,
-            **asdict(replace(self, shards={}, appended={})),
+            "schema": schema,
+            **plain,
             "shards": {task: entry.to_json() for task, entry in self.shards.items()},
             "appended": {
                 task: [entry.to_json() for entry in entries] for task, entries in self.appended.items()
@@ -246,7 +270,10 @@ class Manifest:
                 tombstones={
                     key: TombstoneEntry(**entry) for key, entry in body.get("tombstones", {}).items()
                 },
+                pinned=body.get("pinned"),
             )
+            if manifest.pinned is not None and manifest.pinned not in manifest.releases:
+                raise ManifestError(f"manifest.json pins a release that it does not list; {_RESTORE}")
             folders: list[ReleaseEntry | TombstoneEntry | SegmentEntry] = [
                 *manifest.releases.values(),
                 *manifest.all_segments(),

@@ -14,24 +14,23 @@ from cachetools import LRUCache
 from sqlalchemy import Text, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from index.errors import ShardStoreError
 from index.files.manifest_format import Manifest
-from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
 from service.core.schemas import DomainVectors, LibraryStatus, LibraryVersions, TaskDetails, WorkerLease
 from service.core.settings import settings
 from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
+from service.library.release_serving import pinned_release
+from service.storage.index_manifest import published_manifest
 from service.tasks import broker
 from service.tasks.task_details import task_details
 
-__all__ = ["MAX_ACTIVE", "MAX_FIRST_DOMAINS", "library_status", "published_manifest", "shard_faults"]
+__all__ = ["MAX_ACTIVE", "MAX_FIRST_DOMAINS", "library_status", "shard_faults"]
 
 MAX_ACTIVE = 10
 MAX_FIRST_DOMAINS = 8  # the number of colors of the pages
 
 _lock = threading.Lock()
-_manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
 _video_counts: LRUCache[tuple[str, str], tuple[int, int]] = LRUCache(4)
 
 
@@ -66,10 +65,12 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         syncs = _syncs_version(session)
         reasons = shard_faults(shards, manifest, errors) | dict(degraded or {})
         names = _names(session, reasons)
+        pinned = pinned_release(session, manifest)
     vectors = {shard.task_id: shard.stored - manifest.deleted_count(shard.task_id) for shard in shards}
     with_videos = [task for task in learned if task.has_videos]
     return LibraryStatus(
-        release=manifest.release,
+        release=manifest.served,
+        pinned=pinned,
         generation=manifest.generation,
         tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
         domains=len(with_videos),
@@ -98,34 +99,11 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         broker="ok" if broker.is_reachable() else "The broker does not answer; tasks wait until it does.",
         versions=LibraryVersions(
             tasks=tasks,
-            measures=measures,
+            measures=f"{measures}-{manifest.pinned or ''}",
             storage=_digest([*map(tuple, shards), manifest.generation, *sorted(reasons.items())]),
             syncs=syncs,
         ),
     )
-
-
-def published_manifest() -> tuple[Manifest, dict[str, str]]:
-    """Return the manifest of the index, and the error of an unreadable one; a replaced file is read again."""
-    folder = settings().index_dir
-    if not folder.exists():
-        return Manifest.empty(), {}
-    try:
-        stat = (folder / "manifest.json").stat()
-        signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    except FileNotFoundError:
-        signature = (0, 0, 0)
-    with _lock:
-        known = _manifests.get(str(folder))
-    if known is not None and known[0] == signature:
-        return known[1], {}
-    try:
-        manifest = ShardStore(folder).manifest()
-    except ShardStoreError as error:
-        return Manifest.empty(), {"index": str(error)}
-    with _lock:
-        _manifests[str(folder)] = signature, manifest
-    return manifest, {}
 
 
 def shard_faults(shards: Sequence[Any], manifest: Manifest, errors: Mapping[str, str]) -> dict[str, str]:

@@ -45,14 +45,14 @@ def list_releases(
         InvalidInput: the cursor is not one of this list.
         Unavailable: the manifest of the index, or the catalog, cannot be read.
     """
-    newest = index_manifest.read_manifest().release
+    served = index_manifest.read_manifest().served
     query = select(Release)
     if kind is not None:
         query = query.where(Release.kind == kind)
     if method is not None:
         query = query.where(Release.method == method)
     if current is not None:
-        query = query.where(Release.id == (newest or "") if current else Release.id != (newest or ""))
+        query = query.where(Release.id == (served or "") if current else Release.id != (served or ""))
     with session_scope() as session:
         if task is not None:
             query = query.where(Release.task_id == require_task(session, task).id)
@@ -61,7 +61,7 @@ def list_releases(
         for chunk in id_chunks([release.task_id for release in page.rows]):
             names |= dict(session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk))).all())
     releases = [
-        release_summary(release, task=names[release.task_id], current=newest) for release in page.rows
+        release_summary(release, task=names[release.task_id], current=served) for release in page.rows
     ]
     return ReleasePage(releases=releases, next_cursor=page.next_cursor)
 

@@ -11,7 +11,8 @@ from service.catalog.tables import Shard, Task
 from service.catalog.text_conditions import contains_text
 from service.core.schemas import ShardPage, ShardSummary
 from service.library.keyset_paging import KeysetOrders
-from service.library.library_status import published_manifest, shard_faults
+from service.library.library_status import shard_faults
+from service.storage.index_manifest import published_manifest
 
 __all__ = ["list_shards"]
 

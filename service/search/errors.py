@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from service.core.errors import Conflict, FieldError, InvalidInput
 
-__all__ = ["TaskNotLoaded", "UnknownTask"]
+__all__ = ["TaskNotLoaded", "TaskNotServed", "UnknownTask"]
 
 
 class UnknownTask(InvalidInput):
@@ -38,3 +38,17 @@ class TaskNotLoaded(Conflict):
             f"Video {video_id!r} has no vector yet: see GET /tasks/{task} for the progress of its task."
         )
         self.task = task
+
+
+class TaskNotServed(Conflict):
+    """A request names a task that was learned after the release that is served.
+
+    Args:
+        task: Name or ID of the task, as requested.
+    """
+
+    def __init__(self, task: str) -> None:
+        super().__init__(
+            f"Task {task[:100]!r} was learned after the release that is served, so it is not searched: serve a later "
+            "release (POST /releases/newest/serve)."
+        )

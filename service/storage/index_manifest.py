@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+
+from cachetools import LRUCache
 from sqlalchemy import func, select
 
 from index.arrays import Ids
@@ -13,7 +16,10 @@ from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.settings import settings
 
-__all__ = ["is_published", "read_manifest", "require_manifest", "stored_ids"]
+__all__ = ["is_published", "published_manifest", "read_manifest", "require_manifest", "stored_ids"]
+
+_lock = threading.Lock()
+_manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
 
 
 def is_published(task_id: str) -> bool:
@@ -51,6 +57,29 @@ def read_manifest() -> Manifest:
         return ShardStore(settings().index_dir).manifest()
     except ShardStoreError as error:
         raise Unavailable(f"The index cannot be read: {error}", 30) from error
+
+
+def published_manifest() -> tuple[Manifest, dict[str, str]]:
+    """Return the manifest of the index, and the error of an unreadable one; a replaced file is read again."""
+    folder = settings().index_dir
+    if not folder.exists():
+        return Manifest.empty(), {}
+    try:
+        stat = (folder / "manifest.json").stat()
+        signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except FileNotFoundError:
+        signature = (0, 0, 0)
+    with _lock:
+        known = _manifests.get(str(folder))
+    if known is not None and known[0] == signature:
+        return known[1], {}
+    try:
+        manifest = ShardStore(folder).manifest()
+    except ShardStoreError as error:
+        return Manifest.empty(), {"index": str(error)}
+    with _lock:
+        _manifests[str(folder)] = signature, manifest
+    return manifest, {}
 
 
 def require_manifest(published: Manifest) -> None:

@@ -33,6 +33,13 @@ from service.core.schemas.library import (
     WorkerLease,
 )
 from service.core.schemas.model_types import Gallery, Matrix, Split, State
+from service.core.schemas.release_serving import (
+    DomainChange,
+    PinnedRelease,
+    ServedChange,
+    ServeOutcome,
+    ServeSpec,
+)
 from service.core.schemas.search import (
     MomentMatch,
     SearchBatch,
@@ -93,6 +100,7 @@ __all__ = [
     "ClipTiming",
     "DeletionRequest",
     "DeletionResult",
+    "DomainChange",
     "DomainRecall",
     "DomainVectors",
     "Drift",
@@ -110,6 +118,7 @@ __all__ = [
     "MeasuredShare",
     "MomentMatch",
     "OmittedPath",
+    "PinnedRelease",
     "PreviewProblem",
     "PreviewRequest",
     "QueryOutcome",
@@ -132,6 +141,9 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "SearchTiming",
+    "ServeOutcome",
+    "ServeSpec",
+    "ServedChange",
     "ServedRecall",
     "ShardPage",
     "ShardSummary",

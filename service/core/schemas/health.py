@@ -14,6 +14,9 @@ class Readiness(ResponseModel):
 
     ready: bool
     release: str | None = None
+    pinned: bool = Field(
+        default=False, description="Whether an operator serves an earlier release than the newest."
+    )
     generation: int = 0
     tasks: int = 0
     degraded: dict[str, str] = Field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from service.core.schemas.model_types import Gallery, Matrix, ResponseModel, State
+from service.core.schemas.release_serving import PinnedRelease
 from service.core.schemas.tasks import TaskDetails
 from service.core.settings import QueryMode
 
@@ -277,7 +278,10 @@ class DomainVectors(ResponseModel):
 class LibraryStatus(ResponseModel):
     """State of the library, with a bounded size for any number of domains."""
 
-    release: str | None
+    release: str | None = Field(description="Release that answers searches.")
+    pinned: PinnedRelease | None = Field(
+        description="Set while an earlier release than the newest answers searches."
+    )
     generation: int
     tasks: dict[State, int]
     domains: int = Field(description="Number of learned domains with videos.")

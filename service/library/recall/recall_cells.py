@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -147,6 +147,15 @@ class RecallCells:
         """Recall@1 of all measured orders on themselves; a task without queries has an empty column."""
         orders = sorted({task.order for task in (*self.releases, *self.tasks)})
         return np.asarray(_lower(self.galleries[gallery].r1)[np.ix_(orders, orders)])
+
+    def until(self, order: int) -> RecallCells:
+        """The cells of the releases and tasks up to a learned order."""
+        return replace(
+            self,
+            version=f"{self.version}-{order}",
+            releases=tuple(release for release in self.releases if release.order <= order),
+            tasks=tuple(task for task in self.tasks if task.order <= order),
+        )
 
     def _select(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         rows, columns = ([task.order for task in axis] for axis in (self.releases, self.tasks))

@@ -1,4 +1,4 @@
-"""Recall of searches as the service answers them: the served query mode, the newest release, all galleries.
+"""Recall of searches as the service answers them: the served query mode, the served release, all galleries.
 
 Every mean is weighed by queries, and every share has its number of queries and a confidence interval. A library of one
 large and one tiny domain therefore has nearly the recall of the large one.
@@ -10,11 +10,15 @@ from threading import Lock
 
 import numpy as np
 from cachetools import LRUCache, cached
+from sqlalchemy import select
 
+from service.catalog.database import session_scope
+from service.catalog.tables import Release
 from service.core.schemas import Gallery, MeasuredLoss, MeasuredShare, ServedRecall, UnfoundDomain
 from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import difference_interval, wilson_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
+from service.storage.index_manifest import published_manifest
 
 __all__ = ["FEW_QUERIES", "GALLERIES", "read_served_recall"]
 
@@ -24,7 +28,7 @@ _NAMED = 5
 
 
 def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
-    """Recall of the newest release in the query mode of searches.
+    """Recall of the served release in the query mode of searches, on the domains that it has learned.
 
     Args:
         served: Cells of this mode with all galleries; None: they are read.
@@ -32,7 +36,13 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     Raises:
         Unavailable: The catalog is unreachable.
     """
-    return _served_recall(served or read_recall_cells(None, GALLERIES))
+    cells = served or read_recall_cells(None, GALLERIES)
+    manifest, _ = published_manifest()
+    if manifest.pinned is not None:
+        with session_scope() as session:
+            order = session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))
+        cells = cells.until(order) if order is not None else cells
+    return _served_recall(cells)
 
 
 @cached(LRUCache(8), key=lambda cells: (cells.version, cells.mode), lock=Lock())
@@ -66,7 +76,7 @@ def _measured_share(share: float, queries: int) -> MeasuredShare:
 
 
 def _loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
-    """Recall of earlier domains right after they were learned, minus that of the newest release."""
+    """Recall of earlier domains right after they were learned, minus that of the served release."""
     if not cells.releases:
         return None
     learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]

@@ -59,7 +59,7 @@ class GenerationLoader:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def load_newest(self, previous: SearchSnapshot | None) -> SearchSnapshot | None:
-        """The newest generation as a new snapshot.
+        """The newest generation as a new snapshot, with the release that it serves.
 
         Args:
             previous: Current snapshot; the new snapshot shares memory with it.
@@ -98,10 +98,10 @@ class GenerationLoader:
         return None if is_same else fresh
 
     def load_earlier(self, reason: str) -> SearchSnapshot | None:
-        """The last release before the newest one that can be served. Tasks published since are degraded.
+        """The last release before the served one that can be loaded. Tasks that the served one adds are degraded.
 
         Args:
-            reason: Reason why the newest release is refused.
+            reason: Reason why the served release is refused.
 
         Returns:
             None where no release can be served.
@@ -111,12 +111,20 @@ class GenerationLoader:
         with suppress(ShardStoreError, OSError):
             index_snapshot = IndexSnapshot.open(self._store, max_verified_bytes=BYTES_BEFORE_READY)
             manifest = index_snapshot.manifest
-            earlier = [release for release in manifest.releases if release != index_snapshot.release_id]
+            if manifest.served is None:
+                return None
+            unserved = {manifest.served, *manifest.releases_after(manifest.served)}
+            earlier = [release for release in manifest.releases if release not in unserved]
+            unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
                 with suppress(ModelError, ShardStoreError, OSError):
                     snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
-                    later = [task for task in manifest.shards if task not in snapshot.task_names]
-                    snapshot.degraded.update(dict.fromkeys(later, f"the newest release is refused: {reason}"))
+                    later = [
+                        task
+                        for task, shard in manifest.shards.items()
+                        if task not in snapshot.task_names and shard.release not in unserved
+                    ]
+                    snapshot.degraded.update(dict.fromkeys(later, f"the served release is refused: {reason}"))
                     return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
         return None
 

@@ -98,7 +98,7 @@ class SearchSnapshot:
 
     Attributes:
         index_snapshot: Snapshot of the index.
-        release_id: Identifier of the release that encodes queries: the newest one, or an earlier one.
+        release_id: Identifier of the release that encodes queries: the newest one, a pinned one, or an earlier one.
         shards: Searchable shards by task ID, in learned order.
         task_names: Task ID → name.
         degraded: Task ID → reason why it cannot be searched. Grows when a shard breaks while it is served.
@@ -145,7 +145,7 @@ class SearchSnapshot:
         Args:
             index_snapshot: Snapshot of the index.
             backbone: Backbone of all releases.
-            release_id: Identifier of a release in the manifest; the newest by default.
+            release_id: Identifier of a release in the manifest; the served one by default.
             other: Snapshot of the same library with the same backbone. Releases never change, so its loaded
                 releases are reused without reading or checking them again. It is not modified.
 
@@ -153,8 +153,8 @@ class SearchSnapshot:
             ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
                 shard.
         """
-        is_newest = release_id is None or release_id == index_snapshot.release_id
-        release_id = release_id or index_snapshot.release_id
+        release_id = release_id or index_snapshot.served_release_id
+        is_newest = release_id == index_snapshot.release_id
         if release_id is None:
             raise AssertionError("an empty index has no release to serve")
         folder = index_snapshot.release_folder(release_id)
@@ -236,6 +236,11 @@ class SearchSnapshot:
     def generation(self) -> int:
         """Generation of the index."""
         return self.index_snapshot.generation
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether an operator pinned an earlier release than the newest."""
+        return self.index_snapshot.manifest.pinned is not None
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from service.core.schemas import Readiness
 from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
+from service.search.errors import TaskNotServed
 from service.search.snapshots.edited_captions import EditedCaptions
 from service.search.snapshots.generation_loader import GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -135,8 +136,12 @@ class SnapshotManager:
                 return snapshot
             current, backbone = self.current(), self.backbone
             reason = "The release that began this list is no longer kept"
-            if backbone is None or release_id not in current.index_snapshot.manifest.releases:
+            manifest = current.index_snapshot.manifest
+            if backbone is None or release_id not in manifest.releases:
                 raise _gone(f"{reason}.")
+            # A list that began with a withdrawn release would show videos that are not searchable any more.
+            if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
+                raise _gone("The release that began this list is no longer served.")
             try:
                 snapshot = SearchSnapshot.load(current.index_snapshot, backbone, release_id, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
@@ -158,6 +163,7 @@ class SnapshotManager:
             A snapshot that replaced the given one; None where the catalog has no such ready task.
 
         Raises:
+            TaskNotServed: The task was learned after the release that is served.
             Unavailable: The generation is not loaded within :data:`CATCH_UP_SECONDS`, or is refused.
         """
         if self._current is not None and self._current is not used:
@@ -170,6 +176,8 @@ class SnapshotManager:
                 return self._current
             if is_own_refresh:  # it has seen the manifest as it was published before the task turned ready
                 break
+        if used.is_pinned and self.last_error is None:
+            raise TaskNotServed(task)
         reason = f": {self.last_error}" if self.last_error else "; try again in a few seconds."
         raise Unavailable(
             f"Task {task[:100]!r} is ready, and this process has not loaded its shard{reason}",
@@ -191,12 +199,14 @@ class SnapshotManager:
         return Readiness(
             ready=is_loaded and (snapshot is not None or (self._has_looked and error is None)),
             release=snapshot.release_id if snapshot else None,
+            pinned=snapshot is not None and snapshot.is_pinned,
             generation=snapshot.generation if snapshot else 0,
             tasks=len(snapshot.shards) if snapshot else 0,
             degraded=snapshot.degraded_by_name if snapshot else {},
             checks={
                 "model": "ok" if is_loaded else error or "still loading",
                 "index": index_state if is_loaded else "ok",
+                **_describe_pin(snapshot),
                 **_describe_verification(snapshot),
             },
         )
@@ -345,6 +355,14 @@ def _is_ready(task: str) -> bool:
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
+
+
+def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
+    """The release that an operator pinned."""
+    if snapshot is None or not snapshot.is_pinned:
+        return {}
+    later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
+    return {"release": f"{snapshot.release_id[:12]} is pinned; later releases that are not searched: {later}"}
 
 
 def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:

@@ -166,13 +166,13 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     assert (ready.ready, ready.tasks, ready.generation) == (True, 1, 2)
     assert ready.release == next(iter(manifest.releases)) != manifest.release
     assert "weights.safetensors was altered" in ready.checks["index"]
-    assert "the newest release is refused" in ready.degraded["cars"]
+    assert "the served release is refused" in ready.degraded["cars"]
     found = service.search(BIRDS[0], k=10)
     assert found.results[0].video_id == "birds-0"
     assert {result.task for result in found.results} == {"birds"}
     assert found.release == ready.release
     assert "weights.safetensors was altered" in found.degraded["cars"]
-    with pytest.raises(Unavailable, match="'cars' cannot be searched: the newest release is refused"):
+    with pytest.raises(Unavailable, match="'cars' cannot be searched: the served release is refused"):
         service.search("a taxi", task="cars")
     pass_retry_interval()
     assert not service.refresh()

@@ -1,0 +1,101 @@
+"""``cinestrata releases``: list releases, and choose the release that searches use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.console import console, fail, report_errors
+from cli.shared_options import Data, Url
+
+if TYPE_CHECKING:
+    from service.core.schemas import ServedChange, ServeOutcome
+
+__all__ = ["app"]
+
+app = typer.Typer(help="List releases, roll back to an earlier one and forward again.", no_args_is_help=True)
+
+
+@app.command("list")
+@report_errors
+def list_(url: Url = None, data: Data = None) -> None:
+    """List all releases in the order of learning; the served one is marked."""
+    from rich.table import Table
+
+    from cli.connection import connect
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("t", "learned", "method", "release", "published", ""):
+        table.add_column(heading, header_style="dim")
+    for release in connect(url, data).releases():
+        table.add_row(
+            str(release.learned_order),
+            release.task,
+            release.method,
+            release.id[:12],
+            f"{release.created_at:%Y-%m-%d %H:%M}",
+            "served" if release.current else "",
+        )
+    console.print(table)
+
+
+@app.command()
+@report_errors
+def serve(
+    release: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the release or its first characters, the domain that it learned last, or 'newest'."
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effects.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Let searches use an earlier release, or a later one again. Nothing is deleted or indexed again."""
+    from cli.connection import connect
+
+    client = connect(url, data)
+    preview = client.serve_release(release, dry_run=True)
+    _print_effects(preview)
+    if dry_run or not preview.changed:
+        return
+    if preview.unsearchable.videos and not yes:
+        if not console.is_terminal:
+            fail("Nothing was changed: the change needs a confirmation.", "Repeat the command with --yes.")
+        typer.confirm("Serve this release?", abort=True)
+    # The argument again, and not the id of the preview: a newer release may have been published since.
+    done = client.serve_release(release, dry_run=False)
+    console.print(f"Release {done.release[:12]} after {done.task!r} is served.", soft_wrap=True)
+    if done.pinned:
+        console.print(
+            "Tasks that are learned now are not searched until a later release is served: "
+            "cinestrata releases serve newest",
+            soft_wrap=True,
+        )
+
+
+def _print_effects(outcome: ServeOutcome) -> None:
+    name = f"Release {outcome.release[:12]} after {outcome.task!r}"
+    if not outcome.changed:
+        console.print(f"{name} is served already.", soft_wrap=True)
+        return
+    console.print(f"{name}: {outcome.searchable_videos:,} searchable videos", soft_wrap=True)
+    _print_change("no longer searchable", outcome.unsearchable)
+    _print_change("searchable again", outcome.searchable_again)
+    if outcome.kept_appended:
+        console.print(f"  stay searchable: {outcome.kept_appended:,} videos that were appended later")
+
+
+def _print_change(heading: str, change: ServedChange) -> None:
+    if not change.domains:
+        return
+    domains = "1 domain" if change.domains == 1 else f"{change.domains:,} domains"
+    console.print(f"  {heading}: {domains} with {change.videos:,} videos")
+    for domain in change.first:
+        appended = f", {domain.appended:,} of them appended" if domain.appended else ""
+        console.print(f"    {domain.task}: {domain.videos:,} videos{appended}", soft_wrap=True, markup=False)
+    if change.domains > len(change.first):
+        console.print(f"    and {change.domains - len(change.first):,} more domains")

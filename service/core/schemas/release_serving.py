@@ -1,0 +1,71 @@
+"""Requests and responses about the release that searches use."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from service.core.schemas.model_types import RequestModel, ResponseModel
+
+__all__ = ["DomainChange", "PinnedRelease", "ServeOutcome", "ServeSpec", "ServedChange"]
+
+
+class ServeSpec(RequestModel):
+    """Options of ``POST /releases/{release_id}/serve``."""
+
+    dry_run: bool = Field(
+        default=False, description="Whether to change nothing, and only to return the effects."
+    )
+
+
+class DomainChange(ResponseModel):
+    """A domain that becomes searchable or unsearchable with a change of the served release. ``task`` is its name."""
+
+    task_id: str
+    task: str
+    videos: int
+    appended: int = Field(description="Number of its videos that were appended after it was learned.")
+
+
+class ServedChange(ResponseModel):
+    """Domains that become searchable, or unsearchable, with a change of the served release."""
+
+    domains: int
+    videos: int
+    appended: int = Field(
+        description="Number of these videos that were appended after their domain was learned."
+    )
+    first: list[DomainChange] = Field(description="The first 20 domains in the order of learning.")
+
+
+class ServeOutcome(ResponseModel):
+    """Effects of serving a release."""
+
+    release: str
+    task: str = Field(description="Name of the domain that the release learned last.")
+    learned_order: int
+    created_at: datetime
+    before: str = Field(description="Release that was served before.")
+    newest: str = Field(description="Newest release, which the next task continues.")
+    pinned: bool = Field(
+        description="Whether later releases are not searched until another release is served; false for the newest."
+    )
+    changed: bool = Field(description="Whether another release was served before.")
+    dry_run: bool
+    unsearchable: ServedChange = Field(description="Domains that searches find before, and not afterwards.")
+    searchable_again: ServedChange = Field(description="Domains that searches find only afterwards.")
+    searchable_videos: int = Field(description="Number of searchable videos afterwards.")
+    kept_appended: int = Field(
+        description="Number of videos that were appended to searchable domains after the release; they stay searchable."
+    )
+
+
+class PinnedRelease(ResponseModel):
+    """An earlier release that an operator serves in place of the newest. ``task`` names the domain it learned last."""
+
+    release: str
+    task: str
+    newest: str
+    newest_task: str
+    unsearchable: ServedChange = Field(description="Domains that were learned later.")

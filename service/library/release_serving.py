@@ -1,0 +1,189 @@
+"""The release that searches use: roll back to an earlier release, and forward again.
+
+Serving a release moves a pointer in the manifest of the index. Nothing is deleted, trained or embedded, and every
+server loads the release at its next look at the manifest. An earlier release is *pinned*: a task that is published
+meanwhile becomes the newest release, continues the former newest, and is searched once it is served.
+
+* Domains that were learned after the served release are not searched. Their shards stay.
+* Videos that were appended to earlier domains stay searchable, because an append uses the release of its shard.
+* Deleted videos stay deleted: tombstones belong to the index, and not to a release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from index.errors import ReleaseCorrupt, ShardStoreError
+from index.files.manifest_format import Manifest
+from service.catalog.database import session_scope
+from service.catalog.tables import Release, Task, Video
+from service.catalog.task_names import find_task
+from service.core.errors import Conflict, NotFound, Unavailable
+from service.core.schemas import DomainChange, PinnedRelease, ServedChange, ServeOutcome
+from service.core.settings import settings
+from service.storage import index_manifest
+from service.storage.vector_store_selection import library_store
+
+__all__ = ["NEWEST", "pinned_release", "serve_release"]
+
+NEWEST = "newest"
+_PREFIX = re.compile(r"[0-9a-f]{8,64}")
+_NAMED = 20
+
+
+def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
+    """Let searches use a release, and return what becomes searchable and unsearchable.
+
+    Args:
+        name_or_id: Id of the release or its first 8 or more characters, name or id of the domain that it learned last,
+            or ``newest``.
+        dry_run: Change nothing.
+
+    Raises:
+        NotFound: the release does not exist.
+        Conflict: a file of the release is missing or damaged; nothing was changed.
+        Unavailable: the catalog or the index cannot be read or written; nothing was changed.
+    """
+    manifest = index_manifest.read_manifest()
+    with session_scope() as session:
+        target = _find_release(session, name_or_id, manifest)
+    before = manifest.served or ""
+    if not dry_run:
+        try:
+            # The newest release is determined under the lock of the index, in which a task may be publishing another.
+            after = library_store(settings()).serve(None if name_or_id == NEWEST else target)
+        except ReleaseCorrupt as error:
+            raise Conflict(f"The release cannot be served, and nothing was changed: {error}") from error
+        except (ShardStoreError, OSError) as error:
+            raise Unavailable(f"The index cannot be changed: {error}", 30) from error
+        manifest, target = after, after.served or target
+    with session_scope() as session:
+        return _outcome(session, manifest, target, before, dry_run)
+
+
+def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:
+    """Return the release that is served in place of the newest, and what it does not search; None without one."""
+    if manifest.pinned is None or manifest.release is None:
+        return None
+    rows = _releases(session, [manifest.pinned, manifest.release])
+    pinned, newest = rows.get(manifest.pinned), rows.get(manifest.release)
+    if pinned is None:  # the catalog was restored from an earlier state than the index
+        return None
+    later = [domain for domain in _read_domains(session) if domain.order > pinned.order]
+    return PinnedRelease(
+        release=manifest.pinned,
+        task=pinned.task,
+        newest=manifest.release,
+        newest_task=newest.task if newest else "",
+        unsearchable=_change(later),
+    )
+
+
+class _Release(NamedTuple):
+    task: str  # name
+    order: int
+    created_at: datetime
+
+
+class _Domain(NamedTuple):
+    id: str
+    name: str
+    order: int
+    videos: int
+    appended: int
+
+
+def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
+    """Return the id of a published release."""
+    if name_or_id == NEWEST:
+        if manifest.release is None:
+            raise NotFound("There is no release yet: no domain has been learned.")
+        return manifest.release
+    found = name_or_id if name_or_id in manifest.releases else None
+    if found is None:
+        task = find_task(session, name_or_id)
+        owned = task and session.scalar(select(Release.id).where(Release.task_id == task.id))
+        found = owned if owned in manifest.releases else None
+    if found is None and _PREFIX.fullmatch(name_or_id):
+        matches = [release for release in manifest.releases if release.startswith(name_or_id)]
+        found = matches[0] if len(matches) == 1 else None
+    if found is None or not _releases(session, [found]):
+        raise NotFound(f"There is no release {name_or_id[:100]!r}; GET /releases lists the releases.")
+    return found
+
+
+def _releases(session: Session, ids: Sequence[str]) -> dict[str, _Release]:
+    rows = session.execute(
+        select(Release.id, Task.name, Release.learned_order, Release.created_at)
+        .join(Task, Task.id == Release.task_id)
+        .where(Release.id.in_(ids))
+    )
+    return {release_id: _Release(name, order, created_at) for release_id, name, order, created_at in rows}
+
+
+def _read_domains(session: Session) -> list[_Domain]:
+    """Learned domains with videos, in learned order."""
+    rows = session.execute(
+        select(Task.id, Task.name, Task.learned_order, Task.counts)
+        .where(Task.learned_order.is_not(None))
+        .order_by(Task.learned_order)
+    )
+    domains = (
+        _Domain(id_, name, order or 0, counts.get("accepted", 0), counts.get("appended", 0))
+        for id_, name, order, counts in rows
+    )
+    return [domain for domain in domains if domain.videos]
+
+
+def _outcome(session: Session, manifest: Manifest, target: str, before: str, dry_run: bool) -> ServeOutcome:
+    rows = _releases(session, [target, before])
+    if target not in rows:  # published just now; its worker commits the catalog next
+        raise Unavailable("The newest release is being published; try again.", 2)
+    release = rows[target]
+    order, former = release.order, rows[before].order if before in rows else release.order
+    domains = _read_domains(session)
+    known = [domain for domain in domains if domain.order <= order]
+    kept = session.scalar(
+        select(func.count())
+        .select_from(Video)
+        .join(Task, Task.id == Video.task_id)
+        .where(
+            Task.learned_order <= order,
+            Video.effective_split == "appended",
+            Video.status == "accepted",
+            Video.added_at > release.created_at,
+        )
+    )
+    return ServeOutcome(
+        release=target,
+        task=release.task,
+        learned_order=order,
+        created_at=release.created_at,
+        before=before,
+        newest=manifest.release or target,
+        pinned=target != manifest.release,
+        changed=target != before,
+        dry_run=dry_run,
+        unsearchable=_change([domain for domain in domains if order < domain.order <= former]),
+        searchable_again=_change([domain for domain in domains if former < domain.order <= order]),
+        searchable_videos=sum(domain.videos for domain in known),
+        kept_appended=kept or 0,
+    )
+
+
+def _change(domains: Sequence[_Domain]) -> ServedChange:
+    return ServedChange(
+        domains=len(domains),
+        videos=sum(domain.videos for domain in domains),
+        appended=sum(domain.appended for domain in domains),
+        first=[
+            DomainChange(task_id=domain.id, task=domain.name, videos=domain.videos, appended=domain.appended)
+            for domain in domains[:_NAMED]
+        ],
+    )

@@ -1,0 +1,88 @@
+"""Rollback to an earlier release and forward again over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.api.learned_library import FIRST, SECOND
+
+QUERY = {"q": "something moves", "k": 50}
+
+
+@pytest.fixture
+def releases(client: TestClient, library: list[str]) -> Iterator[list[str]]:
+    """Ids of the releases in learned order; the newest is served before and after the test."""
+    yield [release["id"] for release in client.get("/releases").json()["releases"]]
+    client.post("/releases/newest/serve")
+    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+
+
+def serve(client: TestClient, release: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/releases/{release}/serve", json=body or None)
+    assert answer.status_code == 200, answer.text
+    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    return dict(answer.json())
+
+
+def found_tasks(client: TestClient) -> set[str]:
+    return {result["task"] for result in client.get("/search", params=QUERY).json()["results"]}
+
+
+def test_preview_names_the_domains_that_become_unsearchable(
+    client: TestClient, library: list[str], releases: list[str]
+) -> None:
+    preview = serve(client, releases[0], dry_run=True)
+    videos = client.get(f"/tasks/{library[1]}").json()["counts"]["accepted"]
+    change = {"task_id": library[1], "task": SECOND, "videos": videos, "appended": 0}
+    assert preview["unsearchable"] == {"domains": 1, "videos": videos, "appended": 0, "first": [change]}
+    assert preview["searchable_again"]["domains"] == 0
+    assert (preview["before"], preview["newest"], preview["pinned"]) == (releases[1], releases[1], True)
+    assert (preview["dry_run"], preview["changed"]) == (True, True)
+    assert found_tasks(client) == {FIRST, SECOND}
+    assert client.get("/library").json()["pinned"] is None
+
+
+def test_rollback_and_return(client: TestClient, library: list[str], releases: list[str]) -> None:
+    measured = client.get("/forgetting").json()["served"]
+    tag = {"If-None-Match": client.get("/forgetting").headers["etag"]}
+    done = serve(client, releases[0])
+    assert (done["task"], done["pinned"], done["dry_run"]) == (FIRST, True, False)
+    assert found_tasks(client) == {FIRST}
+    status = client.get("/library").json()
+    assert status["release"] == releases[0]
+    assert status["pinned"]["newest"] == releases[1]
+    assert status["pinned"]["unsearchable"] == done["unsearchable"]
+    assert [r["current"] for r in client.get("/releases").json()["releases"]] == [True, False]
+    assert client.get("/readyz").json()["pinned"]
+    served = client.get("/forgetting", headers=tag).json()["served"]
+    assert (measured["domains"], served["domains"]) == (2, 1)
+    forward = serve(client, "newest")
+    assert forward["searchable_again"] == done["unsearchable"]
+    assert not forward["pinned"]
+    assert found_tasks(client) == {FIRST, SECOND}
+    assert client.get("/library").json()["pinned"] is None
+    assert client.get("/forgetting").json()["served"] == measured
+
+
+def test_release_is_found_by_prefix_and_by_domain(
+    client: TestClient, library: list[str], releases: list[str]
+) -> None:
+    for name in (releases[0][:8], FIRST, library[0]):
+        assert serve(client, name, dry_run=True)["release"] == releases[0]
+
+
+@pytest.mark.parametrize("name", ["0" * 64, "nothing", "deadbeef", "%00", "%F0%9F%90%9F", "x" * 5000])
+def test_unknown_release_is_refused(client: TestClient, releases: list[str], name: str) -> None:
+    answer = client.post(f"/releases/{name}/serve", json={"dry_run": True})
+    assert answer.status_code == 404
+    assert "There is no re" in answer.json()["detail"]
+
+
+def test_unknown_option_is_refused(client: TestClient, releases: list[str]) -> None:
+    answer = client.post(f"/releases/{releases[0]}/serve", json={"dryrun": True})
+    assert answer.status_code == 422
+    assert client.get("/library").json()["pinned"] is None
