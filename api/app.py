@@ -16,6 +16,7 @@ from api import openapi, problem_details
 from api.pages import html_pages
 from api.request_metrics import RequestMetricsMiddleware
 from api.routes import (
+    audit_routes,
     clip_routes,
     deletion_routes,
     domain_routes,
@@ -86,6 +87,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         deletion_routes.router,
         sync_routes.router,
         library_routes.router,
+        audit_routes.router,
         health_routes.router,
         html_pages.router,
     ):

@@ -5,13 +5,18 @@ Unknown parameters are refused: ignoring a misspelled filter would return rows t
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from service.audit.actor import ActorKind
+
 __all__ = [
     "AllVideosParameters",
+    "AuditFilterParameters",
+    "AuditListParameters",
     "RejectedParameters",
     "ReleaseListParameters",
     "ShardListParameters",
@@ -147,3 +152,42 @@ class ShardListParameters(_LimitedPageParameters):
         Literal["created", "-created", "count", "-count", "bytes", "-bytes"],
         Query(description="Order; `-` reverses it."),
     ] = "created"
+
+
+class AuditFilterParameters(StrictParameters):
+    """Parameters of ``GET /audit.jsonl``."""
+
+    actor: Annotated[_Text | None, Query(description="Only entries of this user, key or process.")] = None
+    kind: Annotated[
+        list[ActorKind] | None, Query(description="Only entries of actors of this kind; may be repeated.")
+    ] = None
+    action: Annotated[
+        list[_Text] | None,
+        Query(
+            max_length=20,
+            description="Only this action, such as `task.cancel`, or those of a resource, such as `task`; may be repeated.",
+        ),
+    ] = None
+    target: Annotated[_Text | None, Query(description="Only changes of the resource with this id.")] = None
+    address: Annotated[_Text | None, Query(description="Only requests from this network address.")] = None
+    request_id: Annotated[_Text | None, Query(description="Only changes of this request.")] = None
+    text: Annotated[
+        _Text | None,
+        Query(
+            description="Only entries that contain this text in actor, action, target or details, regardless of case."
+        ),
+    ] = None
+    after: Annotated[
+        datetime | None, Query(description="Earliest time, included; without a time zone in UTC.")
+    ] = None
+    before: Annotated[
+        datetime | None, Query(description="Latest time, excluded; without a time zone in UTC.")
+    ] = None
+
+
+class AuditListParameters(AuditFilterParameters, _LimitedPageParameters):
+    """Parameters of ``GET /audit``."""
+
+    sort: Annotated[
+        Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")
+    ] = "-time"

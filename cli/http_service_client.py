@@ -15,6 +15,7 @@ from cli.service_client import MethodSettings
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.core.schemas import (
     AppendSpec,
+    AuditPage,
     DeletionResult,
     Readiness,
     RecallMatrix,
@@ -212,6 +213,11 @@ class HttpServiceClient:
         return RecallMatrix.model_validate(
             self._request("GET", "/forgetting", params={"mode": mode} if mode else None)
         )
+
+    def audit(self, **parameters: Any) -> AuditPage:
+        """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""
+        query = {name: _query_value(value) for name, value in parameters.items()}
+        return AuditPage.model_validate(self._request("GET", "/audit", params=query))
 
     def ready(self) -> Readiness:
         """Readiness and the release that answers searches; not an error if the service is not ready."""

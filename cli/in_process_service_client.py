@@ -11,6 +11,8 @@ import structlog
 
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
+from service.audit.actor import command_line_actor, set_process_actor
+from service.audit.audit_log import AuditFilter, list_entries
 from service.catalog.migrations import upgrade
 from service.core.schemas import RelearnSpec
 from service.library import deletion, release_listing, release_serving, video_editing, video_listing
@@ -21,6 +23,7 @@ from service.tasks import commands, relearning
 if TYPE_CHECKING:
     from service.core.schemas import (
         AppendSpec,
+        AuditPage,
         DeletionResult,
         RecallMatrix,
         ReleaseSummary,
@@ -57,6 +60,7 @@ class InProcessServiceClient:
         # The command prints successes itself.
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         upgrade(self._settings)
+        set_process_actor(command_line_actor())
 
     def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
         """Create a task. Requests with the same idempotency key create one task."""
@@ -157,6 +161,11 @@ class InProcessServiceClient:
     def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""
         return recall_matrix.read_recall_matrix(mode)
+
+    def audit(self, **parameters: Any) -> AuditPage:
+        """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""
+        paging = {name: parameters.pop(name) for name in ("sort", "cursor", "limit") if name in parameters}
+        return list_entries(AuditFilter(**parameters), **paging)
 
     def _query_service(self) -> SearchEngine:
         # Imported here because only searches need torch.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 if TYPE_CHECKING:
     from service.core.schemas import (
         AppendSpec,
+        AuditPage,
         DeletionResult,
         RecallMatrix,
         ReleaseSummary,
@@ -101,6 +102,9 @@ class ServiceClient(Protocol):
 
     def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
         """Videos similar to a video."""
+
+    def audit(self, **parameters: Any) -> AuditPage:
+        """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""
 
     def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""

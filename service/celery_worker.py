@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery.apps import worker as celery_worker_app
-from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
+from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
+from service.audit.actor import Actor, set_process_actor
 from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.maintenance import MaintenanceThread
@@ -55,6 +56,10 @@ def sync(sync_id: str) -> None:
 _maintenance_threads: list[MaintenanceThread] = []
 
 
+def _name_actor(**_: Any) -> None:
+    set_process_actor(Actor("worker", socket.gethostname()))  # processes of the pool inherit it
+
+
 def _start_maintenance(**_: Any) -> None:
     shutdown.reset()
     _maintenance_threads.append(MaintenanceThread())
@@ -90,6 +95,7 @@ def _write_json_line(message: str, *_: Any) -> None:
     os.write(2, f"{json.dumps(event)}\n".encode())
 
 
+worker_init.connect(_name_actor)
 worker_ready.connect(_start_maintenance)
 worker_shutting_down.connect(_release_tasks)
 worker_shutdown.connect(_stop_maintenance)

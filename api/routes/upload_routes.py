@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api import openapi, tus_protocol
 from api.json_bodies import parse_json
+from service.audit import audit_log
 from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge
 from service.core.schemas import PreviewRequest, UploadPreview
@@ -126,7 +127,9 @@ async def append_to_upload(
 @_tus_router.delete("/{upload_id}", status_code=204, operation_id="delete_upload")
 def delete_upload(upload_id: str) -> Response:
     """Delete an upload and its bytes (tus extension termination)."""
-    upload_store.delete_upload(upload_store.find_upload(upload_id))
+    upload = upload_store.find_upload(upload_id)
+    upload_store.delete_upload(upload)
+    audit_log.record_event("upload.delete", upload.id, {"name": upload.name})
     return Response(status_code=204)
 
 

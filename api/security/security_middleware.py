@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from asgi_correlation_id import correlation_id
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +20,7 @@ from api.problem_details import problem_response
 from api.security.api_keys import identify_caller
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.loopback import is_loopback
+from service.audit.actor import Actor, acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound, Unauthorized
 from service.core.settings import Settings
 
@@ -76,7 +78,16 @@ class SecurityMiddleware:
         except CinestrataError as error:
             await problem_response(request, error)(scope, receive, send_with_headers)
             return
-        await self.app(scope, limit_body(receive, limit), send_with_headers)
+        with acting_as(self._actor(request)):
+            await self.app(scope, limit_body(receive, limit), send_with_headers)
+
+    def _actor(self, request: Request) -> Actor:
+        """The actor of changes of a permitted request."""
+        address = request.client.host if request.client else None
+        request_id = correlation_id.get()
+        if self.settings.api_key is None or identify_caller(request, self.settings) is None:
+            return Actor("anonymous", "anonymous", address, request_id)
+        return Actor("environment", "CINESTRATA_API_KEY", address, request_id)
 
     def _check(self, request: Request, limit: int) -> None:
         headers = request.headers

@@ -1,14 +1,15 @@
-"""Commands that check, compact, move and back up a library."""
+"""Commands that check, compact, move and back up a library, and list its changes."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from cli.console import report_errors
-from cli.shared_options import Data
+from cli.shared_options import Data, Url
 
 __all__ = ["app"]
 
@@ -81,3 +82,48 @@ def restore(
     from cli.commands.backup_commands import run_restore
 
     run_restore(source, data)
+
+
+@app.command()
+@report_errors
+def audit(
+    actor: Annotated[
+        str | None, typer.Option("--actor", help="Only changes of this user, key or process.")
+    ] = None,
+    action: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--action",
+            help="Only this action, such as task.delete, or a resource, such as task; may be repeated.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Only changes of the resource with this id.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Only requests from this network address.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Only entries that contain this text.")] = None,
+    after: Annotated[datetime | None, typer.Option("--after", help="Earliest time (UTC).")] = None,
+    before: Annotated[datetime | None, typer.Option("--before", help="Latest time (UTC).")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 50,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print all entries as JSON lines, oldest first; --limit has no effect."),
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List changes with actor, time and address, newest first."""
+    from cli.commands.audit_command import run_audit
+
+    conditions = {
+        "actor": actor,
+        "action": action or None,
+        "target": target,
+        "address": address,
+        "text": text,
+        "after": after,
+        "before": before,
+    }
+    run_audit(conditions, limit, as_json, url, data)

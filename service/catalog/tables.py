@@ -35,6 +35,7 @@ __all__ = [
     "Calibration",
     "Chunk",
     "Event",
+    "GrowingId",
     "IdempotencyKey",
     "Moment",
     "PositionCounter",
@@ -53,7 +54,7 @@ FINAL_STATES = ("ready", "failed", "cancelled")
 STATES = (*ACTIVE_STATES, *FINAL_STATES)
 
 # AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); ids are never reused.
-_GrowingId = BigInteger().with_variant(Integer, "sqlite")
+GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -179,7 +180,7 @@ class Video(Base):
         {"sqlite_autoincrement": True},
     )
 
-    vector_id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    vector_id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(128), unique=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
@@ -191,7 +192,7 @@ class Video(Base):
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
     added_at: Mapped[datetime | None]  # None: added before this column existed
     # Of a video that is being relearned: vector id of the original, whose id it takes over when its domain is ready.
-    copy_of: Mapped[int | None] = mapped_column(_GrowingId, index=True)
+    copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
     status: Mapped[str] = mapped_column(String(16), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
 
@@ -220,12 +221,12 @@ class Chunk(Base):
         CheckConstraint("stage IN ('probing', 'indexing')", name="stage"),
     )
 
-    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     stage: Mapped[str] = mapped_column(String(16))
     number: Mapped[int] = mapped_column(Integer)
-    first_id: Mapped[int] = mapped_column(_GrowingId)
-    last_id: Mapped[int] = mapped_column(_GrowingId)
+    first_id: Mapped[int] = mapped_column(GrowingId)
+    last_id: Mapped[int] = mapped_column(GrowingId)
     videos: Mapped[int] = mapped_column(Integer)  # when the chunk was planned
     finished: Mapped[int] = mapped_column(Integer, default=0)  # videos whose results are stored
     done_at: Mapped[datetime | None]
@@ -248,9 +249,9 @@ class Moment(Base):
 
     __tablename__ = "moments"
 
-    vector_id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=False)
+    vector_id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=False)
     video_vector_id: Mapped[int] = mapped_column(
-        _GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), index=True
+        GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), index=True
     )
     start_seconds: Mapped[float] = mapped_column(Float)
     end_seconds: Mapped[float] = mapped_column(Float)
@@ -294,7 +295,7 @@ class Recall(Base):
     __tablename__ = "recalls"
     __table_args__ = (UniqueConstraint("release_order", "task_order", "mode", "gallery"),)
 
-    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     release_order: Mapped[int] = mapped_column(Integer)  # i
     task_order: Mapped[int] = mapped_column(Integer)  # t
     mode: Mapped[str] = mapped_column(String(8))  # pinned | mapped | latest
@@ -316,7 +317,7 @@ class Event(Base):
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_task_id_id", "task_id", "id"), {"sqlite_autoincrement": True})
 
-    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(String(16))  # state | progress | rejected | log
@@ -328,7 +329,7 @@ class Calibration(Base):
 
     __tablename__ = "calibrations"
 
-    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)  # the append
     release_id: Mapped[str] = mapped_column(String(64), index=True)
     generation: Mapped[int] = mapped_column(BigInteger)  # first generation of the index with the append

@@ -34,6 +34,7 @@ from sqlalchemy.orm import Session
 
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
+from service.audit.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.catalog.video_counts import count_task_videos
@@ -110,6 +111,8 @@ def delete_task(task_id: str) -> DeletionResult:
         own = session.scalars(select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)).all()
         originals = [video.vector_id for video in own]
         gone = _remove(session, task, own, whole=True)
+        if gone or task.deleted_at is None:
+            record_change(session, "task.delete", task.id, {"name": task.name, "videos": len(gone)})
         # Checkpoints of a failed or cancelled attempt.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         # The folder of a ready append holds the uploaded files of videos that belong to the domain now.
@@ -152,7 +155,11 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
             for chunk in id_chunks(video_ids)
             for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
-        return _remove(session, task, videos)
+        gone = _remove(session, task, videos)
+        if gone:
+            details = {"videos": gone[:MAX_LISTED_IDS], "number": len(gone)}
+            record_change(session, "video.delete", task.id, details)
+        return gone
 
 
 def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: bool = False) -> list[str]:

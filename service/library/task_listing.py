@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple
 from sqlalchemy import or_, select
 
 from service.catalog.database import session_scope
+from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Task
 from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails
-from service.library.keyset_paging import KeysetOrders
 from service.tasks.task_details import task_details
 
 __all__ = ["TaskPage", "list_tasks"]

@@ -23,6 +23,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.edit_counters import count_edit
 from service.catalog.tables import Task, Video
@@ -92,6 +93,7 @@ def edit_video(
             record(
                 session, task.id, "log", {"message": message, "video_id": video_id, "edited": list(changed)}
             )
+            record_change(session, "video.edit", video_id, {"task": task.id, "fields": list(changed)})
             session.flush()
         if "captions" in changed:
             _delete_ledger()

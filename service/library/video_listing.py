@@ -8,11 +8,11 @@ from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import session_scope
+from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
 from service.core.schemas import RejectedVideo, RejectedVideoPage, VideoPage, VideoSummary
-from service.library.keyset_paging import KeysetOrders
 from service.library.video_details import video_fields
 
 __all__ = ["list_rejected", "list_videos"]

@@ -15,6 +15,8 @@ from typing import Literal, cast
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
+from media.sources.source_uris import redact_uri
+from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync, Task
 from service.core.domain_names import name_key
@@ -55,6 +57,12 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
         row.vanished, row.captions_from_names = spec.vanished, spec.captions_from_names
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
         session.flush()
+        record_change(
+            session,
+            "sync.register",
+            row.id,
+            {"name": row.name, "source": redact_uri(row.source), "every_seconds": row.every_seconds},
+        )
         details = _details(row, at)
     send_due_syncs()
     return details
@@ -77,6 +85,7 @@ def remove_sync(sync_id: str) -> None:
         row = session.get(Sync, sync_id)
         if row is None:
             raise NotFound(f"There is no sync {sync_id!r}.")
+        record_change(session, "sync.remove", row.id, {"name": row.name})
         session.delete(row)
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 import structlog
 from pydantic import ValidationError
 
+from service.audit.actor import Actor, acting_as
 from service.core import request_limits
 from service.core.domain_names import name_key
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound
@@ -49,7 +50,8 @@ def run_sync(sync_id: str) -> None:
     if run is None:
         return
     try:
-        counts = _synchronize(run)
+        with acting_as(Actor("worker", f"sync {run.name}")):
+            counts = _synchronize(run)
     except LeaseLost as error:
         log.info("sync_stopped", sync=sync_id, reason=str(error))
     except (CinestrataError, OSError) as error:

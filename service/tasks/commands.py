@@ -15,6 +15,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.audit.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
@@ -212,6 +213,7 @@ def cancel_task(task_id: str) -> TaskDetails:
         NotFound: the task does not exist.
         Conflict: the task is ready or failed, or its shard is already published.
     """
+    is_changed = False
     with session_scope(write=True) as session:
         task = lock_task(session, task_id)
         if task.state in ("ready", "failed"):
@@ -223,9 +225,13 @@ def cancel_task(task_id: str) -> TaskDetails:
                 )
             if task.lease_owner is None or (task.lease_expires_at or now(session)) <= now(session):
                 set_state(session, task, "cancelled")
+                is_changed = True
             elif not task.cancel_requested:
                 task.cancel_requested = True
                 record(session, task_id, "log", {"message": "Cancellation was requested."})
+                is_changed = True
+        if is_changed:
+            record_change(session, "task.cancel", task_id, {"name": task.name})
         view = task_details(session, [task])[0]
     send_due()  # the next task may have been waiting for this one
     return view
@@ -257,6 +263,7 @@ def retry_task(task_id: str) -> TaskDetails:
         videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
         task.counts = VideoCounts(videos=videos).model_dump()
         set_state(session, task, "queued")
+        record_change(session, "task.retry", task_id, {"name": task.name})
         view = task_details(session, [task])[0]
     broker.send_probe(task_id)
     return view
@@ -393,6 +400,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             while batch := list(islice(rows, _INSERTED_ROWS)):
                 session.execute(insert(Video), batch)
             record(session, task_id, "state", {"state": "queued", "from": None}, task.created_at)
+            _record_creation(session, task, len(checked.videos))
             session.flush()
             view = task_details(session, [task])[0]
             if request.key is not None:
@@ -404,6 +412,15 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             "The name or an id of this task belongs to a task that was created at the same moment; choose another."
         ) from error
     return CreateOutcome(view, replayed=False)
+
+
+def _record_creation(session: Session, task: Task, videos: int) -> None:
+    if task.target_id is None:
+        record_change(
+            session, "task.create", task.id, {"name": task.name, "method": task.method, "videos": videos}
+        )
+    else:
+        record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
 
 
 def _require_learned(task: Task | None, task_id: str | None) -> Task:

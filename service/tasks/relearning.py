@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
@@ -107,6 +108,12 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
                 ],
             )
         record(session, task.id, "state", {"state": "queued", "from": None}, task.created_at)
+        record_change(
+            session,
+            "task.relearn",
+            domain.id,
+            {"new_task": task.id, "name": task.name, "videos": len(videos)},
+        )
         view = task_details(session, [task])[0]
     broker.send_probe(view.id)
     return CreateOutcome(view, replayed=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.core.schemas.audit import AuditPage, AuditRecord
 from service.core.schemas.explanations import (
     FirstResultShare,
     LossCurve,
@@ -93,6 +94,8 @@ from service.core.schemas.videos import (
 
 __all__ = [
     "AppendSpec",
+    "AuditPage",
+    "AuditRecord",
     "CaptionMatch",
     "CaptionTable",
     "CaptionsResponse",

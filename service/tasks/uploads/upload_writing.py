@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from index.files.durable_files import sync
+from service.audit.audit_log import record_event
 from service.core.errors import NotFound, TooLarge, Unavailable
 from service.tasks.uploads.upload_errors import ChecksumMismatch, OffsetMismatch, UploadLocked
 from service.tasks.uploads.upload_store import Upload
@@ -85,6 +86,9 @@ class UploadWriter:
             if self.offset == self._upload.size:
                 os.fsync(self._file.fileno())
                 sync(self._upload.path.parent)
+                if self._start < self.offset or not self.offset:  # not for a repeated request
+                    details = {"name": self._upload.name, "bytes": self._upload.size}
+                    record_event("upload.finish", self._upload.id, details)
 
     def interrupt(self) -> None:
         """End after an incomplete request: bytes are kept, except those with a checksum."""

@@ -1,0 +1,229 @@
+"""Entries of the audit log: recording, pages, and the export of all entries.
+
+An entry is part of the transaction of its change: a change that is rolled back leaves no entry, and no change is
+committed without its entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Select, or_, select
+from sqlalchemy.orm import Session
+
+from service.audit.actor import Actor, current_actor
+from service.catalog.access_tables import AuditEntry
+from service.catalog.database import now, session_scope
+from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.text_conditions import contains_text
+from service.core.errors import InvalidInput
+from service.core.schemas import AuditPage, AuditRecord
+
+__all__ = ["MAX_LISTED_IDS", "AuditFilter", "export_entries", "list_entries", "record_change", "record_event"]
+
+MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
+
+_MAX_NAME_CHARS = 255
+_MAX_ACTION_CHARS = 64
+_MAX_ADDRESS_CHARS = 64
+_MAX_REQUEST_ID_CHARS = 128
+_MAX_TEXT_CHARS = 2000
+_MAX_DEPTH = 8
+_EXPORT_PAGE = 1000  # entries per transaction
+
+_ORDERS = KeysetOrders({"time": AuditEntry.id}, unique=AuditEntry.id)
+
+
+def record_change(
+    session: Session,
+    action: str,
+    target: str = "",
+    details: Mapping[str, Any] | None = None,
+    *,
+    actor: Actor | None = None,
+) -> None:
+    """Add an entry to the transaction of a change.
+
+    Args:
+        session: Session of the change.
+        action: Resource and verb, such as ``task.cancel``.
+        target: Identifier of the changed resource.
+        details: Further facts, as JSON values. They must not contain secrets.
+        actor: The originator; None: the actor of the context.
+    """
+    actor = actor or current_actor()
+    session.add(
+        AuditEntry(
+            at=now(session),
+            actor=_storable(actor.name, _MAX_NAME_CHARS),
+            actor_kind=actor.kind,
+            action=action[:_MAX_ACTION_CHARS],
+            target=_storable(target, _MAX_NAME_CHARS),
+            address=_storable(actor.address, _MAX_ADDRESS_CHARS) if actor.address else None,
+            request_id=_storable(actor.request_id, _MAX_REQUEST_ID_CHARS) if actor.request_id else None,
+            details=_storable_json(details or {}),
+        )
+    )
+
+
+def record_event(
+    action: str, target: str = "", details: Mapping[str, Any] | None = None, *, actor: Actor | None = None
+) -> None:
+    """Record a change outside of the catalog, in a transaction of its own. Arguments as for :func:`record_change`.
+
+    Raises:
+        Unavailable: the catalog cannot be written.
+    """
+    with session_scope(write=True) as session:
+        record_change(session, action, target, details, actor=actor)
+
+
+@dataclass(frozen=True)
+class AuditFilter:
+    """Conditions on entries; None is no condition.
+
+    Attributes:
+        actor: Name of the actor.
+        kind: Kind of the actor.
+        action: An action such as ``task.cancel``, or all of a resource, such as ``task``.
+        target: Identifier of the changed resource.
+        address: Network address of the client.
+        request_id: Identifier of the HTTP request.
+        text: A text in the actor, the action, the target or the details, regardless of case.
+        after: Earliest time, included. A time without a zone is UTC.
+        before: Latest time, excluded.
+    """
+
+    actor: str | None = None
+    kind: Sequence[str] | None = None
+    action: Sequence[str] | None = None
+    target: str | None = None
+    address: str | None = None
+    request_id: str | None = None
+    text: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+
+    def apply(self, query: Select[Any]) -> Select[Any]:
+        """Add the conditions to a query; raises InvalidInput if the times are reversed."""
+        after, before = _in_utc(self.after), _in_utc(self.before)
+        if after is not None and before is not None and after >= before:
+            raise InvalidInput.at("after", "The time is not earlier than 'before'.", "Swap the two times.")
+        for column, value in (
+            (AuditEntry.actor, self.actor),
+            (AuditEntry.target, self.target),
+            (AuditEntry.address, self.address),
+            (AuditEntry.request_id, self.request_id),
+        ):
+            if value is not None:
+                query = query.where(column == value)
+        if self.kind:
+            query = query.where(AuditEntry.actor_kind.in_(self.kind))
+        if self.action:
+            query = query.where(
+                or_(
+                    AuditEntry.action.in_(self.action),
+                    *(AuditEntry.action.startswith(f"{action}.", autoescape=True) for action in self.action),
+                )
+            )
+        if self.text:
+            columns = [AuditEntry.actor, AuditEntry.action, AuditEntry.target]
+            query = query.where(contains_text(self.text, columns, [AuditEntry.details]))
+        if after is not None:
+            query = query.where(AuditEntry.at >= after)
+        if before is not None:
+            query = query.where(AuditEntry.at < before)
+        return query
+
+
+def list_entries(
+    conditions: AuditFilter, *, sort: str = "-time", cursor: str | None = None, limit: int = 100
+) -> AuditPage:
+    """Return a page of entries.
+
+    Args:
+        conditions: Conditions on the entries.
+        sort: ``time`` (oldest first) or ``-time``.
+        cursor: ``next_cursor`` of the page before.
+        limit: Maximum number of entries.
+
+    Raises:
+        InvalidInput: the cursor is not one of this list, or the times are reversed.
+    """
+    query = conditions.apply(select(AuditEntry))
+    with session_scope() as session:
+        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+    return AuditPage(entries=[_as_record(row) for row in page.rows], next_cursor=page.next_cursor)
+
+
+def export_entries(conditions: AuditFilter) -> Iterator[AuditRecord]:
+    """Yield all entries, oldest first, in transactions of a bounded number of entries.
+
+    Entries that are recorded during the export may be included.
+
+    Raises:
+        InvalidInput: the times are reversed.
+    """
+    query = conditions.apply(select(AuditEntry))
+    return _read_all(query)
+
+
+def _read_all(query: Select[Any]) -> Iterator[AuditRecord]:
+    last = 0
+    while True:
+        with session_scope() as session:
+            rows = session.scalars(
+                query.where(AuditEntry.id > last).order_by(AuditEntry.id).limit(_EXPORT_PAGE)
+            ).all()
+        for row in rows:
+            yield _as_record(row)
+        if len(rows) < _EXPORT_PAGE:
+            return
+        last = rows[-1].id
+
+
+def _as_record(row: AuditEntry) -> AuditRecord:
+    return AuditRecord(
+        id=row.id,
+        at=row.at,
+        actor=row.actor,
+        actor_kind=row.actor_kind,
+        action=row.action,
+        target=row.target,
+        address=row.address,
+        request_id=row.request_id,
+        details=row.details,
+    )
+
+
+def _in_utc(at: datetime | None) -> datetime | None:
+    """Return a time of any zone as UTC; a time that UTC cannot express becomes the nearest that it can."""
+    if at is None:
+        return None
+    try:
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError:
+        return (datetime.max if at.year > 1 else datetime.min).replace(tzinfo=UTC)
+
+
+def _storable(text: str, limit: int) -> str:
+    """Return a text that both databases store: no NUL, no lone surrogates, bounded length."""
+    return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _storable_json(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return _storable(value, _MAX_TEXT_CHARS)
+    if depth == _MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        return {
+            _storable(str(name), _MAX_NAME_CHARS): _storable_json(item, depth + 1)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_storable_json(item, depth + 1) for item in value]
+    return value
