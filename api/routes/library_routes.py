@@ -31,7 +31,7 @@ from service.library.library_status import library_status
 from service.library.overview import overview
 from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_map import MAX_BINS, MapWindow, read_recall_map
-from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.recall.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
 from service.storage.index_manifest import published_manifest
 
 __all__ = ["router"]
@@ -41,13 +41,23 @@ router = APIRouter(tags=["measures"])
 _UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The client has this version: `If-None-Match` contains its `ETag`."}
 }
+_Mode = Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")]
 _Position = Annotated[int | None, Query(ge=1, le=10**9)]
+
+
+class RecallMatrixParameters(StrictParameters):
+    """Parameters of ``GET /forgetting``."""
+
+    mode: _Mode = None
+    rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
+    first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS
 
 
 class RecallMapParameters(StrictParameters):
     """Parameters of ``GET /forgetting/map``."""
 
-    mode: Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")] = None
+    mode: _Mode = None
     gallery: Annotated[
         Gallery,
         Query(
@@ -65,15 +75,17 @@ class RecallMapParameters(StrictParameters):
 
 
 @router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=_UNCHANGED)
-def get_forgetting(
-    request: Request,
-    mode: Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")] = None,
-) -> Response:
-    """The complete recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are tasks.
+def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
+    """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
 
-    The size of the answer grows with the square of the number of domains; `/forgetting/map` is bounded.
+    The answer has at most `limit` domains from `first_domain` on; `domains` is the number of all. Of more than `rows`
+    releases, a row is the mean of neighboring ones. `/forgetting/map` shows both axes of a large library at once.
     """
-    return conditional_response(request, lambda: read_recall_matrix(mode), _version(mode))
+    options = dict(parameters)
+    domains = options.pop("limit")
+    return conditional_response(
+        request, lambda: read_recall_matrix(**options, domains=domains), _version(*options.values(), domains)
+    )
 
 
 @router.get(

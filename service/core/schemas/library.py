@@ -96,46 +96,6 @@ class ServedRecall(ResponseModel):
     unfound: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
 
 
-class RecallMatrix(ResponseModel):
-    """The recall matrix and the measures derived from it.
-
-    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without
-    queries and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all
-    shards, unknown task. The galleries contain the held-out videos; those of ``…_all`` contain all videos.
-    """
-
-    tasks: list[str]
-    task_ids: list[str]
-    releases: list[str]
-    mode: QueryMode
-    modes: list[str] = Field(description="Query modes with results.")
-    matrix_local: Matrix
-    matrix_global: Matrix
-    matrix_local_all: Matrix
-    matrix_global_all: Matrix
-    queries: list[list[int]] = Field(
-        description="Number of queries of each cell; 0 where nothing was measured."
-    )
-    bwf_local: float | None = Field(
-        description="Mean over domains, each with the same weight, as in the papers."
-    )
-    bwf_global: float | None
-    fr: float | None
-    hm: float | None
-    zero_shot: list[float | None]
-    recall_over_time_local: list[float | None] = Field(
-        description="Mean recall of each release, weighed by queries."
-    )
-    recall_over_time_global: list[float | None]
-    router_accuracy: list[float | None]
-    served: ServedRecall
-    held_out: list[Literal["given", "derived"] | None]
-    after: list[str] = Field(description="Name of the task of each release.")
-    newest: dict[str, list[RecallFigures | None]] = Field(
-        description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
-    )
-
-
 class RecallBin(ResponseModel):
     """Neighboring releases or domains that share a row or column of a map."""
 
@@ -145,6 +105,52 @@ class RecallBin(ResponseModel):
     last_t: int = Field(description="Learned order of the last domain.")
     name: str = Field(description="Name of the first domain.")
     last_name: str | None = Field(description="Name of the last domain; null for a single one.")
+
+
+class RecallMatrix(ResponseModel):
+    """The recall matrix and the measures derived from it.
+
+    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without
+    queries and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all
+    shards, unknown task. The galleries contain the held-out videos; those of ``…_all`` contain all videos.
+
+    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighed by queries. The
+    columns are a window of the domains; measures, curves and ``served`` describe the whole library.
+    """
+
+    rows: list[RecallBin] = Field(description="Releases of each row.")
+    domains: int = Field(description="Columns of the complete matrix.")
+    first_domain: int = Field(description="Position of the first column in the complete matrix, from 1.")
+    tasks: list[str] = Field(description="Name of the task of each column.")
+    task_ids: list[str]
+    releases: list[str] = Field(description="Release of each row, the newest one of a bin.")
+    mode: QueryMode
+    modes: list[str] = Field(description="Query modes with results.")
+    matrix_local: Matrix
+    matrix_global: Matrix
+    matrix_local_all: Matrix
+    matrix_global_all: Matrix
+    queries: list[list[int]] = Field(
+        description="Number of queries of each cell, the largest of a bin; 0 where nothing was measured."
+    )
+    bwf_local: float | None = Field(
+        description="Mean over domains, each with the same weight, as in the papers."
+    )
+    bwf_global: float | None
+    fr: float | None
+    hm: float | None
+    zero_shot: list[float | None]
+    recall_over_time_local: list[float | None] = Field(
+        description="Mean recall of all domains for each row, weighed by queries."
+    )
+    recall_over_time_global: list[float | None]
+    router_accuracy: list[float | None]
+    served: ServedRecall
+    held_out: list[Literal["given", "derived"] | None]
+    after: list[str] = Field(description="Name of the task of the release of each row.")
+    newest: dict[str, list[RecallFigures | None]] = Field(
+        description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
+    )
 
 
 class DomainRecall(ResponseModel):

@@ -6,18 +6,17 @@ its own, so that each cell can be reached in a few steps.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from service.core.errors import InvalidInput
-from service.core.schemas import DomainRecall, RecallBin, RecallMap
+from service.core.schemas import DomainRecall, RecallMap
 from service.core.settings import QueryMode
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
-from service.library.recall.recall_cells import LearnedTask, RecallCells, nullable, read_recall_cells
+from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins
+from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells
 from service.library.recall.recall_matrix import forgetting_measures
 from service.library.recall.served_recall import GALLERIES, read_served_recall
 
@@ -70,7 +69,7 @@ def read_recall_map(
     columns = _bounds("domain", window.first_domain, window.last_domain, len(cells.tasks))
     matrix, weights = cells.matrix(gallery), cells.queries(gallery)
     inner, inner_weights = matrix[rows, columns], weights[rows, columns]
-    row_starts, column_starts = (_starts(len(axis), bins) for axis in (inner, inner.T))
+    row_starts, column_starts = (bin_starts(len(axis), bins) for axis in (inner, inner.T))
     is_binned = len(row_starts) < inner.shape[0] or len(column_starts) < inner.shape[1]
     low, high = (reduce_bins(inner, row_starts, column_starts, take) for take in (np.fmin, np.fmax))
     measures = forgetting_measures(cells)
@@ -83,8 +82,8 @@ def read_recall_map(
         releases=len(cells.releases),
         domains=len(cells.tasks),
         has_derived_split=any(task.held_out == "derived" for task in cells.tasks),
-        rows=_bins(cells.releases, rows, row_starts),
-        columns=_bins(cells.tasks, columns, column_starts),
+        rows=describe_bins(cells.releases, rows, row_starts),
+        columns=describe_bins(cells.tasks, columns, column_starts),
         mean=_rounded(weighted_mean(inner, inner_weights, row_starts, column_starts)),
         queries=reduce_bins(inner_weights, row_starts, column_starts, np.maximum).astype(int).tolist(),
         low=_rounded(low) if is_binned else None,
@@ -115,32 +114,11 @@ def _bounds(axis: str, first: int | None, last: int | None, length: int) -> slic
     return slice(start, max(min(last or length, length), min(start + 1, length)))
 
 
-def _starts(length: int, bins: int) -> npt.NDArray[np.intp]:
-    """First positions of bins of equal size; the last bin may be smaller."""
-    return np.arange(0, length, max(1, -(-length // bins)), dtype=np.intp)
-
-
 def _zero_shot(cells: RecallCells, columns: slice, starts: npt.NDArray[np.intp]) -> _Values:
     orders = [task.order for task in cells.tasks[columns]]
     local = cells.galleries["local"]
     one_row = np.zeros(1, np.intp)
     return np.asarray(weighted_mean(local.r1[:1, orders], local.queries[:1, orders], one_row, starts)[0])
-
-
-def _bins(axis: Sequence[LearnedTask], window: slice, starts: npt.NDArray[np.intp]) -> list[RecallBin]:
-    first, stop = window.start, window.stop
-    edges = [*(first + int(start) for start in starts), stop]
-    return [
-        RecallBin(
-            first=begin + 1,
-            last=end,
-            t=axis[begin].order,
-            last_t=axis[end - 1].order,
-            name=axis[begin].name,
-            last_name=axis[end - 1].name if end - begin > 1 else None,
-        )
-        for begin, end in itertools.pairwise(edges)
-    ]
 
 
 class _Series:
@@ -162,7 +140,7 @@ class _Series:
 
     def mean(self) -> _Values:
         """Mean over the releases of each bin of the mean over domains, weighed by queries."""
-        return self._bin_mean(query_mean(self._inner, self._queries))
+        return bin_means(query_mean(self._inner, self._queries), self._starts)
 
     def quantile(self, share: float, extreme: np.ufunc) -> _Values:
         """Extreme over the releases of each bin of a quantile over domains."""
@@ -173,7 +151,7 @@ class _Series:
         """Mean router accuracy of the releases of each bin."""
         union = self._cells.galleries["global"]
         shares = [union.router_accuracy(task.order) for task in self._cells.releases[self._rows]]
-        return self._bin_mean(np.array(shares, float))
+        return bin_means(np.array(shares, float), self._starts)
 
     def lines(self) -> list[DomainRecall]:
         """All domains of a small window; of a larger one, those with the largest loss since they were learned."""
@@ -191,15 +169,9 @@ class _Series:
                 name=tasks[task].name,
                 loss=_round(losses[task]),
                 zero_shot=_round(zero_shot[tasks[task].order]),
-                recall=_rounded(self._bin_mean(self._inner[:, task])),
+                recall=_rounded(bin_means(self._inner[:, task], self._starts)),
             )
             for task in shown
-        ]
-
-    def _bin_mean(self, values: _Values) -> _Values:
-        column = values.reshape(-1, 1)
-        return weighted_mean(column, np.ones(column.shape, np.int64), self._starts, np.zeros(1, np.intp))[
-            :, 0
         ]
 
 

@@ -68,7 +68,8 @@ def test_matrix_is_binned_and_a_click_zooms_to_its_cells(page: WebDriver, client
     _click_cell(page, "10-3")
     wait_until(page, lambda b: _cells(b) == 4)
     assert page.find_element(By.ID, "zoom-window").text == "Domains 5–6 after releases 19–20"
-    complete = client.get("/forgetting").json()
+    complete = client.get("/forgetting", params={"rows": DOMAINS}).json()
+    assert len(client.get("/forgetting").json()["matrix_local"]) == 30
     assert texts(page, "#heat .cells text") == [
         f"{100 * complete['matrix_local'][i][t]:.1f}" for i in (18, 19) for t in (4, 5)
     ]

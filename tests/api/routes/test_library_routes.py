@@ -37,6 +37,18 @@ def test_window_of_the_map(client: TestClient, library: list[str]) -> None:
     assert shown["bwf_global"] == complete["bwf_global"]
 
 
+def test_rows_and_columns_of_the_matrix_are_bounded(client: TestClient, library: list[str]) -> None:
+    complete = client.get("/forgetting")
+    tag = {"If-None-Match": complete.headers["etag"]}
+    shown = client.get("/forgetting", params={"rows": 1, "first_domain": 2, "limit": 1}, headers=tag).json()
+    assert (shown["task_ids"], shown["domains"], len(shown["matrix_global"])) == (library[1:], 2, 1)
+    assert shown["matrix_global"][0] == complete.json()["matrix_global"][1][1:]
+    for parameters in ({"rows": 0}, {"limit": 1001}, {"first_domain": 0}, {"domain": 1}):
+        answer = client.get("/forgetting", params=parameters)
+        assert answer.status_code == 422
+        assert [error["field"] for error in answer.json()["errors"]] == list(parameters)
+
+
 @pytest.mark.parametrize(
     ("parameters", "field"),
     [

@@ -131,3 +131,51 @@ def test_mapped_measurements_precede_latest_ones(sqlite_catalog: Settings, post_
     _add_recalls(post_probed, {"local": [[0.9], [0.8, 0.8], [0.7, 0.8, 0.4]]}, mode="mapped")
     assert (read_recall_matrix().mode, read_recall_matrix().modes) == ("mapped", ["latest", "mapped"])
     assert read_recall_matrix().bwf_local == pytest.approx(0.1)
+
+
+def test_rows_of_many_releases_are_means_of_bins(
+    sqlite_catalog: Settings,
+    measure: Callable[..., None],
+    recalls: Callable[[int], dict[tuple[int, int], float]],
+) -> None:
+    cells = recalls(5)
+    measure(cells)
+    complete, shown = read_recall_matrix(), read_recall_matrix(rows=2)
+    assert [(row.first, row.last) for row in shown.rows] == [(1, 3), (4, 5)]
+    assert (shown.releases, shown.after) == (
+        [complete.releases[2], complete.releases[4]],
+        ["domain 3", "domain 5"],
+    )
+    assert shown.matrix_local[0] == [
+        pytest.approx((cells[1, 1] + cells[2, 1] + cells[3, 1]) / 3),
+        pytest.approx((cells[2, 2] + cells[3, 2]) / 2),
+        pytest.approx(cells[3, 3]),
+        None,
+        None,
+    ]
+    assert shown.queries == [
+        [max(row[t] for row in complete.queries[rows]) for t in range(5)] for rows in (slice(3), slice(3, 5))
+    ]
+    means = complete.recall_over_time_local
+    assert shown.recall_over_time_local[1] == pytest.approx((means[3] + means[4]) / 2)  # type: ignore[operator]
+    unchanged = {"bwf_local", "served", "tasks", "newest", "zero_shot", "domains"}
+    assert shown.model_dump(include=unchanged) == complete.model_dump(include=unchanged)
+
+
+def test_columns_are_a_window_of_the_domains(
+    sqlite_catalog: Settings,
+    measure: Callable[..., None],
+    recalls: Callable[[int], dict[tuple[int, int], float]],
+) -> None:
+    measure(recalls(5))
+    complete, shown = read_recall_matrix(), read_recall_matrix(first_domain=4, domains=3)
+    assert (shown.tasks, shown.first_domain, shown.domains) == (["domain 4", "domain 5"], 4, 5)
+    assert shown.matrix_local == [row[3:] for row in complete.matrix_local]
+    assert shown.held_out == complete.held_out[3:]
+    assert shown.newest["local"] == complete.newest["local"][3:]
+    assert (shown.bwf_local, shown.recall_over_time_local) == (
+        complete.bwf_local,
+        complete.recall_over_time_local,
+    )
+    behind = read_recall_matrix(first_domain=6, rows=2)
+    assert (behind.tasks, behind.matrix_local, behind.domains) == ([], [[], []], 5)
