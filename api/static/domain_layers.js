@@ -14,9 +14,14 @@ const WAVES = [
 const domains = [];
 
 /** Number of a domain's color, 1 to 8; 0 is the neutral tone. */
-export function colorNumber(name) {
+function colorNumber(name) {
   if (!domains.includes(name) && domains.length < COLORS) domains.push(name);
   return domains.indexOf(name) + 1;
+}
+
+/** Assign the colors of the first domains of the library, which the state of the library (`/library`) lists. */
+export function colorFirstDomains({ first_domains: first }) {
+  for (const { task } of first) colorNumber(task);
 }
 
 export function dot(name) {

@@ -4,7 +4,7 @@ import "./search_shortcut.js";
 import { setUpAddDomainForm } from "./add_domain_form.js";
 import { readIfChanged } from "./api_client.js";
 import { $, setText } from "./dom.js";
-import { colorNumber } from "./domain_layers.js";
+import { colorFirstDomains } from "./domain_layers.js";
 import { watchHealth } from "./health_indicator.js";
 import { drawSummary } from "./library_summary.js";
 import { drawCurves } from "./recall_curves.js";
@@ -53,7 +53,7 @@ function refreshTimes() {
 /** Read the state of the library, and the parts of it that have changed. */
 async function refresh() {
   const status = await read("/library");
-  for (const { task } of status.first_domains) colorNumber(task);
+  colorFirstDomains(status);
   const { versions } = status;
   const readers = {
     tasks: refreshTasks,

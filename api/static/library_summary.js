@@ -155,7 +155,7 @@ function activeTaskAdvice(task, overview) {
 }
 
 function adviseOnUnfoundDomains({ served }) {
-  const [domain] = served.unfound.filter(({ queries }) => queries >= FEW_QUERIES);
+  const domain = served.unfound.find(({ queries }) => queries >= FEW_QUERIES);
   if (!domain) return null;
   return {
     text: `Open “${domain.task}”: none of its ${domain.queries} queries finds its video. Its page lists them.`,

@@ -130,11 +130,12 @@ function drawCell(map, { left, cellWidth, cellHeight, gap, isNarrow }, row, colu
   const rectangle = svg("rect", place);
   const share = value / Math.max(map.maximum, 0.1);
   rectangle.style.fill = heat(share);
-  if (hasFewQueries(map, row, column)) rectangle.classList.add("few");
+  const hasFew = hasFewQueries(map, row, column);
+  if (hasFew) rectangle.classList.add("few");
   const text = map.columns.length > MAX_PRINTED ? null : cellText(value, width, height, isNarrow);
   if (text === null) return [rectangle];
   const style = { "text-anchor": "middle", class: share >= MIDDLE ? "on-dark" : "on-light" };
-  const mark = rectangle.classList.contains("few") && width > 44 ? "*" : "";
+  const mark = hasFew && width > 44 ? "*" : "";
   return [rectangle, label(x + width / 2, y + height / 2 + 4.5, text + mark, style)];
 }
 

@@ -29,7 +29,7 @@ function releaseRow(map, values, index) {
   const cells = values.map((value, column) => {
     const hasFew = hasFewQueries(map, index, column);
     return el("td", {
-      className: [row.t === map.columns[column].t && "own", hasFew && "few"].filter(Boolean).join(" "),
+      className: row.t === map.columns[column].t ? "own" : "",
       "data-testid": `cell-${row.first}-${map.columns[column].first}`,
       textContent: cellText(value) + (hasFew ? "*" : ""),
       title: value === null ? "" : queriesText(map, index, column),

@@ -77,7 +77,7 @@ function confidenceNote({ confidence, matches, rank }) {
   return "Probability that this is the described video.";
 }
 
-function routing({ routing: weights }) {
+function routing({ routing: weights, words: found }) {
   const bar = el("div", { className: "stack-bar", role: "img" });
   stackBar(
     bar,
@@ -88,21 +88,25 @@ function routing({ routing: weights }) {
   const items = shown.map(({ task, weight }) =>
     el("li", {}, dot(task), `${task} ${Math.round(100 * weight)} %`),
   );
+  const hasKnownWords = found.some(({ domains }) => domains > 0);
+  const note =
+    "No searched domain has one of these words in its captions: the weights rest on parts of words.";
   return [
-    el("h3", { textContent: "Domains that the words point to" }),
+    el("h3", { textContent: hasKnownWords ? "Domains that the words point to" : "Routing of the query" }),
+    hasKnownWords ? null : el("p", { className: "muted", textContent: note }),
     bar,
     el("ul", { className: "legend" }, ...items),
-  ];
+  ].filter(Boolean);
 }
 
 function words({ words: found, task }) {
   if (!found.length) return [];
-  const items = found.map(({ text, known, evidence }) => {
+  const items = found.map(({ text, known, domains, evidence }) => {
     const className = wordKind(known, evidence);
     const title = known
       ? `Evidence for ${task}: ${evidence.toFixed(2)} nats above the mean of the domains`
       : `No caption of ${task} contains it`;
-    const note = known ? signedNats(evidence) : "unknown";
+    const note = known ? signedNats(evidence) : unknownNote(domains);
     return el("li", { className, title }, text, el("small", { textContent: note }));
   });
   return [
@@ -119,5 +123,7 @@ function wordKind(known, evidence) {
   if (!known) return "unknown";
   return evidence > NO_EVIDENCE ? "points-here" : "";
 }
+
+const unknownNote = (domains) => (domains ? "only in other domains" : "unknown");
 
 const signedNats = (value) => `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;

@@ -3,7 +3,7 @@
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { $, button, el } from "./dom.js";
-import { colorNumber, domainLayers, dot } from "./domain_layers.js";
+import { colorFirstDomains, domainLayers, dot } from "./domain_layers.js";
 import { count } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { readFilters, setUpFilters, showFieldErrors, writeFilters } from "./search_filters.js";
@@ -144,7 +144,7 @@ async function loadDomains() {
     showMessage("The library cannot be loaded.", error.message);
     return;
   }
-  for (const { task } of status.first_domains) colorNumber(task);
+  colorFirstDomains(status);
   state.learned = domains;
   state.found = domains;
   $("options").hidden = !status.domains;

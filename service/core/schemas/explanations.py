@@ -84,6 +84,9 @@ class QueryWord(ResponseModel):
 
     text: str
     known: bool = Field(description="Whether the captions of the domain contain all tokens of the word.")
+    domains: int = Field(
+        description="Number of searched domains whose captions contain all tokens of the word."
+    )
     evidence: float = Field(
         description="Evidence for the domain in nats, relative to the mean over the searched domains."
     )

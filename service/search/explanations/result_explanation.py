@@ -146,10 +146,13 @@ def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str])
     for word, tokens in zip(words, snapshot.query_vectors.tokens(words), strict=True):
         distinct = distinct_tokens(tokens)
         evidence = snapshot.router.word_evidence(distinct, positions)
-        known = bool(len(distinct)) and bool(
-            snapshot.router.coverage(distinct, positions[own : own + 1])[0] >= 1
-        )
+        known = snapshot.router.coverage(distinct, positions) >= 1  # without tokens, the coverage is 0
         found.append(
-            QueryWord(text=word, known=known, evidence=float(evidence[own]) - float(evidence.mean()))
+            QueryWord(
+                text=word,
+                known=bool(known[own]),
+                domains=int(known.sum()),
+                evidence=float(evidence[own]) - float(evidence.mean()),
+            )
         )
     return found

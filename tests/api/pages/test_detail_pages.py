@@ -153,6 +153,21 @@ def test_result_leads_to_the_page_that_explains_it(
     assert _find(browser, "#q").get_attribute("value") == QUERY
 
 
+def test_unknown_words_point_to_no_domain(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    video = accepted_videos(library[0])[0].id
+    for query, heading in (
+        ("zymurgy quixotic", "Routing of the query"),
+        (QUERY, "Domains that the words point to"),
+    ):
+        browser.get(f"{address}/watch/{video}?{urlencode({'q': query})}")
+        assert wait_for(browser, "#why-body h3", 2)[0] == heading
+        words = client.get(f"/videos/{video}/explanation", params={"q": query}).json()["words"]
+        assert any(word["domains"] for word in words) == (query == QUERY)
+        assert ("No searched domain" in _find(browser, "#why-body").text) == (query != QUERY)
+
+
 def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str, library: list[str]) -> None:
     video = accepted_videos(library[0])[0]
     browser.get(f"{address}/watch/{video.id}?task=x")
