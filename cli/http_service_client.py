@@ -154,9 +154,9 @@ class HttpServiceClient:
         """All registered syncs by name."""
         return [SyncDetails.model_validate(sync) for sync in self._request("GET", "/syncs")]
 
-    def remove_sync(self, sync_id: str) -> None:
-        """Remove a registered sync."""
-        self._request("DELETE", f"/syncs/{quote(sync_id, safe='')}")
+    def remove_sync(self, name_or_id: str) -> None:
+        """Remove a registered sync by its id, or by the name or slug of its domain."""
+        self._request("DELETE", f"/syncs/{quote(name_or_id, safe='')}")
 
     def releases(self) -> list[ReleaseSummary]:
         """All releases in the order of learning."""

@@ -128,9 +128,9 @@ class InProcessServiceClient:
         """All registered syncs by name."""
         return registered_syncs.list_syncs()
 
-    def remove_sync(self, sync_id: str) -> None:
-        """Remove a registered sync."""
-        registered_syncs.remove_sync(sync_id)
+    def remove_sync(self, name_or_id: str) -> None:
+        """Remove a registered sync by its id, or by the name or slug of its domain."""
+        registered_syncs.remove_sync(name_or_id)
 
     def releases(self) -> list[ReleaseSummary]:
         """All releases in the order of learning."""

@@ -80,8 +80,8 @@ class ServiceClient(Protocol):
     def syncs(self) -> list[SyncDetails]:
         """All registered syncs by name."""
 
-    def remove_sync(self, sync_id: str) -> None:
-        """Remove a registered sync."""
+    def remove_sync(self, name_or_id: str) -> None:
+        """Remove a registered sync by its id, or by the name or slug of its domain."""
 
     def releases(self) -> list[ReleaseSummary]:
         """All releases in the order of learning."""

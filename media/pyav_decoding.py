@@ -16,16 +16,13 @@ from PIL import Image
 from media.errors import MediaError
 from media.frame_images import FrameConverter
 from media.frame_sampling import StreamExtent, end_tolerance, frames_on_display
+from media.video_formats import VIDEO_FORMATS
 from media.video_limits import VideoInfo, VideoLimits
 
 __all__ = ["decode"]
 
-# Containers that contain their video. Playlists and scripts (HLS, DASH, concat, SDP …) name other files and are not
-# accepted, and neither is any protocol: the library reads bytes, and cannot open anything itself.
-_FORMATS = (
-    "mov,mp4,3gp,3g2,mj2,matroska,webm,avi,gif,apng,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,nut,mxf,dv,rm,"
-    "h264,hevc,m4v,obu,yuv4mpegpipe"
-)
+# No protocol is accepted: the library reads bytes, and cannot open anything itself.
+_FORMATS = ",".join(VIDEO_FORMATS)
 _PICTURE_FORMATS = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
 _KNOWN_FORMATS = "mp4, mov, mkv, webm, avi, gif, mpeg, ts, flv, wmv, ogv, mxf"  # listed in messages
 _KNOWN_PICTURE_FORMATS = "jpeg, png, webp, bmp"

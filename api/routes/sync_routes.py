@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 
 from service.core.schemas import SyncDetails, SyncSpec
 from service.syncs import registered_syncs
@@ -29,7 +31,9 @@ def list_syncs() -> list[SyncDetails]:
     return registered_syncs.list_syncs()
 
 
-@router.delete("/{sync_id}", status_code=204, operation_id="remove_sync")
-def remove_sync(sync_id: str) -> None:
+@router.delete("/{sync}", status_code=204, operation_id="remove_sync")
+def remove_sync(
+    sync: Annotated[str, Path(description="Id of the sync, or name or slug of its domain.")],
+) -> None:
     """Remove a sync. Its domain and videos stay."""
-    registered_syncs.remove_sync(sync_id)
+    registered_syncs.remove_sync(sync)

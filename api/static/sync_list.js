@@ -5,7 +5,7 @@ import { $, button, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
 
-const KINDS = ["new", "changed", "recaptioned", "unchanged", "vanished", "deleted", "rejected"];
+const KINDS = ["new", "changed", "recaptioned", "unchanged", "vanished", "deleted", "rejected", "left_out"];
 
 /** Read the registered syncs and draw them; without any, the section is hidden. */
 export async function refreshSyncs() {
@@ -30,7 +30,7 @@ function syncRow(sync) {
     el("td", { textContent: duration(sync.every_seconds) }),
     el("td", { textContent: lastRun(sync) }),
     el("td", { textContent: nextRun(sync) }),
-    el("td", { textContent: filesText(sync.counts) }),
+    el("td", { textContent: filesText(sync.counts) }, ...leftOutLines(sync.counts)),
     el("td", { className: "act" }, remove),
   );
 }
@@ -48,9 +48,16 @@ function nextRun(sync) {
 function filesText(counts) {
   if (!counts) return "–";
   const shown = KINDS.filter((kind) => counts[kind]).map(
-    (kind) => `${counts[kind].toLocaleString()} ${kind}`,
+    (kind) => `${counts[kind].toLocaleString()} ${kind.replace("_", " ")}`,
   );
   return shown.join(", ") || "none";
+}
+
+/** The first of the files that the last run could not use, with the reasons. */
+function leftOutLines(counts) {
+  return (counts?.left_out_files ?? [])
+    .slice(0, 3)
+    .map((file) => el("div", { className: "wrong", textContent: `${file.path}: ${file.reason}` }));
 }
 
 async function removeSync(sync) {

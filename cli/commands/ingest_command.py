@@ -79,6 +79,7 @@ def run_ingest(
             task = target.send_archive(archive, path.name)
     else:
         opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
+        opened.require_all()
         task = opened.send(target, opened.videos)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":

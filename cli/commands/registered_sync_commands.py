@@ -42,7 +42,7 @@ def list_(url: Url = None, data: Data = None) -> None:
             _format_interval(sync.every_seconds),
             "running" if sync.running else _format_time(sync.finished_at),
             _format_time(sync.next_run_at),
-            Text(sync.error, style="red") if sync.error else _format_counts(sync),
+            Text(sync.error, style="red") if sync.error else Text(_format_counts(sync)),
         )
     console.print(table)
 
@@ -50,19 +50,15 @@ def list_(url: Url = None, data: Data = None) -> None:
 @app.command()
 @report_errors
 def remove(
-    name: Annotated[str, typer.Argument(help="Name of the domain, or id of the sync.")],
+    name: Annotated[str, typer.Argument(help="Name or slug of the domain, or id of the sync.")],
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Remove a registered sync. Its domain and videos stay."""
     from cli.connection import connect
 
-    client = connect(url, data)
-    found = next((sync for sync in client.syncs() if name in (sync.id, sync.name)), None)
-    if found is None:
-        fail(f"There is no sync {name!r}.", "See `cinestrata syncs list`.")
-    client.remove_sync(found.id)
-    console.print(f"{found.name} no longer follows {found.source}.")
+    connect(url, data).remove_sync(name)
+    console.print(f"The sync {name} was removed. Its domain and videos stay.")
 
 
 def run_register(
@@ -127,5 +123,8 @@ def _format_time(at: datetime | None) -> str:
 
 
 def _format_counts(sync: SyncDetails) -> str:
-    counts = sync.counts.model_dump() if sync.counts else {}
-    return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
+    if sync.counts is None:
+        return ""
+    counts = sync.counts.model_dump(exclude={"left_out_files"})
+    text = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
+    return "\n".join([text, *(f"{file.path}: {file.reason}" for file in sync.counts.left_out_files[:3])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,17 +11,19 @@ import typer
 from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
-from cli.commands.video_sources import open_source
+from cli.commands.video_sources import VideoSource, open_source
 from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import FINAL_STATES, ServiceClient
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails, VideoPatch, VideoSummary
+from service.syncs.source_listing import SourceFiles
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 
 __all__ = ["MAX_APPENDED", "run_sync"]
 
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
+_MAX_LISTED = 20
 
 
 def run_sync(
@@ -51,7 +54,7 @@ def run_sync(
     """
     name = name or default_name(source)
     opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
-    files = list(opened.files())
+    found = opened.files()
     client = connect(url, data)
     key = name_key(name)
     domain = next(
@@ -60,11 +63,13 @@ def run_sync(
     )
     if not dry_run:
         _finish_appends(client, domain)
-    plan = plan_sync(files, _stored_videos(client, domain), domain=domain.name if domain else name)
+    plan = _plan(opened, found, _stored_videos(client, domain), domain.name if domain else name)
     _print_plan(name, plan, vanished)
     if dry_run:
         return
     sent = [*plan.new, *plan.changed]
+    if domain is None and not sent:
+        fail("No file of the source can be used.", "Nothing was created.")
     if domain is None:
         domain = opened.send(NewDomain(client, name, None, None), sent)
         _require_ready(client, domain)
@@ -77,11 +82,17 @@ def run_sync(
         _require_ready(client, opened.send(target, videos))
     if sent:
         # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
-        plan = plan_sync(files, _stored_videos(client, domain), domain=domain.name if domain else name)
+        plan = _plan(opened, found, _stored_videos(client, domain), domain.name)
     for video, captions in plan.recaptioned.items():
         client.edit_video(video, VideoPatch(captions=captions))
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
         client.delete(gone)
+
+
+def _plan(source: VideoSource, found: SourceFiles, stored: Sequence[VideoSummary], domain: str) -> SyncPlan:
+    plan = plan_sync(found.files, stored, domain=domain, left_out=found.left_out)
+    plan.leave_out(source.find_problem)
+    return plan
 
 
 def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
@@ -113,6 +124,11 @@ def _print_plan(name: str, plan: SyncPlan, vanished: Literal["keep", "delete"]) 
         f"{name}: {len(plan.new)} new, {len(plan.changed)} changed, {plan.unchanged} unchanged "
         f"({len(plan.recaptioned)} with other captions), "
         f"{len(plan.vanished)} vanished ({'kept' if vanished == 'keep' else 'deleted'})"
+        + (f", {len(plan.left_out)} left out" if plan.left_out else "")
     )
     for uri, reason in plan.rejected.items():
         console.print(f"  rejected before: {uri}: {reason}")
+    for path, reason in plan.left_out_lines(_MAX_LISTED):
+        console.print(f"  left out: {path}: {reason}", soft_wrap=True)
+    if len(plan.left_out) > _MAX_LISTED:
+        console.print(f"  left out: {len(plan.left_out) - _MAX_LISTED} more")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cli.commands.video_sending import VideoTarget, fail_if_missing, send_videos
+from cli.commands.video_sending import VideoTarget, send_videos
 from cli.console import console, fail
 from media.sources.source_uris import is_source_uri
 from service.core.schemas import TaskDetails, VideoSpec
-from service.syncs.source_listing import local_files, remote_files
-from service.syncs.sync_plan import SourceFile
-from service.tasks.manifests.folder_videos import list_folder_videos
+from service.syncs.source_listing import SourceFiles, local_files, remote_files
+from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 
 if TYPE_CHECKING:
     from service.tasks.manifests.remote_videos import RemoteVideos
@@ -28,8 +27,14 @@ class VideoSource(Protocol):
     def videos(self) -> Sequence[VideoSpec]:
         """The videos."""
 
-    def files(self) -> Iterator[SourceFile]:
-        """The files of the videos. A missing file ends the command, or raises InvalidInput."""
+    def require_all(self) -> None:
+        """Raise InvalidInput if a video of the source cannot be used."""
+
+    def files(self) -> SourceFiles:
+        """The files of the videos; raises InvalidInput if all are left out."""
+
+    def find_problem(self, video: VideoSpec) -> str | None:
+        """Return why a video cannot be sent; None if nothing is known."""
 
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
         """Send videos of the source."""
@@ -37,17 +42,30 @@ class VideoSource(Protocol):
 
 @dataclass(frozen=True)
 class _LocalSource:
-    base: Path
-    videos: Sequence[VideoSpec]
+    listing: FolderVideos
     in_place: bool
     is_remote: bool
 
-    def files(self) -> Iterator[SourceFile]:
-        fail_if_missing(self.base, self.videos, "Nothing was changed.")
-        return local_files(self.base, self.videos)
+    @property
+    def videos(self) -> Sequence[VideoSpec]:
+        return self.listing.videos
+
+    def require_all(self) -> None:
+        self.listing.require_all()
+
+    def files(self) -> SourceFiles:
+        return local_files(self.listing)
+
+    def find_problem(self, video: VideoSpec) -> str | None:
+        from service.core.settings import settings
+
+        if not self.in_place or self.is_remote or is_source_uri(video.uri):
+            return None
+        is_inside = (self.listing.base / video.uri).resolve().is_relative_to(settings().media_root.resolve())
+        return None if is_inside else "It is a link or a path that leads outside the media root."
 
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
-        return send_videos(target, self.base, videos, self.in_place, is_remote=self.is_remote)
+        return send_videos(target, self.listing.base, videos, self.in_place, is_remote=self.is_remote)
 
 
 @dataclass(frozen=True)
@@ -58,8 +76,14 @@ class _RemoteSource:
     def videos(self) -> Sequence[VideoSpec]:
         return self.listing.videos
 
-    def files(self) -> Iterator[SourceFile]:
+    def require_all(self) -> None:
+        self.listing.require_all()
+
+    def files(self) -> SourceFiles:
         return remote_files(self.listing)
+
+    def find_problem(self, video: VideoSpec) -> str | None:
+        return None
 
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
         return target.send(self.listing.place(videos))
@@ -99,21 +123,30 @@ def open_source(
             f"{path} does not exist.",
             "Nothing was changed. Name a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder or an archive.",
         )
-    base, videos = read_videos(path, encoding, captions_from_names)
-    return _LocalSource(base, videos, in_place, is_remote)
+    return _LocalSource(_read(path, encoding, captions_from_names), in_place, is_remote)
 
 
 def read_videos(
     path: Path, encoding: str | None = None, captions_from_names: bool = False
 ) -> tuple[Path, Sequence[VideoSpec]]:
-    """The folder and the videos of :func:`list_folder_videos`; prints how many have captions of their own files."""
+    """The folder and its videos; prints how many have captions of their own files.
+
+    Raises:
+        InvalidInput: a video, a sidecar file or the manifest cannot be used.
+    """
+    listing = _read(path, encoding, captions_from_names)
+    listing.require_all()
+    return listing.base, listing.videos
+
+
+def _read(path: Path, encoding: str | None, captions_from_names: bool) -> FolderVideos:
     try:
-        base, videos, has_manifest = list_folder_videos(path, encoding, captions_from_names)
+        listing = list_folder_videos(path, encoding, captions_from_names)
     except OSError as error:
         fail(f"{error.filename} cannot be read: {error.strerror}.", "Allow this user to read it, or move it.")
-    if not has_manifest:
-        _report_captions(videos)
-    return base, videos
+    if not listing.has_manifest:
+        _report_captions(listing.videos)
+    return listing
 
 
 def _report_captions(videos: Sequence[VideoSpec]) -> None:

@@ -7,8 +7,9 @@ Credentials, endpoints and proxies are those of the libraries' environment (``AW
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.util import find_spec
 from typing import Any
 
@@ -61,24 +62,72 @@ class ObjectStore:
             _blocks(store, uri, start, stop, version), size, start, stop - start, part is not None, version
         )
 
-    def list_files(self, folder: SourceUri) -> list[ListedFile]:
+    def list_files(
+        self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
+    ) -> list[ListedFile]:
         """All objects below a folder, in order of their names.
+
+        Args:
+            folder: URI of the folder.
+            report_progress: Called after each page of up to 1000 objects.
 
         Raises:
             MediaError: The server's credentials do not allow the listing.
             SourceOutage: The bucket does not exist, or the store cannot be reached.
         """
         store = _filesystem(folder)
-        base = f"{folder.host}/{folder.key}".rstrip("/") + "/"
+        base = folder.key.rstrip("/") + "/" if folder.key else ""
+        found: dict[str, ListedFile] = {}
+        pages = (_s3_pages if folder.scheme == "s3" else _google_pages)(store, folder.host, base)
+        while (page := _next_page(store, folder, pages)) is not None:
+            found |= {file.name: file for file in page}
+            report_progress()
         with _named_failures(store, folder):
-            found = store.find(base, detail=True)
             if not found and not store.exists(folder.host):
                 raise SourceOutage(f"The bucket {folder.origin} does not exist.")
-        return [
-            ListedFile(name[len(base) :], int(entry["size"] or 0), _version(entry))
-            for name, entry in sorted(found.items())
-            if entry["type"] == "file" and name.startswith(base) and name != base
+        return [found[name] for name in sorted(found)]
+
+
+def _next_page(store: Any, folder: SourceUri, pages: Iterator[list[ListedFile]]) -> list[ListedFile] | None:
+    with _named_failures(store, folder):
+        return next(pages, None)
+
+
+def _s3_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
+    """Yield the objects below a folder of S3, page by page. ``find`` of fsspec reads all pages in one call."""
+    place: dict[str, str] = {}
+    while True:
+        page = store.call_s3(
+            "list_objects_v2", Bucket=bucket, Prefix=base, **store.req_kw, **place, timeout=_BLOCK_SECONDS
+        )
+        yield [
+            ListedFile(entry["Key"][len(base) :], int(entry["Size"] or 0), _version(entry))
+            for entry in page.get("Contents", ())
+            if not entry["Key"].endswith("/")  # a folder
         ]
+        if not page.get("IsTruncated"):
+            return
+        place = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def _google_pages(store: Any, bucket: str, base: str) -> Iterator[list[ListedFile]]:
+    """Yield the objects below a folder of Google Cloud Storage, page by page."""
+    place: dict[str, str] = {}
+    while True:
+        page = store.call(
+            "GET", "b/{}/o", bucket, prefix=base, **place, json_out=True, timeout=_BLOCK_SECONDS
+        )
+        entries = [entry for entry in page.get("items", ()) if not entry["name"].endswith("/")]
+        for entry in entries:
+            if "updated" in entry:  # as in the entries of ``info``
+                entry["mtime"] = datetime.fromisoformat(entry["updated"])
+        yield [
+            ListedFile(entry["name"][len(base) :], int(entry.get("size", 0)), _version(entry))
+            for entry in entries
+        ]
+        if not page.get("nextPageToken"):
+            return
+        place = {"pageToken": page["nextPageToken"]}
 
 
 def _filesystem(uri: SourceUri) -> Any:

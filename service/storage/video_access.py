@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -95,8 +95,14 @@ class SourceReader:
     def __init__(self, is_restricted: bool = True) -> None:
         self._is_restricted = is_restricted
 
-    def list_files(self, folder: SourceUri) -> list[ListedFile]:
+    def list_files(
+        self, folder: SourceUri, report_progress: Callable[[], object] = lambda: None
+    ) -> list[ListedFile]:
         """All files below a folder of an object store.
+
+        Args:
+            folder: URI of the folder.
+            report_progress: Called after each page of the listing.
 
         Raises:
             MediaError: The folder is on a web server, or access is denied.
@@ -107,10 +113,17 @@ class SourceReader:
                 f"{folder.shown} is on a web server, which cannot be listed; name a manifest of its files"
             )
         self._find_prefix(folder)
-        return ObjectStore().list_files(folder)
+        return ObjectStore().list_files(folder, report_progress)
 
-    def read(self, uri: SourceUri, max_bytes: int) -> bytes:
+    def read(
+        self, uri: SourceUri, max_bytes: int, report_progress: Callable[[], object] = lambda: None
+    ) -> bytes:
         """Content of a small file.
+
+        Args:
+            uri: URI of the file.
+            max_bytes: Maximum size of the file.
+            report_progress: Called after each part of the content.
 
         Raises:
             MediaError: The file does not exist, is forbidden, or is larger than ``max_bytes``.
@@ -123,6 +136,7 @@ class SourceReader:
         with source.open(uri) as stream:
             for chunk in stream.chunks:
                 content += chunk
+                report_progress()
                 if len(content) > max_bytes:
                     raise MediaError(f"{uri.shown} is larger than {max_bytes} bytes")
         return bytes(content)

@@ -75,16 +75,20 @@ def list_syncs() -> list[SyncDetails]:
         return [_details(row, at) for row in session.scalars(select(Sync).order_by(Sync.name))]
 
 
-def remove_sync(sync_id: str) -> None:
+def remove_sync(name_or_id: str) -> None:
     """Remove a sync. Its domain and the videos stay; a run in progress ends at its next step.
+
+    Args:
+        name_or_id: Id of the sync, or name or slug of its domain; ids have priority.
 
     Raises:
         NotFound: the sync does not exist.
     """
+    text = name_or_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()  # PostgreSQL refuses others
     with session_scope(write=True) as session:
-        row = session.get(Sync, sync_id)
+        row = session.get(Sync, text) or next(iter(_syncs_of_domain(session, text)), None)
         if row is None:
-            raise NotFound(f"There is no sync {sync_id!r}.")
+            raise NotFound(f"There is no sync {name_or_id!r}. GET /syncs lists all.")
         record_change(session, "sync.remove", row.id, {"name": row.name})
         session.delete(row)
 

@@ -5,36 +5,57 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from media import MediaError, content_hash
-from media.sources.source_uris import SourceUri, is_source_uri, redact_uri
-from service.core.errors import InvalidInput
+from media.sources.source_uris import SourceUri, is_source_uri
+from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import VideoSpec
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
-from service.syncs.sync_plan import SourceFile
-from service.tasks.manifests.folder_videos import list_folder_videos
+from service.syncs.sync_plan import SourceFile, shown_path
+from service.tasks.ingestion_checks import content_errors, uri_errors
+from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
-__all__ = ["ListedSource", "check_source", "list_source", "local_files", "remote_files"]
+__all__ = [
+    "ListedSource",
+    "SourceFiles",
+    "check_source",
+    "find_problem",
+    "list_source",
+    "local_files",
+    "remote_files",
+]
 
 _MAX_LISTED = 20
 
 
 @dataclass(frozen=True)
-class ListedSource:
+class SourceFiles:
     """Files of a source.
 
     Attributes:
         files: The files; the URIs of their videos are relative to the source.
-        place: Completes the URIs of videos, as tasks name them.
+        left_out: Reasons of the files that cannot be used, by path relative to the source.
     """
 
     files: list[SourceFile]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ListedSource(SourceFiles):
+    """Files of a source of the service.
+
+    Attributes:
+        place: Completes the URIs of videos, as tasks name them.
+    """
+
     place: Callable[[Sequence[VideoSpec]], list[VideoSpec]]
 
 
@@ -56,22 +77,39 @@ def check_source(source: str) -> None:
         raise InvalidInput.at("source", f"{error.reason}.", "Name a folder of an allowed source.") from error
 
 
-def list_source(source: str, captions_from_names: bool) -> ListedSource:
+def list_source(
+    source: str, captions_from_names: bool, report_progress: Callable[[], object] = lambda: None
+) -> ListedSource:
     """Return the files of a folder or manifest below the media root, or in an allowed source.
 
+    Args:
+        source: Folder or manifest.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
+        report_progress: Called for each folder, page of a listing, part of a manifest, and file.
+
     Raises:
-        InvalidInput: the source is not allowed, has no videos, a file of its manifest is missing, or the manifest is
-            invalid or gives ids.
+        InvalidInput: the source is not allowed, has no videos, all are left out, or the manifest is invalid or gives
+            ids.
         SourceUnavailable: a remote source cannot be reached at the moment.
-        OSError: a local file cannot be read.
+        OSError: a folder or the manifest cannot be read.
     """
     if is_source_uri(source):
-        listing = list_remote_videos(source, SourceReader(), captions_from_names=captions_from_names)
-        return ListedSource(list(remote_files(listing)), listing.place)
-    base, videos, _ = list_folder_videos(
-        _resolve(source), captions_from_names=captions_from_names, root=settings().media_root.resolve()
+        remote = list_remote_videos(
+            source,
+            SourceReader(),
+            captions_from_names=captions_from_names,
+            report_progress=report_progress,
+        )
+        found = remote_files(remote)
+        return ListedSource(found.files, found.left_out, remote.place)
+    local = list_folder_videos(
+        _resolve(source),
+        captions_from_names=captions_from_names,
+        root=settings().media_root.resolve(),
+        report_progress=report_progress,
     )
-    return ListedSource(list(local_files(base, videos)), partial(_place_below_media_root, base))
+    found = local_files(local, report_progress)
+    return ListedSource(found.files, found.left_out, partial(_place_below_media_root, local.base))
 
 
 def _resolve(source: str) -> Path:
@@ -104,11 +142,11 @@ def _place_below_media_root(base: Path, videos: Sequence[VideoSpec]) -> list[Vid
     ]
 
 
-def remote_files(listing: RemoteVideos) -> Iterator[SourceFile]:
-    """Yield the files of videos of a remote folder. Their versions, and not their contents, are compared.
+def remote_files(listing: RemoteVideos) -> SourceFiles:
+    """Return the files of videos of a remote folder. Their versions, and not their contents, are compared.
 
     Raises:
-        InvalidInput: the source cannot be listed, a video is outside of it, or a video has an id.
+        InvalidInput: the source cannot be listed, all videos are left out, or a video has an id.
     """
     if listing.files is None:
         raise InvalidInput.at(
@@ -117,37 +155,89 @@ def remote_files(listing: RemoteVideos) -> Iterator[SourceFile]:
             "Use `cinestrata ingest` with the manifest.",
         )
     _refuse_ids(listing.videos)
+    found = SourceFiles([], _reasons(listing.left_out))
     for video in listing.videos:
         file = listing.files.get(video.uri)
         if file is None:
-            raise InvalidInput.at(
-                "source",
-                f"{redact_uri(video.uri)} is outside of the folder {listing.base.shown}.",
-                "A sync follows the files of one folder.",
+            found.left_out[video.uri] = (
+                f"It is outside of the folder {listing.base.shown}; a sync follows the files of one folder."
             )
-        version = f"{file.size}:{file.version}".encode()
-        yield SourceFile(video, file.size, math.inf, hashlib.sha256(version).hexdigest)
+        elif problem := _content_problem(video):
+            found.left_out[video.uri] = problem
+        else:
+            version = f"{file.size}:{file.version}".encode()
+            digest = hashlib.sha256(version).hexdigest
+            found.files.append(SourceFile(video, file.size, math.inf, digest))
+    _require_files(found)
+    return found
 
 
-def local_files(base: Path, videos: Sequence[VideoSpec]) -> Iterator[SourceFile]:
-    """Yield the files of videos of a local folder.
+def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
+    """Return the files of videos of a local folder.
+
+    Args:
+        listing: The videos.
+        report_progress: Called for each video.
 
     Raises:
-        InvalidInput: a file is missing, or a video has an id, which a sync derives from path and content.
+        InvalidInput: all videos are left out, or a video has an id, which a sync derives from path and content.
     """
-    _refuse_ids(videos)
-    missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
-    if missing:
-        more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
+    _refuse_ids(listing.videos)
+    found = SourceFiles([], _reasons(listing.left_out))
+    for video in listing.videos:
+        report_progress()
+        if is_source_uri(video.uri):
+            found.left_out[video.uri] = "It is outside of the folder; a sync follows the files of one folder."
+            continue
+        path = listing.base / video.uri
+        try:
+            status = path.stat()
+        except (OSError, ValueError) as error:
+            is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            found.left_out[video.uri] = f"The file {'does not exist' if is_missing else 'cannot be read'}."
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            found.left_out[video.uri] = "It is not a regular file."
+        elif problem := _content_problem(video):
+            found.left_out[video.uri] = problem
+        else:
+            digest = partial(content_hash, path)
+            found.files.append(SourceFile(video, status.st_size, status.st_mtime, digest))
+    _require_files(found)
+    return found
+
+
+def find_problem(source: ListedSource, video: VideoSpec) -> str | None:
+    """Return why a video of a source cannot be sent; None if it can."""
+    (placed,) = source.place([video])
+    if os.path.isabs(placed.uri):
+        return "It is a link or a path that leads outside the media root."
+    error = next(uri_errors(video.uri, placed.uri), None)
+    return _reason(video.uri, error) if error else None
+
+
+def _content_problem(video: VideoSpec) -> str | None:
+    error = next(content_errors(video.uri, video), None)
+    return _reason(video.uri, error) if error else None
+
+
+def _reasons(errors: Mapping[str, FieldError]) -> dict[str, str]:
+    return {path: _reason(path, error) for path, error in errors.items()}
+
+
+def _reason(path: str, error: FieldError) -> str:
+    field = error.field.removeprefix(path).lstrip(".")
+    return f"{field + ': ' if field else ''}{error.message} {error.hint}".strip()
+
+
+def _require_files(found: SourceFiles) -> None:
+    """Raise InvalidInput if all videos are left out: the source would look as if it had been emptied."""
+    if not found.files:
+        named = [f"{shown_path(path)}: {reason}" for path, reason in found.left_out.items()]
+        more = f" ({len(named) - _MAX_LISTED} more)" if len(named) > _MAX_LISTED else ""
         raise InvalidInput.at(
-            "source",
-            f"{len(missing)} files of the source do not exist: {', '.join(missing[:_MAX_LISTED])}{more}.",
-            "Paths in a manifest are relative to the manifest's folder.",
+            "source", f"No file of the source can be used. {' '.join(named[:_MAX_LISTED])}{more}"
         )
-    for video in videos:
-        path = base / video.uri
-        stat = path.stat()
-        yield SourceFile(video, stat.st_size, stat.st_mtime, partial(content_hash, path))
 
 
 def _refuse_ids(videos: Sequence[VideoSpec]) -> None:

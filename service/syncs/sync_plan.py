@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
+from media.sources.source_uris import redact_uri
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails, VideoSpec, VideoSummary
 from service.tasks.ingestion_checks import normalize_caption
@@ -24,6 +26,7 @@ __all__ = [
     "path_digest",
     "plan_sync",
     "relearned_domains",
+    "shown_path",
 ]
 
 _CLOCK_TOLERANCE = 2.0  # seconds: coarse timestamps of file systems, and clocks of two machines
@@ -59,6 +62,7 @@ class SyncPlan:
         vanished: Ids of videos whose file is gone.
         unchanged: Number of files that the domain has.
         rejected: Reasons of files that were rejected before and have not changed, by URI.
+        left_out: Reasons of files that cannot be used, by path; the domain keeps the videos that it has of them.
     """
 
     new: list[VideoSpec] = field(default_factory=list)
@@ -68,6 +72,22 @@ class SyncPlan:
     vanished: list[str] = field(default_factory=list)
     unchanged: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def leave_out(self, find_problem: Callable[[VideoSpec], str | None]) -> None:
+        """Leave out the new and changed videos with a problem.
+
+        Args:
+            find_problem: Returns the reason for which a video cannot be sent; None if it can.
+        """
+        for videos in (self.new, self.changed):
+            problems = {video.uri: problem for video in videos if (problem := find_problem(video))}
+            videos[:] = [video for video in videos if video.uri not in problems]
+            self.left_out |= problems
+
+    def left_out_lines(self, limit: int) -> list[tuple[str, str]]:
+        """Return the printable paths and the reasons of the first files that are left out."""
+        return [(shown_path(path), self.left_out[path]) for path in sorted(self.left_out)[:limit]]
 
 
 def plan_sync(
@@ -75,6 +95,7 @@ def plan_sync(
     stored: Iterable[VideoSummary],
     report_alive: Callable[[], object] = lambda: None,
     domain: str = "",
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> SyncPlan:
     """Compare files with the videos of a domain; videos that another command added are ignored.
 
@@ -87,17 +108,21 @@ def plan_sync(
         stored: Videos of the domain.
         report_alive: Called after each file.
         domain: Name of the domain, which keeps the ids of equal files of two domains apart.
+        left_out: Reasons of files that the listing left out, by path. They have not vanished.
     """
     versions: dict[str, list[VideoSummary]] = {}
     for version in stored:
         if _SYNCED_ID.match(version.id):
             versions.setdefault(_key(version.id), []).append(version)
-    plan = SyncPlan()
-    seen: set[str] = set()
+    plan = SyncPlan(left_out=dict(left_out))
+    seen = set(map(path_digest, left_out))
     for file in files:
         key = path_digest(file.video.uri)
         seen.add(key)
-        _compare(plan, file, key, versions.get(key, []), domain)
+        try:
+            _compare(plan, file, key, versions.get(key, []), domain)
+        except OSError as error:  # while its content was read
+            plan.left_out[file.video.uri] = f"The file cannot be read ({error.strerror})."
         report_alive()
     plan.vanished = [
         video.id
@@ -132,7 +157,16 @@ def _compare(plan: SyncPlan, file: SourceFile, key: str, former: Sequence[VideoS
 
 def path_digest(uri: str) -> str:
     """Digest of a path relative to the source, as in the ids of synced videos."""
-    return hashlib.blake2b(PurePosixPath(uri).as_posix().encode(), digest_size=8).hexdigest()
+    path = (
+        PurePosixPath(uri).as_posix().encode("utf-8", "surrogatepass")
+    )  # names that are not Unicode are left out
+    return hashlib.blake2b(path, digest_size=8).hexdigest()
+
+
+def shown_path(path: str) -> str:
+    """Return a path without credentials, in printable characters."""
+    text = redact_uri(path).encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def abandoned_appends(tasks: Iterable[TaskDetails], stored: Iterable[VideoSummary]) -> list[str]:

@@ -6,8 +6,10 @@ those of unfinished appends included, and the ids of synced videos are unique.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import structlog
 from pydantic import ValidationError
@@ -18,6 +20,7 @@ from service.core.domain_names import name_key
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound
 from service.core.schemas import (
     AppendSpec,
+    OmittedPath,
     SyncCounts,
     TaskDetails,
     TaskSpec,
@@ -28,7 +31,7 @@ from service.core.schemas import (
 from service.core.settings import settings
 from service.library import deletion, video_editing, video_listing
 from service.syncs.registered_syncs import SyncRun, claim_run
-from service.syncs.source_listing import ListedSource, list_source
+from service.syncs.source_listing import ListedSource, find_problem, list_source
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 from service.tasks import commands
 
@@ -37,6 +40,7 @@ __all__ = ["MAX_APPENDED", "run_sync"]
 MAX_APPENDED = 1000  # videos per append, so that an append is searchable soon
 _PAGE = 1000  # videos
 _DELETIONS = 500  # videos per transaction
+_MAX_LISTED = 20
 
 log = structlog.get_logger(__name__)
 
@@ -67,13 +71,16 @@ def run_sync(sync_id: str) -> None:
 
 def _synchronize(run: SyncRun) -> SyncCounts | None:
     """Send the differences; None while the domain is being learned."""
-    source = list_source(run.source, run.captions_from_names)
-    files = source.files
+    source = list_source(run.source, run.captions_from_names, run.report_alive)
     domain = _find_domain(run)
     if domain is None:
-        task = _create_domain(run, source, plan_sync(files, (), run.report_alive, run.name).new)
+        plan = _plan(run, source, (), run.name)
+        if not plan.new:
+            lines = [f"{path}: {reason}" for path, reason in plan.left_out_lines(_MAX_LISTED)]
+            raise InvalidInput.at("source", f"No file of the source can be used. {' '.join(lines)}")
+        task = _create_domain(run, source, plan.new)
         run.renew(task_id=task.id)
-        return SyncCounts(new=len(files))
+        return SyncCounts(new=len(plan.new), **_left_out_counts(plan))
     run.renew(task_id=domain.id)
     if domain.state in ("failed", "cancelled"):
         raise Conflict(
@@ -88,7 +95,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     for append in abandoned:
         deletion.delete_task(append)
     kept = (video for video in stored if video.task_id not in abandoned)
-    plan = plan_sync(files, kept, run.report_alive, domain.name)
+    plan = _plan(run, source, kept, domain.name)
     sent = [*plan.new, *plan.changed]
     for start in range(0, len(sent), MAX_APPENDED):
         run.renew()
@@ -101,7 +108,22 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
         vanished=len(plan.vanished),
         deleted=_delete(run, plan),
         rejected=len(plan.rejected),
+        **_left_out_counts(plan),
     )
+
+
+def _plan(run: SyncRun, source: ListedSource, stored: Iterable[VideoSummary], domain: str) -> SyncPlan:
+    plan = plan_sync(source.files, stored, run.report_alive, domain, source.left_out)
+    plan.leave_out(partial(find_problem, source))
+    return plan
+
+
+def _left_out_counts(plan: SyncPlan) -> dict[str, Any]:
+    lines = plan.left_out_lines(_MAX_LISTED)
+    return {
+        "left_out": len(plan.left_out),
+        "left_out_files": [OmittedPath(path=path, reason=_hide_media_root(reason)) for path, reason in lines],
+    }
 
 
 def _find_domain(run: SyncRun) -> TaskDetails | None:
@@ -167,4 +189,9 @@ def _explain(error: CinestrataError | OSError) -> str:
     text = str(error)
     if isinstance(error, InvalidInput) and error.errors:
         text = " ".join(f"{found.field}: {found.message} {found.hint}".strip() for found in error.errors[:3])
-    return text.replace(f"{settings().media_root.resolve()}/", "")
+    return _hide_media_root(text)
+
+
+def _hide_media_root(text: str) -> str:
+    root = str(settings().media_root.resolve())
+    return text.replace(f"{root}/", "").replace(root, "the media root")

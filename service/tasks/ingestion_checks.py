@@ -161,7 +161,7 @@ def duplicate_ids(videos: Sequence[VideoSpec]) -> Iterator[FieldError]:
 def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
     if video.id in (".", ".."):
         yield FieldError(f"{field}.id", "An id cannot be '.' or '..': it is part of URLs.", "Choose another.")
-    yield from _uri_errors(f"{field}.uri", video.uri)
+    yield from uri_errors(f"{field}.uri", video.uri)
     yield from content_errors(field, video)
 
 
@@ -188,7 +188,13 @@ def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError
         yield from _caption_errors(f"{field}[{number}]", caption, request_limits.MAX_CAPTION_CHARS)
 
 
-def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:
+def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
+    """Yield the errors of the URI of a video.
+
+    Args:
+        field: Path of the URI in the errors.
+        uri: The URI.
+    """
     if any(ord(c) < 32 or ord(c) == 127 for c in uri):
         yield FieldError(field, "The path contains a control character.", "Remove it.")
         return

@@ -255,16 +255,36 @@ def test_manifest_in_windows_text_is_read_on_request(tmp_path: Path) -> None:
     assert (video.captions, video.metadata) == (["Küche"], {"Datei": "1"})
 
 
-@pytest.mark.parametrize("command", ["ingest", "sync"])
-def test_all_missing_files_are_listed(tmp_path: Path, command: str) -> None:
+def test_all_missing_files_are_listed(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "3.mp4").write_bytes(b"video")
     (source / "manifest.csv").write_text("file\n" + "".join(f"{number}.mp4\n" for number in range(25)))
-    outcome = cinestrata(command, source)
+    outcome = cinestrata("ingest", source)
     assert outcome.exit_code == 1
     assert "24 files do not exist" in outcome.output
     assert "20.mp4 and 4 more" in outcome.output
+
+
+def test_dry_run_names_files_that_are_left_out(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "3.mp4").write_bytes(b"video")
+    (source / "manifest.csv").write_text("file\n" + "".join(f"{number}.mp4\n" for number in range(25)))
+    outcome = cinestrata("sync", source, "--dry-run", "--data", tmp_path / "data")
+    assert outcome.exit_code == 0
+    assert "source: 1 new, 0 changed, 0 unchanged" in outcome.output
+    assert "24 left out" in outcome.output
+    assert "left out: 0.mp4: The file does not exist." in outcome.output
+    assert "left out: 4 more" in outcome.output
+
+
+def test_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    (tmp_path / "b.mp4").symlink_to("nothing")
+    outcome = cinestrata("ingest", tmp_path)
+    assert outcome.exit_code == 1
+    assert "b.mp4: It is a link to a missing file." in outcome.output
 
 
 @pytest.mark.parametrize("option", [("--encoding", "cp1252"), ("--captions-from-names",)])

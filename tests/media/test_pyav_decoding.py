@@ -16,6 +16,7 @@ import pytest
 from media import MediaError, VideoInfo, VideoLimits, sample_times
 from media.frame_images import crop_square
 from media.pyav_decoding import decode
+from media.video_formats import VIDEO_SUFFIXES
 
 MakeVideo = Callable[..., Path]
 GRAYS = (16, 48, 80, 112, 144, 176, 208, 240)
@@ -66,6 +67,13 @@ def test_sample_times_are_midpoints() -> None:
         ("vp9.webm", {"codec": "libvpx-vp9"}, "matroska", "vp9"),
         ("clip.ts", {}, "mpegts", "h264"),
         ("clip.flv", {}, "flv", "h264"),
+        ("clip.m2ts", {}, "mpegts", "h264"),
+        ("clip.3gp", {}, "mov", "h264"),
+        ("clip.nut", {}, "nut", "h264"),
+        ("clip.asf", {"codec": "mpeg4"}, "asf", "mpeg4"),
+        ("clip.wmv", {"codec": "wmv2"}, "asf", "wmv2"),
+        ("clip.apng", {"codec": "apng", "pixels": "rgb24"}, "apng", "apng"),
+        ("clip.y4m", {"codec": "wrapped_avframe"}, "yuv4mpegpipe", "rawvideo"),
         ("parts.mp4", {"options": {"movflags": "frag_keyframe+empty_moov"}}, "mov", "h264"),
         ("clip.mov", {"codec": "mjpeg", "pixels": "yuvj420p"}, "mov", "mjpeg"),
     ],
@@ -73,7 +81,9 @@ def test_sample_times_are_midpoints() -> None:
 def test_formats_are_sampled_at_the_same_times(
     make_video: MakeVideo, name: str, writing: dict[str, Any], container: str, codec: str
 ) -> None:
-    info, images = read(make_video(name, **writing))
+    path = make_video(name, **writing)
+    info, images = read(path)
+    assert path.suffix in VIDEO_SUFFIXES, "listings of folders omit the file"
     assert (info.container, info.codec) == (container, codec)
     assert (info.width, info.height, info.frames) == (64, 48, 8)
     assert info.duration == pytest.approx(2.0, abs=0.45)  # flv states a little more

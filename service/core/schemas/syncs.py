@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from service.core.schemas.model_types import Name, RequestModel, ResponseModel, Uri
+from service.core.schemas.uploads import OmittedPath
 
 __all__ = ["MIN_SYNC_SECONDS", "SyncCounts", "SyncDetails", "SyncSpec"]
 
@@ -44,6 +45,13 @@ class SyncCounts(ResponseModel):
         default=0, description="Deleted videos: former versions, and vanished ones by choice."
     )
     rejected: int = Field(default=0, description="Files that were rejected before and have not changed.")
+    left_out: int = Field(
+        default=0,
+        description="Files that cannot be used, such as links to other folders; their videos are not deleted.",
+    )
+    left_out_files: list[OmittedPath] = Field(
+        default=[], description="The first of the files that were left out, with the reasons."
+    )
 
 
 class SyncDetails(ResponseModel):

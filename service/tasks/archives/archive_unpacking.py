@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from index.files.durable_files import sync
 from media.sources.source_uris import is_source_uri
+from media.video_formats import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.schemas import VideoSpec
@@ -27,7 +28,6 @@ from service.tasks.archives.upload_storage import remove_upload
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, parse_manifest
 from service.tasks.manifests.sidecar_captions import (
     SIDECAR_SUFFIXES,
-    VIDEO_SUFFIXES,
     read_sidecars,
     subtitle_aliases,
 )

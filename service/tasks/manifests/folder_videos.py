@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import BinaryIO, NoReturn
 
-from service.core.errors import InvalidInput
+from media.video_formats import VIDEO_SUFFIXES
+from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import VideoSpec
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
 from service.tasks.manifests.sidecar_captions import (
-    VIDEO_SUFFIXES,
     add_caption_from_name,
     read_sidecars,
     subtitle_aliases,
@@ -20,26 +21,40 @@ from service.tasks.manifests.sidecar_captions import (
 __all__ = ["FolderVideos", "find_manifest", "list_folder_videos"]
 
 
-class FolderVideos(NamedTuple):
+@dataclass(frozen=True)
+class FolderVideos:
     """Videos of a folder.
 
     Attributes:
         base: Folder that the URIs are relative to.
         videos: The videos; their files may be missing.
         has_manifest: Whether a manifest lists them.
+        left_out: Errors of the video files that are not listed, by path.
     """
 
     base: Path
     videos: Sequence[VideoSpec]
     has_manifest: bool
+    left_out: Mapping[str, FieldError]
+
+    def require_all(self) -> None:
+        """Raise InvalidInput if a video file is not listed."""
+        if self.left_out:
+            raise InvalidInput.of(list(self.left_out.values()))
 
 
 def list_folder_videos(
-    path: Path, encoding: str | None = None, captions_from_names: bool = False, root: Path | None = None
+    path: Path,
+    encoding: str | None = None,
+    captions_from_names: bool = False,
+    root: Path | None = None,
+    report_progress: Callable[[], object] = lambda: None,
 ) -> FolderVideos:
     """List the videos of a manifest or a folder.
 
-    Captions of a folder without a manifest are those of its sidecar files. A folder is listed completely or not at all.
+    Captions of a folder without a manifest are those of its sidecar files. All folders in it are listed, or none is. A
+    video file is left out if its name is not Unicode, if a link leads to no file, or if a sidecar file is invalid,
+    cannot be read or is outside of ``root``.
 
     Args:
         path: Manifest or folder.
@@ -47,21 +62,22 @@ def list_folder_videos(
         captions_from_names: Whether the file name becomes the caption of a video without captions.
         root: Folder, without links in its path, that the links of manifests and sidecar files must not leave; None:
             they may lead anywhere.
+        report_progress: Called for each folder and for each video.
 
     Raises:
-        InvalidInput: the manifest or a sidecar file is invalid or outside of ``root``, a name is not Unicode, or the
-            folder has no videos.
-        OSError: the folder, a folder in it, or a file cannot be read.
+        InvalidInput: the manifest is invalid or outside of ``root``, the folder has no videos, or all are left out.
+        OSError: the folder, a folder in it, or the manifest cannot be read.
     """
     manifest = path if path.is_file() else find_manifest(path)
     if manifest is None:
-        base, videos = path, _read_folder(path, encoding or "utf-8", root)
+        base, (videos, left_out) = path, _read_folder(path, encoding or "utf-8", root, report_progress)
     else:
         with _open_inside(manifest, root) as stream:
             base, videos = manifest.parent, parse_manifest(stream, manifest.name, encoding or "utf-8")
+            left_out = {}
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
-    return FolderVideos(base, videos, manifest is not None)
+    return FolderVideos(base, videos, manifest is not None, left_out)
 
 
 def find_manifest(folder: Path) -> Path | None:
@@ -70,22 +86,18 @@ def find_manifest(folder: Path) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _read_folder(folder: Path, encoding: str, root: Path | None) -> list[VideoSpec]:
-    names = sorted(_list_files(folder))
-    videos = [
-        name
-        for name in names
-        if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES and (folder / name).is_file()
-    ]
-    if not videos:
+def _read_folder(
+    folder: Path, encoding: str, root: Path | None, report_progress: Callable[[], object]
+) -> tuple[list[VideoSpec], dict[str, FieldError]]:
+    """Return the videos of a folder, and the errors of the files that are left out."""
+    names = sorted(_list_files(folder, report_progress))
+    files = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+    if not files:
         raise InvalidInput.at(
             str(folder),
             "The folder has no videos.",
             f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
         )
-    for name in videos:
-        if not name.isascii() and name != name.encode("utf-8", "replace").decode():
-            raise InvalidInput.at(str(folder), f"The file name {name!r} is not Unicode.", "Rename the file.")
     aliases = subtitle_aliases(name for name in names if name.endswith((".srt", ".vtt")))
 
     def open_sidecar(name: str) -> BinaryIO | None:
@@ -94,15 +106,47 @@ def _read_folder(folder: Path, encoding: str, root: Path | None) -> list[VideoSp
             path = folder / aliases[name]
         return _open_inside(path, root) if path.is_file() else None
 
-    return [read_sidecars(name, open_sidecar, encoding) for name in videos]
+    videos: list[VideoSpec] = []
+    left_out: dict[str, FieldError] = {}
+    for name in files:
+        report_progress()
+        try:
+            _check_file(folder / name, name)
+            videos.append(read_sidecars(name, open_sidecar, encoding))
+        except InvalidInput as error:
+            left_out[name] = error.errors[0]
+        except OSError as error:
+            sidecar = Path(os.fsdecode(error.filename or name)).name
+            left_out[name] = FieldError(
+                sidecar, f"The file cannot be read ({error.strerror}).", "Allow the service to read it."
+            )
+    if not videos:
+        raise InvalidInput.of(list(left_out.values()))
+    return videos, left_out
 
 
-def _list_files(folder: Path) -> Iterator[str]:
+def _check_file(path: Path, name: str) -> None:
+    """Raise InvalidInput for a name that cannot be stored, and for a path that is not a file."""
+    if not name.isascii() and name != name.encode("utf-8", "replace").decode():
+        raise InvalidInput.at(
+            str(path.parent), f"The file name {path.name!r} is not Unicode.", "Rename the file."
+        )
+    if any(ord(c) < 32 or ord(c) == 127 for c in name):
+        raise InvalidInput.at(
+            str(path.parent), f"The file name {path.name!r} contains a control character.", "Rename the file."
+        )
+    if not path.is_file():
+        kind = "a link to a missing file" if path.is_symlink() else "not a regular file"
+        raise InvalidInput.at(name, f"It is {kind}.", "Remove it, or replace it by the video.")
+
+
+def _list_files(folder: Path, report_progress: Callable[[], object]) -> Iterator[str]:
     """Yield the paths of all files relative to a folder; links to folders are not followed.
 
     ``Path.rglob`` omits folders that cannot be read, whose videos would look as if they had been deleted.
     """
     for place, _, names in os.walk(folder, onerror=_raise):
+        report_progress()
         inside = Path(place).relative_to(folder)
         yield from ((inside / name).as_posix() for name in names)
 

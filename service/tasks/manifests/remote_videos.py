@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import BinaryIO
@@ -13,17 +13,17 @@ from media import MediaError
 from media.sources.media_source import ListedFile
 from media.sources.source_errors import SourceOutage
 from media.sources.source_uris import SourceUri, is_source_uri
-from service.core.errors import InvalidInput, SourceUnavailable
+from media.video_formats import VIDEO_SUFFIXES
+from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.core.schemas import VideoSpec
 from service.storage.video_access import SourceReader
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
-from service.tasks.manifests.sidecar_captions import VIDEO_SUFFIXES, add_caption_from_name, read_sidecars
+from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
 
 __all__ = ["RemoteVideos", "list_remote_videos"]
 
 _MANIFEST_SUFFIXES = tuple({PurePosixPath(name).suffix for name in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES)})
 _MAX_MANIFEST_BYTES = 256 * 1024**2
-_MAX_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,19 @@ class RemoteVideos:
         videos: The videos.
         files: The files of the folder by their path; None for a web server, which cannot be listed.
         has_manifest: Whether a manifest lists the videos.
+        left_out: Errors of the videos that are not listed, by path.
     """
 
     base: SourceUri
     videos: Sequence[VideoSpec]
     files: Mapping[str, ListedFile] | None
     has_manifest: bool
+    left_out: Mapping[str, FieldError]
+
+    def require_all(self) -> None:
+        """Raise InvalidInput if a video is not listed."""
+        if self.left_out:
+            raise InvalidInput.of(list(self.left_out.values()))
 
     def place(self, videos: Sequence[VideoSpec]) -> list[VideoSpec]:
         """Return videos with complete URIs."""
@@ -53,52 +60,73 @@ class RemoteVideos:
 
 
 def list_remote_videos(
-    source: str, reader: SourceReader, encoding: str | None = None, captions_from_names: bool = False
+    source: str,
+    reader: SourceReader,
+    encoding: str | None = None,
+    captions_from_names: bool = False,
+    report_progress: Callable[[], object] = lambda: None,
 ) -> RemoteVideos:
     """List the videos of a folder in an object store, or of a manifest in an object store or on a web server.
+
+    A video is left out if its name is no part of a URI, if a sidecar file is invalid or forbidden, or if the manifest
+    names a missing file or a file outside of its folder.
 
     Args:
         source: URI of the folder or the manifest.
         reader: Access to the source.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
+        report_progress: Called for each page of a listing and for each part of a file.
 
     Raises:
-        InvalidInput: the source is not allowed, has no videos, or its manifest is invalid or names missing files.
+        InvalidInput: the source is not allowed, has no videos, all are left out, or its manifest is invalid.
         SourceUnavailable: the source cannot be reached at the moment.
     """
     try:
-        return _list(source, reader, encoding or "utf-8", captions_from_names)
+        return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress)
     except SourceOutage as error:
         raise SourceUnavailable(error.reason) from error
     except MediaError as error:
         raise InvalidInput.at("source", f"{error.reason}.") from error
 
 
-def _list(source: str, reader: SourceReader, encoding: str, captions_from_names: bool) -> RemoteVideos:
+def _list(
+    source: str,
+    reader: SourceReader,
+    encoding: str,
+    captions_from_names: bool,
+    report_progress: Callable[[], object],
+) -> RemoteVideos:
     named = SourceUri.parse(source)
     manifest = named.segments[-1] if named.segments[-1].endswith(_MANIFEST_SUFFIXES) else None
     folder = source.partition("?")[0] if named.port is not None else source
     base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
     files: dict[str, ListedFile] | None = None
     if manifest is None or named.port is None:
-        files = {file.name: file for file in reader.list_files(base)}
+        files = {file.name: file for file in reader.list_files(base, report_progress)}
         manifest = manifest or next((n for n in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES) if n in files), None)
     if manifest is not None:
         uri = named if named.segments[-1] == manifest else SourceUri.parse(base.text + manifest)
-        videos = parse_manifest(io.BytesIO(reader.read(uri, _MAX_MANIFEST_BYTES)), manifest, encoding)
-        _check_paths(videos, files)
+        content = reader.read(uri, _MAX_MANIFEST_BYTES, report_progress)
+        videos, left_out = _split(base, parse_manifest(io.BytesIO(content), manifest, encoding), files)
     else:
-        videos = _read_folder(base, reader, files or {}, encoding)
+        videos, left_out = _read_folder(base, reader, files or {}, encoding, report_progress)
+    if not videos:
+        raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
-    return RemoteVideos(base, videos, files, manifest is not None)
+    return RemoteVideos(base, videos, files, manifest is not None, left_out)
 
 
 def _read_folder(
-    base: SourceUri, reader: SourceReader, files: Mapping[str, ListedFile], encoding: str
-) -> list[VideoSpec]:
-    names = [name for name in files if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+    base: SourceUri,
+    reader: SourceReader,
+    files: Mapping[str, ListedFile],
+    encoding: str,
+    report_progress: Callable[[], object],
+) -> tuple[list[VideoSpec], dict[str, FieldError]]:
+    """Return the videos of a folder, and the errors of those that are left out."""
+    names = sorted(name for name in files if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES)
     if not names:
         raise InvalidInput.at(
             "source",
@@ -109,29 +137,47 @@ def _read_folder(
     def open_sidecar(name: str) -> BinaryIO | None:
         if name not in files:
             return None
-        return io.BytesIO(reader.read(SourceUri.parse(base.text + name), _MAX_MANIFEST_BYTES))
+        uri = SourceUri.parse(base.text + name)
+        return io.BytesIO(reader.read(uri, _MAX_MANIFEST_BYTES, report_progress))
 
-    return [read_sidecars(name, open_sidecar, encoding) for name in sorted(names)]
+    videos: list[VideoSpec] = []
+    left_out: dict[str, FieldError] = {}
+    for name in names:
+        try:
+            SourceUri.parse(base.text + name)
+            videos.append(read_sidecars(name, open_sidecar, encoding))
+        except MediaError as error:
+            left_out[name] = FieldError(name, f"{error.reason}.")
+        except InvalidInput as error:
+            left_out[name] = error.errors[0]
+    return videos, left_out
 
 
-def _check_paths(videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None) -> None:
-    """Refuse paths outside of the folder, and files that the listing does not have."""
-    relative = [video.uri for video in videos if not is_source_uri(video.uri)]
-    outside = [uri for uri in relative if uri.startswith("/") or "://" in uri or ".." in uri.split("/")]
-    if outside:
-        raise InvalidInput.at(
-            "source",
-            f"The manifest names files outside of its folder: {', '.join(outside[:_MAX_LISTED])}.",
-            "Write paths relative to the manifest's folder, or complete URIs.",
-        )
-    missing = [uri for uri in relative if uri not in files] if files is not None else []
-    if missing:
-        more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
-        raise InvalidInput.at(
-            "source",
-            f"{len(missing)} files of the manifest do not exist: {', '.join(missing[:_MAX_LISTED])}{more}.",
-            "Paths in a manifest are relative to the manifest's folder.",
-        )
+def _split(
+    base: SourceUri, videos: Sequence[VideoSpec], files: Mapping[str, ListedFile] | None
+) -> tuple[list[VideoSpec], dict[str, FieldError]]:
+    """Return the videos of a manifest, and the errors of those outside of the folder and of missing files."""
+    left_out: dict[str, FieldError] = {}
+    for video in videos:
+        uri = video.uri
+        if is_source_uri(uri):
+            continue
+        if uri.startswith("/") or "://" in uri or ".." in uri.split("/"):
+            left_out[uri] = FieldError(
+                uri,
+                "The file is outside of the manifest's folder.",
+                "Write paths relative to the manifest's folder, or complete URIs.",
+            )
+        elif files is not None and uri not in files:
+            left_out[uri] = FieldError(
+                uri, "The file does not exist.", "Paths in a manifest are relative to the manifest's folder."
+            )
+        else:
+            try:
+                SourceUri.parse(base.text + _encode(base, uri))
+            except MediaError as error:
+                left_out[uri] = FieldError(uri, f"{error.reason}.")
+    return [video for video in videos if video.uri not in left_out], left_out
 
 
 def _encode(base: SourceUri, path: str) -> str:

@@ -23,17 +23,12 @@ from service.tasks.manifests.subtitle_texts import read_subtitles
 
 __all__ = [
     "SIDECAR_SUFFIXES",
-    "VIDEO_SUFFIXES",
     "OpenSidecar",
     "add_caption_from_name",
     "read_sidecars",
     "subtitle_aliases",
 ]
 
-VIDEO_SUFFIXES = frozenset(
-    f".{kind}"
-    for kind in ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "3gp")
-)
 SIDECAR_SUFFIXES = (".txt", ".info.json", ".srt", ".vtt")
 
 # Downloaders name the subtitles of clip.mp4 clip.en.vtt, clip.pt-BR.srt or clip.en-orig.vtt.

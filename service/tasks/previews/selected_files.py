@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
+from media.video_formats import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import LocalFile, LocalText, OmittedPath
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, subtitle_aliases
+from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, subtitle_aliases
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES
 from service.tasks.previews.file_matching import normalize_path
 

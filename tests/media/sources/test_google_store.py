@@ -62,3 +62,19 @@ def test_missing_object_is_rejected(google: WebFiles) -> None:
     uri = SourceUri.parse("gs://films/videos/none.mp4")
     with pytest.raises(MediaError, match="does not exist in its bucket"), ObjectStore().open(uri):
         pytest.fail("the object was found")
+
+
+def test_all_pages_of_a_listing_are_read(google: WebFiles) -> None:
+    pages = {
+        "": {"items": [{**ENTRY, "updated": "2026-01-02T03:04:05.678Z"}], "nextPageToken": "second"},
+        "second": {"items": [{**ENTRY, "name": "videos/deep/b.mp4"}, {**ENTRY, "name": "videos/deep/"}]},
+    }
+    google.handlers["/storage/v1/b/films/o"] = lambda request: _answer(
+        request, 200, pages["second" if "pageToken=second" in request.path else ""]
+    )
+    reports: list[None] = []
+    first, second = ObjectStore().list_files(
+        SourceUri.parse("gs://films/videos/"), lambda: reports.append(None)
+    )
+    assert (first.name, second.name, len(reports)) == ("a.mp4", "deep/b.mp4", 2)
+    assert first.version == "v7:7:2026-01-02 03:04:05.678000+00:00:2026-01-02T03:04:05.678Z"

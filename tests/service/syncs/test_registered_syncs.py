@@ -6,11 +6,14 @@ import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Sync, Task, Video
@@ -18,7 +21,7 @@ from service.core.errors import InvalidInput, LeaseLost, NotFound
 from service.core.schemas import AppendSpec, SyncDetails, SyncSpec
 from service.core.settings import settings
 from service.library.video_listing import list_videos
-from service.syncs import sync_run
+from service.syncs import registered_syncs, sync_run
 from service.syncs.registered_syncs import (
     claim_run,
     list_syncs,
@@ -181,23 +184,79 @@ def test_unreadable_folder_deletes_nothing(films: Path, monkeypatch: pytest.Monk
     assert len(list_videos(task.id).videos) == 3
 
 
-@pytest.mark.parametrize("name", ["a.txt", "manifest.csv"])
-def test_links_out_of_the_media_root_are_not_read(films: Path, name: str) -> None:
+def test_manifest_that_links_out_of_the_media_root_is_not_read(films: Path) -> None:
     secret = settings().data_dir / "secret"
     secret.write_text("file,caption\na.mp4,key\n")
-    (films / name).symlink_to(secret)
+    (films / "manifest.csv").symlink_to(secret)
     assert "outside" in (run(register()).error or "")
     assert commands.list_tasks() == []
-    (films / name).unlink()
+    (films / "manifest.csv").unlink()
     (films.parent / "texts").mkdir()
     secret.replace(films.parent / "texts" / "shared")
-    (films / name).symlink_to(films.parent / "texts" / "shared")
+    (films / "manifest.csv").symlink_to(films.parent / "texts" / "shared")
     assert run(register()).error is None
 
 
-def test_name_that_is_not_unicode_is_named(films: Path) -> None:
+def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
+    """Links out of the media root, broken links and bad names are named, and their learned videos stay."""
+    sync = register(vanished="delete")
+    assert run(sync).error is None
+    finish()
+    secret = settings().data_dir / "secret"
+    secret.write_text("a key")
+    (films / "a.mp4").unlink()
+    (films / "a.mp4").symlink_to(secret)  # learned before
+    (films / "b.txt").symlink_to(secret)  # learned before
+    (films / "broken.mp4").symlink_to("nothing")
+    (films / "line\n.mp4").write_bytes(b"x")
     Path(os.fsdecode(os.fsencode(films) + b"/\xff.mp4")).write_bytes(b"x")
-    assert "is not Unicode" in (run(register()).error or "")
+    write(films, "c")
+    found = run(sync)
+    assert (found.error, found.counts and found.counts.new, appends()) == (None, 1, [1])
+    counts = found.counts
+    assert counts is not None
+    assert (counts.vanished, counts.deleted, counts.left_out) == (0, 0, 5)
+    reasons = {file.path: file.reason for file in counts.left_out_files}
+    assert {path: reason.partition(".")[0] for path, reason in reasons.items()} == {
+        "a.mp4": "It is a link or a path that leads outside the media root",
+        "b.mp4": "b",
+        "broken.mp4": "It is a link to a missing file",
+        "line\\n.mp4": "films: The file name 'line\\n",
+        "\\udcff.mp4": "films: The file name '\\udcff",
+    }
+    assert "b.txt: The file is a link that leads outside" in reasons["b.mp4"]
+    assert str(settings().data_dir) not in str(reasons)
+    (domain, _) = commands.list_tasks()
+    assert {video.uri for video in list_videos(domain.id).videos} >= {"films/a.mp4", "films/b.mp4"}
+    assert SyncDetails.model_validate_json(found.model_dump_json()) == found
+
+
+def test_source_without_a_usable_file_creates_no_domain(films: Path) -> None:
+    secret = settings().data_dir / "secret"
+    secret.write_bytes(b"a key")
+    for name in ("a", "b"):
+        (films / f"{name}.mp4").unlink()
+        (films / f"{name}.mp4").symlink_to(secret)
+    assert "No file of the source can be used. a.mp4: It is a link" in (run(register()).error or "")
+    assert commands.list_tasks() == []
+
+
+def test_lease_is_renewed_while_the_source_is_listed(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync that is removed while its folder is listed creates no domain."""
+    sync = register()
+    seconds = count(step=60)
+    monkeypatch.setattr(registered_syncs, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    walk = os.walk
+
+    def remove(*given: Any, **options: Any) -> Any:
+        remove_sync(sync.id)
+        return walk(*given, **options)
+
+    monkeypatch.setattr(os, "walk", remove)
+    with capture_logs() as logs:
+        run_sync(sync.id)
+    assert [log["event"] for log in logs] == ["sync_stopped"]
+    assert commands.list_tasks() == []
 
 
 def test_domain_follows_one_source(films: Path) -> None:
@@ -305,6 +364,18 @@ def test_removed_sync_ends(films: Path) -> None:
     with pytest.raises(NotFound):
         remove_sync(sync.id)
     run_sync(sync.id)
+
+
+@pytest.mark.parametrize("name", ["Küche Eins", "küche EINS", "kuche-eins"])
+def test_sync_is_removed_by_name_or_slug(films: Path, name: str) -> None:
+    sync = register(name="Küche Eins")
+    register(name="other")
+    run(sync)  # the domain has a slug
+    remove_sync(name)
+    assert [found.name for found in list_syncs()] == ["other"]
+    for unknown in (name, "kuche", "\0", "\udcff"):
+        with pytest.raises(NotFound):
+            remove_sync(unknown)
 
 
 @pytest.mark.parametrize("source", ["../elsewhere", "/etc", "missing", "s3://bucket/films", "a\0b"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.core.errors import InvalidInput, SourceUnavailable
+from service.core.errors import InvalidInput, LeaseLost, SourceUnavailable
 from service.core.settings import Settings
 from service.storage.video_access import SourceReader
 from service.syncs.source_listing import check_source, list_source
@@ -49,12 +49,38 @@ def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
     for source in ("s3://films/videos/", "s3://films/videos/manifest.csv"):
         (file,) = list_source(source, captions_from_names=False).files
         assert (file.video.uri, file.video.captions, file.bytes) == ("a.mp4", ["a cat sleeps"], 1)
-    put(bucket, manifest__csv="file,caption\nnone.mp4,a cat\n")
-    with pytest.raises(InvalidInput, match=r"1 files of the manifest do not exist: none\.mp4"):
-        list_source("s3://films/videos/", captions_from_names=False)
-    put(bucket, manifest__csv="file,caption\n../secret.mp4,a cat\n")
-    with pytest.raises(InvalidInput, match="outside of its folder"):
-        list_source("s3://films/videos/", captions_from_names=False)
+    for name, reason in (("none.mp4", "does not exist"), ("../secret.mp4", "is outside of the manifest")):
+        put(bucket, manifest__csv=f"file,caption\n{name},a cat\na.mp4,a cat sleeps\n")
+        source = list_source("s3://films/videos/", captions_from_names=False)
+        assert [file.video.uri for file in source.files] == ["a.mp4"]
+        assert reason in source.left_out[name]
+        put(bucket, manifest__csv=f"file,caption\n{name},a cat\n")
+        with pytest.raises(InvalidInput, match=reason):
+            list_source("s3://films/videos/", captions_from_names=False)
+
+
+def test_objects_that_cannot_be_used_do_not_block_the_others(bucket: Any) -> None:
+    bucket.put_object(Bucket="films", Key="videos/x/../c.mp4", Body=b"c")
+    put(bucket, b__txt="\0")
+    bucket.put_object(Bucket="films", Key="videos/a.info.json", Body=b"[")
+    put(bucket, d__mp4="d")
+    source = list_source("s3://films/videos/", captions_from_names=False)
+    assert [file.video.uri for file in source.files] == ["d.mp4"]
+    assert sorted(source.left_out) == ["a.mp4", "b.mp4", "x/../c.mp4"]
+    assert ".." in source.left_out["x/../c.mp4"]
+
+
+def test_progress_is_reported_while_a_bucket_is_listed(bucket: Any) -> None:
+    """A lease is renewed with each page of the listing and each file that is read."""
+    reports: list[None] = []
+    list_source("s3://films/videos/", False, lambda: reports.append(None))
+    assert len(reports) == 2  # one page, one text
+
+    def lose() -> None:
+        raise LeaseLost("lost")
+
+    with pytest.raises(LeaseLost):
+        list_source("s3://films/videos/", False, lose)
 
 
 def test_only_changed_objects_are_new_versions(bucket: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 from media import content_hash
 from service.core.errors import InvalidInput
 from service.core.schemas import VideoSpec, VideoSummary
-from service.syncs.source_listing import local_files
-from service.syncs.sync_plan import SourceFile, SyncPlan, plan_sync
+from service.syncs.source_listing import SourceFiles, local_files
+from service.syncs.sync_plan import SourceFile, SyncPlan, plan_sync, shown_path
+from service.tasks.manifests.folder_videos import FolderVideos
 
 ADDED = datetime(2026, 1, 2, tzinfo=UTC)
 BEFORE, AFTER = ADDED.timestamp() - 3600, ADDED.timestamp() + 3600
@@ -36,7 +39,11 @@ def write(folder: Path, uri: str, content: bytes, modified: float) -> None:
 
 
 def listed(folder: Path, names: Sequence[str] = NAMES, captions: Sequence[str] = ()) -> list[SourceFile]:
-    return list(local_files(folder, [VideoSpec(uri=name, captions=list(captions)) for name in names]))
+    return source_files(folder, *(VideoSpec(uri=name, captions=list(captions)) for name in names)).files
+
+
+def source_files(folder: Path, *videos: VideoSpec) -> SourceFiles:
+    return local_files(FolderVideos(folder, videos, False, {}))
 
 
 def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:
@@ -139,10 +146,62 @@ def test_captions_of_the_source_replace_others(folder: Path) -> None:
     assert plan.unchanged == 1
 
 
-def test_missing_files_and_given_ids_are_refused_by_name(folder: Path) -> None:
-    with pytest.raises(InvalidInput) as missing:
-        listed(folder, ["a.mp4", "gone.mp4"])
-    assert "gone.mp4" in missing.value.errors[0].message
+def test_given_ids_are_refused_by_name(folder: Path) -> None:
     with pytest.raises(InvalidInput) as named:
-        list(local_files(folder, [VideoSpec(uri="a.mp4", id="mine")]))
+        source_files(folder, VideoSpec(uri="a.mp4", id="mine"))
     assert "'mine'" in named.value.errors[0].message
+
+
+def test_files_that_cannot_be_used_are_left_out_and_have_not_vanished(folder: Path) -> None:
+    videos = synced(folder)
+    (folder / "a.mp4").unlink()
+    (folder / "folder.mp4").mkdir()
+    write(folder, "new.mp4", b"new", AFTER)
+    found = source_files(
+        folder,
+        VideoSpec(uri="a.mp4"),
+        VideoSpec(uri="folder.mp4"),
+        VideoSpec(uri="s3://films/x.mp4"),
+        VideoSpec(uri=NAMES[1], captions=["x" * 100_000]),
+        VideoSpec(uri="new.mp4"),
+    )
+    plan = plan_sync(found.files, videos, left_out=found.left_out)
+    assert [video.uri for video in plan.new] == ["new.mp4"]
+    assert (plan.vanished, plan.outdated, plan.unchanged) == ([], [], 0)
+    assert {path: reason.partition(".")[0] for path, reason in plan.left_out.items()} == {
+        "a.mp4": "The file does not exist",
+        "folder.mp4": "It is not a regular file",
+        "s3://films/x.mp4": "It is outside of the folder; a sync follows the files of one folder",
+        NAMES[1]: "captions[0]: The caption has 100000 characters",
+    }
+
+
+def test_source_without_a_usable_file_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"No file .* gone\.mp4: The file does not exist"):
+        listed(folder, ["gone.mp4"])
+
+
+def test_file_whose_content_cannot_be_read_keeps_its_video(folder: Path) -> None:
+    videos = synced(folder)
+
+    def refuse() -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    first, second = listed(folder)
+    plan = plan_sync([replace(first, bytes=99, content=refuse), second], videos)
+    assert summary(plan) == (0, 0, 0, 0, 1)
+    assert plan.left_out == {"a.mp4": "The file cannot be read (Permission denied)."}
+
+
+def test_videos_with_a_problem_are_not_sent(folder: Path) -> None:
+    videos = synced(folder)
+    write(folder, "a.mp4", b"another content", AFTER)
+    write(folder, "b.mp4", b"new", AFTER)
+    plan = plan_sync(listed(folder, ["a.mp4", "b.mp4", NAMES[1]]), videos)
+    plan.leave_out(lambda video: "A link." if video.uri == "a.mp4" else None)
+    assert ([video.uri for video in plan.new], plan.changed, plan.vanished) == (["b.mp4"], [], [])
+    assert plan.left_out == {"a.mp4": "A link."}
+
+
+def test_paths_are_shown_in_printable_characters() -> None:
+    assert shown_path("Küche/\udcff\n\x1b[31m.mp4") == r"Küche/\udcff\n\x1b[31m.mp4"
