@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from importlib import metadata
 from typing import Any
 
+from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.responses import Response
@@ -29,9 +31,11 @@ from api.routes import (
     upload_routes,
     video_routes,
 )
+from api.security.cross_origin import share_with_origins
 from api.security.loopback import is_loopback
 from api.security.security_middleware import SecurityMiddleware
-from service.core import logging
+from api.version_prefix import VersionPrefixMiddleware, first_segment
+from service.core import logging, request_ids
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 
@@ -72,6 +76,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         responses=openapi.PROBLEM_RESPONSES,
         docs_url=None,
         redoc_url=None,
+        root_path_in_servers=False,  # the root path holds the prefix of the request
     )
     app.state.query_service = SearchEngine(configured)
     app.state.settings = configured
@@ -103,7 +108,24 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_UNCOMPRESSED_TYPES
     )
     app.add_middleware(SecurityMiddleware, settings=configured)
+    if configured.cors_origins:
+        share_with_origins(app, configured.cors_origins)
+    app.add_middleware(VersionPrefixMiddleware, resources=_api_resources(app))
+    app.add_middleware(
+        CorrelationIdMiddleware,
+        header_name=request_ids.HEADER,
+        generator=request_ids.new_request_id,
+        validator=request_ids.is_well_formed,
+    )
     return app
+
+
+def _api_resources(app: FastAPI) -> frozenset[str]:
+    """First path segments of the resources of the API, without the pages."""
+    paths = (
+        route.path for route in iter_route_contexts(app.routes) if getattr(route, "include_in_schema", False)
+    )
+    return frozenset({"openapi.json", *(first_segment(path) for path in paths if path)})
 
 
 class RevalidatedStaticFiles(StaticFiles):

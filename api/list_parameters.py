@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from service.audit.actor import ActorKind
 
@@ -30,7 +31,7 @@ _State = Literal["queued", "probing", "training", "indexing", "evaluating", "rea
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("The value contains a NUL character")
+        raise PydanticCustomError("nul", "The value contains a NUL character", {"hint": "Remove it."})
     return text
 
 

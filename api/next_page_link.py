@@ -35,12 +35,16 @@ class PageLink:
 
         The link contains the query only, so that it is also valid behind a proxy that changes the path.
         """
-        if page.next_cursor is not None:
-            given = self._request.query_params.multi_items()
-            parameters = [(name, value) for name, value in given if name != "cursor"]
-            query = urlencode([*parameters, ("cursor", page.next_cursor)])
-            self._response.headers["Link"] = f'<?{query}>; rel="next"'
+        self._response.headers.update(self.headers(page))
         return page
+
+    def headers(self, page: _Page) -> dict[str, str]:
+        """The header with the page after this page; empty on the last page."""
+        if page.next_cursor is None:
+            return {}
+        given = self._request.query_params.multi_items()
+        parameters = [(name, value) for name, value in given if name != "cursor"]
+        return {"Link": f'<?{urlencode([*parameters, ("cursor", page.next_cursor)])}>; rel="next"'}
 
 
 async def _page_link(request: Request, response: Response) -> PageLink:

@@ -23,6 +23,7 @@ __all__ = [
     "PROBLEM_RESPONSES",
     "SEARCH_PROBLEMS",
     "TASK_BODY",
+    "UNCHANGED",
     "WHERE_EXAMPLES",
     "complete_schema",
 ]
@@ -57,6 +58,9 @@ SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     **CLIP_SEARCH_PROBLEMS,
 }
 
+UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The client has this version: `If-None-Match` contains its `ETag`."}
+}
 EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
     412: _problem("The video has changed since it was read; read it again."),
 }

@@ -12,12 +12,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.core.errors import CinestrataError, InvalidInput
+from service.core.errors import CinestrataError, InvalidInput, problem_type
 
 __all__ = [
     "MEDIA_TYPE",
@@ -56,12 +56,12 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(title="Problem")
 
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    instance: str
-    errors: list[ProblemField] = []
+    type: str = Field(description="URI that identifies the class of errors; it never changes.")
+    title: str = Field(description="Name of the class of errors.")
+    status: int = Field(description="Status of the response.")
+    detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
+    instance: str = Field(description="Path of the request.")
+    errors: list[ProblemField] = Field(default=[], description="Invalid fields.")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -77,6 +77,7 @@ def install_error_handlers(app: FastAPI) -> None:
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
     """The response for an error of the service."""
     body = Problem(
+        type=error.problem_type(),
         title=error.title,
         status=error.status,
         detail=_encodable(error.detail),
@@ -165,7 +166,9 @@ def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
         for name in getattr(parameter.field_info.annotation, "model_fields", {parameter.alias: None})
     ]
     closest = get_close_matches(str(item["loc"][-1])[:100], known, n=1)
-    return f"Did you mean {closest[0]!r}?" if closest else f"Known parameters: {', '.join(sorted(known))}."
+    if closest:
+        return f"Did you mean {closest[0]!r}?"
+    return f"Known parameters: {', '.join(sorted(known))}." if known else "This resource has no parameters."
 
 
 def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:
@@ -188,11 +191,12 @@ def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[st
 def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
-    title = HTTPStatus(error.status_code).phrase
+    title = HTTPStatus(error.status_code).phrase.capitalize()
     detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))
-    if error.status_code == HTTPStatus.NOT_FOUND and detail == title:
+    if error.status_code == HTTPStatus.NOT_FOUND and detail.capitalize() == title:
         detail = f"There is no resource at {request.url.path}; /openapi.json lists all paths."
     body = Problem(
+        type=problem_type(title),
         title=title,
         status=error.status_code,
         detail=_encodable(detail),

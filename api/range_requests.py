@@ -7,9 +7,10 @@ import re
 import stat
 from pathlib import Path
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import FileResponse
 
+from api.conditional_responses import is_current
 from media.sources.media_source import ByteRange
 from service.core.errors import CinestrataError, NotFound
 
@@ -25,8 +26,8 @@ class RangeNotSatisfiable(CinestrataError):
     title = "Range not satisfiable"
 
 
-def range_response(request: Request, path: Path, media_type: str, headers: dict[str, str]) -> FileResponse:
-    """The file, or the range of it that the request names.
+def range_response(request: Request, path: Path, media_type: str, headers: dict[str, str]) -> Response:
+    """The file, or the range of it that the request names; 304 if the client has the current version.
 
     A malformed ``Range`` header, or one with several ranges, is ignored and the whole file is sent, as RFC 9110
     (section 14.2) allows.
@@ -41,10 +42,15 @@ def range_response(request: Request, path: Path, media_type: str, headers: dict[
         status = None
     if status is None or not stat.S_ISREG(status.st_mode):
         raise NotFound("The file is no longer on disk.")
+    response = FileResponse(path, media_type=media_type, headers=headers, stat_result=status)
+    entity_tag, last_modified = response.headers["etag"], response.headers["last-modified"]
+    if is_current(request, entity_tag, last_modified):
+        validators = {"ETag": entity_tag, "Last-Modified": last_modified}
+        return Response(status_code=304, headers={**headers, **validators})
     header = request.headers.get("range")
     if header is not None and not _is_satisfiable_range(header, status.st_size):
         request.scope["headers"] = [pair for pair in request.scope["headers"] if pair[0] != b"range"]
-    return FileResponse(path, media_type=media_type, headers=headers, stat_result=status)
+    return response
 
 
 def parse_range(header: str | None) -> ByteRange | None:

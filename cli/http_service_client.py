@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 
 from cli.service_client import MethodSettings
-from service.core.errors import CinestrataError, FieldError, InvalidInput
+from service.core.errors import CinestrataError, FieldError, InvalidInput, NotFound
 from service.core.schemas import (
     AppendSpec,
     AuditPage,
@@ -176,14 +176,14 @@ class HttpServiceClient:
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""
-        answers = [
-            DeletionResult.model_validate(self._request("DELETE", f"/videos/{quote(video, safe='')}"))
-            for video in videos
-        ]
-        return DeletionResult(
-            deleted=[video for answer in answers for video in answer.deleted],
-            not_found=[video for answer in answers for video in answer.not_found],
-        )
+        deleted, not_found = [], []
+        for video in videos:
+            try:
+                self._request("DELETE", f"/videos/{quote(video, safe='')}")
+                deleted.append(video)
+            except NotFound:
+                not_found.append(video)
+        return DeletionResult(deleted=deleted, not_found=not_found)
 
     def delete_task(self, task_id: str) -> DeletionResult:
         """Delete all videos of a task permanently."""
@@ -248,5 +248,5 @@ def _error_from(response: httpx.Response) -> CinestrataError:
         detail = str(problem.get("detail") or problem["title"])
     except (ValueError, KeyError, TypeError, AttributeError):
         fields, detail = [], f"The service answered {response.status_code} {response.reason_phrase}."
-    kind = InvalidInput if response.status_code == 422 else CinestrataError
+    kind = {404: NotFound, 422: InvalidInput}.get(response.status_code, CinestrataError)
     return kind(detail, fields)

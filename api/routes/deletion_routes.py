@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body
 
+from service.core.errors import NotFound
 from service.core.schemas import DeletionRequest, DeletionResult
 from service.library.deletion import delete_task, delete_videos
 
@@ -16,12 +17,15 @@ router = APIRouter()
 
 @router.delete("/videos/{video_id}", operation_id="delete_video", tags=["videos"])
 def delete_video(video_id: str) -> DeletionResult:
-    """Delete a video: searches, training and evaluation no longer use it. The operation is idempotent.
+    """Delete a video: searches, training and evaluation no longer use it. A repetition gives 404.
 
     Captions, metadata, thumbnail, sampled frames and an uploaded file are deleted immediately; a file below the media
     root is kept.
     """
-    return delete_videos([video_id])
+    result = delete_videos([video_id])
+    if result.not_found:
+        raise NotFound(f"There is no video {video_id!r}.")
+    return result
 
 
 @router.delete("/tasks/{task_id}/videos", operation_id="delete_videos", tags=["tasks"])

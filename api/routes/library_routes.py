@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -14,6 +14,7 @@ from api.list_parameters import (
     StrictParameters,
 )
 from api.next_page_link import PageLinkDep
+from api.openapi import UNCHANGED
 from service.core.schemas import (
     Gallery,
     LibraryOverview,
@@ -38,9 +39,6 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["measures"])
 
-_UNCHANGED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "The client has this version: `If-None-Match` contains its `ETag`."}
-}
 _Mode = Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")]
 _Position = Annotated[int | None, Query(ge=1, le=10**9)]
 
@@ -74,7 +72,7 @@ class RecallMapParameters(StrictParameters):
     bins: Annotated[int, Query(ge=1, le=MAX_BINS, description="Maximum number of rows and of columns.")] = 40
 
 
-@router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=_UNCHANGED)
+@router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
     """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
 
@@ -89,7 +87,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 
 
 @router.get(
-    "/forgetting/map", operation_id="get_forgetting_map", response_model=RecallMap, responses=_UNCHANGED
+    "/forgetting/map", operation_id="get_forgetting_map", response_model=RecallMap, responses=UNCHANGED
 )
 def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParameters, Query()]) -> Response:
     """A window of the recall matrix in at most `bins` rows and columns, with curves over its releases.
@@ -105,8 +103,10 @@ def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParamete
     )
 
 
-@router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=_UNCHANGED)
-def get_library(request: Request, service: QueryDep) -> Response:
+@router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=UNCHANGED)
+def get_library(
+    request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
+) -> Response:
     """State of the library in an answer of bounded size: counts, unfinished tasks, workers, faults.
 
     `versions` state which parts have changed, so that a client that polls with `If-None-Match` reads only those again.
@@ -125,7 +125,7 @@ def list_shards(
 
 
 @router.get("/overview", operation_id="get_overview")
-def get_overview(service: QueryDep) -> LibraryOverview:
+def get_overview(service: QueryDep, _parameters: Annotated[StrictParameters, Query()]) -> LibraryOverview:
     """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded answers."""
     return overview(service.degraded())
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
+from api.list_parameters import StrictParameters
 from service.core.schemas import SyncDetails, SyncSpec
 from service.syncs import registered_syncs
 
@@ -26,7 +27,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 
 
 @router.get("", operation_id="list_syncs")
-def list_syncs() -> list[SyncDetails]:
+def list_syncs(_parameters: Annotated[StrictParameters, Query()]) -> list[SyncDetails]:
     """All registered syncs by name, with their last and next run."""
     return registered_syncs.list_syncs()
 

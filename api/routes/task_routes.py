@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
+from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep
 from api.json_bodies import parse_json
 from api.list_parameters import (
@@ -20,7 +21,8 @@ from api.list_parameters import (
     VideoListParameters,
 )
 from api.next_page_link import PageLinkDep
-from api.openapi import APPEND_BODY, TASK_BODY
+from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
+from api.version_prefix import api_link
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import (
     AppendSpec,
@@ -54,7 +56,7 @@ async def create_task(
     else:
         body = await request.body()
         outcome = await run_in_threadpool(_create_from_json, body, idempotency_key, caller)
-    return _answer(response, outcome)
+    return _answer(request, response, outcome)
 
 
 @router.post(
@@ -91,15 +93,18 @@ async def append_videos(
     else:
         body = await request.body()
         outcome = await run_in_threadpool(_append_from_json, task_id, body, idempotency_key, caller)
-    return _answer(response, outcome)
+    return _answer(request, response, outcome)
 
 
-@router.get("/{task_id}/videos", operation_id="list_videos_of_task")
+@router.get(
+    "/{task_id}/videos", operation_id="list_videos_of_task", response_model=VideoPage, responses=UNCHANGED
+)
 def list_videos_of_task(
-    task_id: str, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
-) -> VideoPage:
+    task_id: str, request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
+) -> Response:
     """Videos of a domain and of the appends to it, in pages."""
-    return links.add(video_listing.list_videos(task_id, **dict(parameters)))
+    page = video_listing.list_videos(task_id, **dict(parameters))
+    return conditional_response(request, page, headers=links.headers(page))
 
 
 @router.get("/{task_id}/rejected", operation_id="list_rejected_videos")
@@ -110,19 +115,22 @@ def list_rejected_videos(
     return links.add(video_listing.list_rejected(task_id, **dict(parameters)))
 
 
-@router.get("", operation_id="list_tasks")
-def list_tasks(links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]) -> list[TaskDetails]:
+@router.get("", operation_id="list_tasks", response_model=list[TaskDetails], responses=UNCHANGED)
+def list_tasks(
+    request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
+) -> Response:
     """Tasks in the order of the queue; `into` distinguishes appends from domains.
 
     With `limit`, the header `Link` contains the next page as `rel="next"`.
     """
-    return links.add(task_listing.list_tasks(**dict(parameters))).tasks
+    page = task_listing.list_tasks(**dict(parameters))
+    return conditional_response(request, page.tasks, headers=links.headers(page))
 
 
-@router.get("/{task_id}", operation_id="get_task")
-def get_task(task_id: str) -> TaskDetails:
+@router.get("/{task_id}", operation_id="get_task", response_model=TaskDetails, responses=UNCHANGED)
+def get_task(task_id: str, request: Request) -> Response:
     """A task with its state, progress, estimated remaining time and first rejected videos."""
-    return commands.get_task(task_id)
+    return conditional_response(request, commands.get_task(task_id))
 
 
 @router.post("/{task_id}/cancel", status_code=202, operation_id="cancel_task")
@@ -138,18 +146,20 @@ def retry_task(task_id: str) -> TaskDetails:
 
 
 @router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")
-def relearn_task(task_id: str, response: Response, spec: RelearnSpec | None = None) -> TaskDetails:
+def relearn_task(
+    task_id: str, request: Request, response: Response, spec: RelearnSpec | None = None
+) -> TaskDetails:
     """Learn the videos that were appended to a domain as a new domain.
 
     The response is the task of the new domain, whose `relearns` names the former one; its videos have ids of their own
     until it is ready. It then takes over the videos with their ids, captions and metadata, and the former domain keeps
     those that it was learned from. While that task is unfinished, a repeated request returns it.
     """
-    return _answer(response, relearning.relearn_appended_videos(task_id, spec or RelearnSpec()))
+    return _answer(request, response, relearning.relearn_appended_videos(task_id, spec or RelearnSpec()))
 
 
-def _answer(response: Response, outcome: CreateOutcome) -> TaskDetails:
-    response.headers["Location"] = f"/tasks/{outcome.task.id}"
+def _answer(request: Request, response: Response, outcome: CreateOutcome) -> TaskDetails:
+    response.headers["Location"] = api_link(request, f"/tasks/{outcome.task.id}")
     if outcome.replayed:
         response.headers["Idempotency-Replayed"] = "true"
     return outcome.task

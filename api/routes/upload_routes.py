@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api import openapi, tus_protocol
 from api.json_bodies import parse_json
+from api.version_prefix import api_link
 from service.audit import audit_log
 from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge
@@ -89,7 +90,9 @@ async def create_upload(
     upload = await run_in_threadpool(upload_store.create_upload, name, metadata, size)
     received = await _receive(request, upload, 0, checksum) if has_body else 0
     headers = tus_protocol.upload_headers(upload, received)
-    return Response(status_code=201, headers={**headers, "Location": f"{_PATH}/{upload.id}"})
+    return Response(
+        status_code=201, headers={**headers, "Location": api_link(request, f"{_PATH}/{upload.id}")}
+    )
 
 
 @_tus_router.head("/{upload_id}", status_code=200, operation_id="get_upload_offset")

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
+from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep, QueryDep
 from api.list_parameters import AllVideosParameters
 from api.next_page_link import PageLinkDep
-from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS
+from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED
 from api.range_requests import range_response
 from api.remote_playback import remote_response
 from api.search_parameters import ExplanationParameters, SimilarParameters
@@ -27,18 +28,20 @@ router = APIRouter(prefix="/videos", tags=["videos"])
 _CACHE_ONE_DAY = "private, max-age=86400"
 
 
-@router.get("", operation_id="list_videos")
-def list_videos(links: PageLinkDep, parameters: Annotated[AllVideosParameters, Query()]) -> VideoPage:
+@router.get("", operation_id="list_videos", response_model=VideoPage, responses=UNCHANGED)
+def list_videos(
+    request: Request, links: PageLinkDep, parameters: Annotated[AllVideosParameters, Query()]
+) -> Response:
     """Videos in pages; `next_cursor`, and the header `Link`, continue with the next page."""
-    return links.add(video_listing.list_videos(**dict(parameters)))
+    page = video_listing.list_videos(**dict(parameters))
+    return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get("/{video_id}", operation_id="get_video")
-def get_video(video_id: str, response: Response) -> VideoDetails:
+@router.get("/{video_id}", operation_id="get_video", response_model=VideoDetails, responses=UNCHANGED)
+def get_video(video_id: str, request: Request) -> Response:
     """Details of a video. The header `ETag` is the condition of an edit; see `PATCH`."""
     video = video_details.get_video(video_id)
-    response.headers["ETag"] = video_editing.entity_tag(video)
-    return video
+    return conditional_response(request, video, entity_tag=video_editing.entity_tag(video))
 
 
 @router.patch(
@@ -93,8 +96,10 @@ def explain_result(
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)
-@router.get("/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse)
-def get_thumbnail(video_id: str, request: Request) -> FileResponse:
+@router.get(
+    "/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse, responses=UNCHANGED
+)
+def get_thumbnail(video_id: str, request: Request) -> Response:
     """A JPEG image from the middle of the video, at most 320 pixels wide."""
     return range_response(
         request, video_details.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
@@ -106,7 +111,7 @@ def get_thumbnail(video_id: str, request: Request) -> FileResponse:
     "/{video_id}/stream",
     operation_id="stream_video",
     response_class=FileResponse,
-    responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}},
+    responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}, **UNCHANGED},
 )
 async def stream_video(video_id: str, request: Request) -> Response:
     """The video file, with support for byte ranges. The service forwards videos of remote sources."""

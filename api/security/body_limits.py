@@ -7,6 +7,7 @@ import re
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
+from api.version_prefix import route_path
 from service.core import request_limits
 from service.core.errors import TooLarge
 from service.core.settings import Settings
@@ -22,7 +23,7 @@ _MAX_OTHER_BYTES = 64 * 1024  # small forms and JSON objects
 
 def body_limit(request: Request, settings: Settings) -> int:
     """The maximum body size of a request in bytes."""
-    path = request.scope["path"]
+    path = route_path(request.scope)
     if path == "/search":
         return _MAX_BATCH_BYTES
     if path == "/search/clip":

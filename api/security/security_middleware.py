@@ -20,6 +20,7 @@ from api.problem_details import problem_response
 from api.security.api_keys import identify_caller
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.loopback import is_loopback
+from api.version_prefix import route_path
 from service.audit.actor import Actor, acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound, Unauthorized
 from service.core.settings import Settings
@@ -94,9 +95,9 @@ class SecurityMiddleware:
         host = _host_name(headers.get("host", ""))
         if self.loopback_only and not is_loopback(host):
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
-        if request.method not in _SAFE_METHODS and _is_cross_site(headers):
+        if request.method not in _SAFE_METHODS and self._is_foreign_site(headers):
             raise Forbidden("Pages of other sites cannot send this request. Call the API from a program.")
-        path = request.scope["path"]  # the decoded path, which the router matches
+        path = route_path(request.scope)  # the decoded path, which the router matches
         is_public = path in _PUBLIC_PATHS | _PAGES or path.startswith(_PUBLIC_FOLDER)
         if not is_public and identify_caller(request, self.settings) is None:
             raise Unauthorized(
@@ -107,6 +108,10 @@ class SecurityMiddleware:
             raise NotFound("There is no resource at this address; it contains control characters.")
         _check_query_encoding(request.scope["query_string"])
         check_content_length(headers.get("content-length", ""), limit)
+
+    def _is_foreign_site(self, headers: Headers) -> bool:
+        """Whether a browser names another site as origin, and the settings do not allow this origin."""
+        return _is_cross_site(headers) and headers.get("origin") not in self.settings.cors_origins
 
 
 def _host_name(header: str) -> str:

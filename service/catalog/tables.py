@@ -146,6 +146,7 @@ class Task(Base):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    request_id: Mapped[str | None] = mapped_column(String(64))  # of the HTTP request that created the task
 
     release_id: Mapped[str | None] = mapped_column(String(64))  # the release after this task
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …

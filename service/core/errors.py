@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from service.core.validation_messages import describe_validation_error
+
 __all__ = [
     "CinestrataError",
     "Conflict",
@@ -54,6 +56,7 @@ __all__ = [
     "VideosDeleted",
     "WorkerStopping",
     "field_path",
+    "problem_type",
 ]
 
 
@@ -94,6 +97,11 @@ class CinestrataError(Exception):
         self.errors: list[FieldError] = list(errors)
         self.headers: dict[str, str] = dict(headers or {})
 
+    @classmethod
+    def problem_type(cls) -> str:
+        """Return the URI that identifies this class of errors in responses (RFC 9457, member ``type``)."""
+        return problem_type(cls.title)
+
 
 class InvalidInput(CinestrataError):
     """A request with invalid fields."""
@@ -123,14 +131,7 @@ class InvalidInput(CinestrataError):
             errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
         """
         return cls.of(
-            [
-                FieldError(
-                    field_path(e["loc"]),
-                    _sentence(str(e["msg"])),
-                    e.get("hint") or str(e.get("ctx", {}).get("hint", "")),
-                )
-                for e in errors
-            ]
+            [FieldError(field_path(error["loc"]), *describe_validation_error(error)) for error in errors]
             or [FieldError("body", "The request is not valid.")]
         )
 
@@ -279,18 +280,14 @@ class VideosDeleted(TaskInterruption):
     title = "Videos were deleted"
 
 
+def problem_type(title: str) -> str:
+    """Return the URI of the problem type with a title: ``urn:cinestrata:problem:not-found``."""
+    return f"urn:cinestrata:problem:{title.lower().replace(' ', '-')}"
+
+
 def field_path(location: Sequence[str | int]) -> str:
     """Return a pydantic location as a path: ``("videos", 3, "captions", 0)`` → ``videos[3].captions[0]``."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path or "body"
-
-
-def _hint(error: Mapping[str, Any]) -> str:
-    return str(error.get("hint") or error.get("ctx", {}).get("hint", ""))
-
-
-def _sentence(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message if message.endswith((".", "!", "?")) else f"{message}."

@@ -11,6 +11,8 @@ from typing import Literal
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
+from service.core.request_ids import current_request_id
+
 __all__ = ["configure_logging"]
 
 
@@ -25,6 +27,7 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _add_request_id,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -69,6 +72,14 @@ def configure_logging(log_format: Literal["console", "json"], level: str) -> Non
     if log_format == "json":
         sys.excepthook = _log_uncaught_exception
         threading.excepthook = _log_thread_exception
+
+
+def _add_request_id(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    if request_id := current_request_id():
+        event.setdefault("request_id", request_id)
+    return event
 
 
 def _drop_color_message(

@@ -42,6 +42,8 @@ QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
 DEFAULT_BACKBONE = "small"  # of a new library
 
 _GIB = 1024**3
+# A browser sends the origin in lower case, without a path and without the default port.
+_ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 RENAMED_VARIABLES: dict[str, str | None] = {
     "CINESTRATA_MILVUS_URI": "CINESTRATA_MILVUS__URI",
@@ -160,6 +162,8 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
+    # origins such as https://app.example.com whose pages may call the API with a key; default: none
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
 
     # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards of the other store stay searchable.
     vector_store: Literal["faiss", "milvus"] = "faiss"
@@ -226,10 +230,21 @@ class Settings(BaseSettings):
     def _drop_empty_key(cls, value: SecretStr | None) -> SecretStr | None:
         return _nonempty_secret(value)
 
-    @field_validator("sources", mode="before")
+    @field_validator("sources", "cors_origins", mode="before")
     @classmethod
-    def _split_sources(cls, value: object) -> object:
+    def _split_list(cls, value: object) -> object:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _validate_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is not an origin: write scheme, host and port as a browser does, for example "
+                    "https://app.example.com; '*' is not supported"
+                )
+        return value
 
     @field_validator("sources")
     @classmethod

@@ -21,6 +21,7 @@ from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
+from service.core.request_ids import current_request_id
 from service.core.schemas import (
     AppendSpec,
     StageTimes,
@@ -374,6 +375,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
                 progress=TaskProgress(stage="queued", times=times).model_dump(exclude_none=True),
                 counts=VideoCounts(videos=len(checked.videos)).model_dump(),
                 created_at=now(session),
+                request_id=current_request_id(),
                 attempts=0,
                 fencing_token=0,
                 cancel_requested=False,

@@ -28,6 +28,7 @@ from service.core.errors import (
     TaskInterruption,
     WorkerStopping,
 )
+from service.core.request_ids import use_request_id
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.data_folder import require_writable
@@ -122,18 +123,19 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
     chunk = claim_chunk(task_id, "probing", owner)
     if chunk is None:
         return
-    send_due()  # another worker may take the next chunk
-    try:
-        require_writable(settings().cache_dir, settings().thumbnails_dir)
-        spec = _frame_spec()
-        with _open_decoder() as decoder:
-            while chunk is not None:
-                _probe_chunk(chunk, decoder, spec)
-                chunk = claim_chunk(task_id, "probing", owner) if time.monotonic() < deadline else None
-    except (TaskInterruption, SourceUnavailable) as error:
-        log.info("chunk_released", task=task_id, reason=str(error))
-    except Exception:
-        log.exception("chunk_failed", task=task_id)
+    with use_request_id(chunk.request_id):
+        send_due()  # another worker may take the next chunk
+        try:
+            require_writable(settings().cache_dir, settings().thumbnails_dir)
+            spec = _frame_spec()
+            with _open_decoder() as decoder:
+                while chunk is not None:
+                    _probe_chunk(chunk, decoder, spec)
+                    chunk = claim_chunk(task_id, "probing", owner) if time.monotonic() < deadline else None
+        except (TaskInterruption, SourceUnavailable) as error:
+            log.info("chunk_released", task=task_id, reason=str(error))
+        except Exception:
+            log.exception("chunk_failed", task=task_id)
 
 
 def _probe_chunks(claim: Claim) -> str | None:

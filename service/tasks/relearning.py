@@ -22,6 +22,7 @@ from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
+from service.core.request_ids import current_request_id
 from service.core.schemas import RelearnSpec, StageTimes, TaskProgress, VideoCounts
 from service.tasks import broker
 from service.tasks.commands import CreateOutcome, new_id
@@ -81,6 +82,7 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
             progress=TaskProgress(stage="queued", times=times).model_dump(exclude_none=True),
             counts=VideoCounts(videos=len(videos)).model_dump(),
             created_at=now(session),
+            request_id=current_request_id(),
             attempts=0,
             fencing_token=0,
             cancel_requested=False,

@@ -47,6 +47,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             created_at=task.created_at,
             started_at=task.started_at,
             finished_at=task.finished_at,
+            request_id=task.request_id,
         )
         for task in tasks
     ]

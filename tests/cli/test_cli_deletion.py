@@ -57,26 +57,23 @@ def test_videos_are_deleted_and_compaction_frees_their_space(
 
 
 def _recording_client(
-    answers: Callable[[str], dict[str, list[str]]],
+    answers: Callable[[str], dict[str, list[str]] | None],
 ) -> tuple[HttpServiceClient, list[tuple[str, str]]]:
-    """A client whose requests are recorded as (method, path) and answered by path."""
+    """A client whose requests are recorded as (method, path) and answered by path; None is answered with 404."""
     requests: list[tuple[str, str]] = []
 
     def respond(request: httpx.Request) -> httpx.Response:
         path = request.url.raw_path.decode()
         requests.append((request.method, path))
-        return httpx.Response(200, json=answers(path))
+        answer = answers(path)
+        return httpx.Response(404 if answer is None else 200, json=answer or {"title": "Not found"})
 
     return HttpServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(respond)), requests
 
 
 def test_http_client_deletes_videos_one_by_one() -> None:
     client, requests = _recording_client(
-        lambda path: (
-            {"deleted": [], "not_found": ["x"]}
-            if path.endswith("/x")
-            else {"deleted": ["a/b"], "not_found": []}
-        )
+        lambda path: None if path.endswith("/x") else {"deleted": ["a/b"], "not_found": []}
     )
     outcome = client.delete(["a/b", "x"])
     assert requests == [("DELETE", "/videos/a%2Fb"), ("DELETE", "/videos/x")]

@@ -29,6 +29,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Chunk
 from service.celery_worker import worker_name
 from service.core.errors import LeaseLost, TaskInterruption, Unavailable
+from service.core.request_ids import use_request_id
 from service.core.settings import settings
 from service.tasks.broker import EMBED, celery_app
 from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
@@ -121,24 +122,25 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
     chunk = claim_chunk(task_id, "indexing", owner)
     if chunk is None:
         return
-    send_due()  # another worker may take the next chunk
-    run: str | None = None
-    encode: Encode | None = None
-    backbone: Backbone | None = None
-    try:
-        while chunk is not None:
-            with chunk:
-                folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
-                backbone = backbone or task_backbone()
-                if encode is None or run != chunk.run:
-                    run, encode = chunk.run, _open_encoder(task_id, folder, backbone)
-                clips = load_clips(task_id, backbone, chunk.first_id, chunk.last_id)
-                _embed_chunk(chunk, folder, encode, clips)
-            chunk = claim_chunk(task_id, "indexing", owner) if time.monotonic() < deadline else None
-    except TaskInterruption as error:
-        log.info("chunk_released", task=task_id, reason=str(error))
-    except Exception:
-        log.exception("chunk_failed", task=task_id)
+    with use_request_id(chunk.request_id):
+        send_due()  # another worker may take the next chunk
+        run: str | None = None
+        encode: Encode | None = None
+        backbone: Backbone | None = None
+        try:
+            while chunk is not None:
+                with chunk:
+                    folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
+                    backbone = backbone or task_backbone()
+                    if encode is None or run != chunk.run:
+                        run, encode = chunk.run, _open_encoder(task_id, folder, backbone)
+                    clips = load_clips(task_id, backbone, chunk.first_id, chunk.last_id)
+                    _embed_chunk(chunk, folder, encode, clips)
+                chunk = claim_chunk(task_id, "indexing", owner) if time.monotonic() < deadline else None
+        except TaskInterruption as error:
+            log.info("chunk_released", task=task_id, reason=str(error))
+        except Exception:
+            log.exception("chunk_failed", task=task_id)
 
 
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:

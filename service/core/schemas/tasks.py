@@ -221,6 +221,10 @@ class TaskDetails(ResponseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    request_id: str | None = Field(
+        default=None,
+        description="`X-Request-ID` of the request that created the task; log lines of workers have it.",
+    )
 
 
 class TaskEvent(ResponseModel):

@@ -187,7 +187,8 @@ def claim_chunk(task_id: str, stage: Stage, owner: str) -> ChunkClaim | None:
         chunk.attempts += 1
         if stage == "indexing":  # vectors are stored with the whole chunk; those of the former owner are lost
             chunk.finished = 0
-        return ChunkClaim(chunk)
+        request_id = session.scalar(select(Task.request_id).where(Task.id == task_id))
+        return ChunkClaim(chunk, request_id)
 
 
 class ChunkClaim:
@@ -201,12 +202,14 @@ class ChunkClaim:
         number: Number of the chunk in its stage, from 0.
         first_id, last_id: Range of the vector ids of its videos.
         run: Identity of the work that the chunk is a part of, for stages whose results depend on more than the video.
+        request_id: Identifier of the HTTP request that created the task.
     """
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, request_id: str | None) -> None:
         self.id, self.task_id, self.number = chunk.id, chunk.task_id, chunk.number
         self.first_id, self.last_id = chunk.first_id, chunk.last_id
         self.run, self.token = chunk.run, chunk.fencing_token
+        self.request_id = request_id
         self._lost = threading.Event()
         self._finished = threading.Event()
         self._heartbeat = Heartbeat(self._renew, self._finished, f"chunk-{chunk.task_id}-{chunk.number}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -31,6 +31,7 @@ from service.core.errors import (
     Unavailable,
     WorkerStopping,
 )
+from service.core.request_ids import use_request_id
 from service.core.schemas import TaskProgress
 from service.core.settings import settings
 from service.tasks.estimates.stage_times import replace_progress
@@ -67,6 +68,7 @@ class TaskSnapshot:
     target_id: str | None
     relearns_id: str | None
     attempts: int
+    request_id: str | None = None
 
     @classmethod
     def of(cls, task: Task) -> TaskSnapshot:
@@ -84,6 +86,7 @@ class TaskSnapshot:
             target_id=task.target_id,
             relearns_id=task.relearns_id,
             attempts=task.attempts,
+            request_id=task.request_id,
         )
 
 
@@ -114,6 +117,7 @@ class Claim:
         self._cancelled = threading.Event()
         self._finished = threading.Event()
         self._heartbeat = Heartbeat(self._beat, self._finished, f"lease-{task.id}")
+        self._context = ExitStack()
 
     # --- progress ---
 
@@ -340,6 +344,8 @@ class Claim:
     # --- the heartbeat ---
 
     def __enter__(self) -> Self:
+        # Log lines of the block carry the identifier of the request that created the task.
+        self._context.enter_context(use_request_id(self.task.request_id))
         self._heartbeat.start()
         return self
 
@@ -356,6 +362,7 @@ class Claim:
         finally:
             self._finished.set()
             self._heartbeat.join()
+            self._context.close()
         return error is None or isinstance(error, Exception)
 
     def _end_with(self, error: BaseException) -> None:

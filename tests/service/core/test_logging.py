@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from service.core.logging import configure_logging
+from service.core.request_ids import use_request_id
 
 
 @pytest.fixture
@@ -35,6 +36,17 @@ def test_json_logs_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None
     assert (lines[0]["event"], lines[0]["task"], lines[0]["level"]) == ("shard_published", "tsk_1", "info")
     assert (lines[1]["event"], lines[1]["logger"]) == ("from elsewhere", "library")
     assert lines[2]["exception"][0]["exc_value"] == "broken"
+
+
+@pytest.mark.usefixtures("own_logging")
+def test_log_lines_carry_the_request_id(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("json", "INFO")
+    with use_request_id("req-1"):
+        structlog.get_logger("product").info("inside")
+        logging.getLogger("library").warning("inside, too")
+    structlog.get_logger("product").info("outside")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line.get("request_id") for line in lines] == ["req-1", "req-1", None]
 
 
 @pytest.mark.usefixtures("own_logging")

@@ -1,0 +1,88 @@
+"""Sentences and hints for errors of pydantic, in the form of the other errors of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+__all__ = ["describe_validation_error"]
+
+_MAX_SHOWN = 60  # characters of a rejected value
+_Describe = Callable[[str, Mapping[str, Any]], tuple[str, str]]
+
+
+def describe_validation_error(error: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the message and the hint for an item of ``ValidationError.errors()``.
+
+    Items that state a hint, in themselves or in their context, keep it together with their message.
+    """
+    context: Mapping[str, Any] = error.get("ctx", {})
+    hint = str(error.get("hint") or context.get("hint", ""))
+    describe = _DESCRIPTIONS.get(error["type"])
+    if describe is None or hint:
+        message = str(error["msg"]).removeprefix("Value error, ")
+        return (message if message.endswith((".", "!", "?")) else f"{message}."), hint
+    return describe(_shown(error.get("input")), context)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | int | float | bool) or value is None else "The value"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+
+
+def _type_error(expected: str, hint: str) -> _Describe:
+    return lambda value, _: (f"{value} is not {expected}.", hint)
+
+
+def _bound(relation: str, key: str, hint: str) -> _Describe:
+    return lambda value, context: (
+        f"{value.strip(chr(39))} is {relation} {context[key]}.",
+        f"{hint} {context[key]}.",
+    )
+
+
+def _describe_choice(value: str, context: Mapping[str, Any]) -> tuple[str, str]:
+    choices = str(context["expected"])
+    names = [part.strip(" '") for part in choices.replace(" or ", ",").split(",")]
+    closest = get_close_matches(value.strip("'"), names, n=1)
+    guess = f"Did you mean {closest[0]!r}? " if closest else ""
+    return f"{value} is not a known value.", f"{guess}Send one of {choices}."
+
+
+_INTEGER = _type_error("an integer", "Send a number without a fraction.")
+_NUMBER = _type_error("a number", "Send a number.")
+_BOOLEAN = _type_error("a boolean", "Send true or false.")
+_TIME = _type_error("a time", "Send a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T08:00:00Z.")
+_DESCRIPTIONS: Mapping[str, _Describe] = {
+    "missing": lambda _value, _context: ("The field is missing.", "Send it."),
+    "int_parsing": _INTEGER,
+    "int_type": _INTEGER,
+    "int_from_float": _INTEGER,
+    "int_parsing_size": _INTEGER,
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "bool_parsing": _BOOLEAN,
+    "bool_type": _BOOLEAN,
+    "string_type": _type_error("a text", "Send a string."),
+    "list_type": _type_error("a list", "Send a list."),
+    "dict_type": _type_error("an object", "Send a JSON object."),
+    "datetime_parsing": _TIME,
+    "datetime_from_date_parsing": _TIME,
+    "datetime_type": _TIME,
+    "literal_error": _describe_choice,
+    "greater_than_equal": _bound("below the minimum", "ge", "Send at least"),
+    "greater_than": _bound("not above", "gt", "Send more than"),
+    "less_than_equal": _bound("above the maximum", "le", "Send at most"),
+    "less_than": _bound("not below", "lt", "Send less than"),
+    "string_too_short": lambda _value, context: (
+        "The text is empty." if context["min_length"] == 1 else "The text is too short.",
+        f"Send at least {context['min_length']} characters, or omit the field."
+        if context["min_length"] > 1
+        else "Send a text, or omit the field.",
+    ),
+    "string_too_long": lambda _value, context: (
+        "The text is too long.",
+        f"Send at most {context['max_length']} characters.",
+    ),
+}

@@ -1,0 +1,78 @@
+"""Cross-origin requests: none by default, keys only for the listed origins, never cookies."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
+from api.app import create_app
+from service.core.settings import Settings
+from tests.api.conftest import BASE_URL
+
+LISTED, OTHER = "https://app.example.com", "https://evil.example.com"
+
+
+@pytest.fixture(scope="module")
+def shared(configured: Settings) -> TestClient:
+    """The application with one listed origin."""
+    listed = configured.model_copy(update={"cors_origins": (LISTED,)})
+    return TestClient(create_app(listed), base_url=BASE_URL, raise_server_exceptions=False)
+
+
+def _preflight(client: TestClient, origin: str) -> dict[str, str]:
+    answer = client.options(
+        "/v1/search",
+        headers={
+            "Origin": origin,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "content-type, x-api-key",
+        },
+    )
+    return {name: value for name, value in answer.headers.items() if name.startswith("access-control-")}
+
+
+def test_no_origin_is_allowed_by_default(client: TestClient) -> None:
+    assert _preflight(client, LISTED) == {}
+    assert "access-control-allow-origin" not in client.get("/livez", headers={"Origin": LISTED}).headers
+
+
+def test_listed_origin_passes_the_preflight_without_credentials(shared: TestClient) -> None:
+    allowed = _preflight(shared, LISTED)
+    assert allowed["access-control-allow-origin"] == LISTED
+    assert "X-API-Key" in allowed["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in allowed
+    assert "access-control-allow-origin" not in _preflight(shared, OTHER)
+
+
+@pytest.mark.parametrize(("origin", "status"), [(LISTED, 404), (OTHER, 403)])
+def test_only_listed_origins_may_change_state(shared: TestClient, origin: str, status: int) -> None:
+    headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+    answer = shared.delete("/v1/videos/x", headers=headers)
+    assert answer.status_code == status
+    assert answer.headers.get("access-control-allow-origin") == (LISTED if origin == LISTED else None)
+    assert answer.headers["vary"] == "Origin"
+
+
+def test_errors_and_their_headers_are_readable_by_listed_origins(shared: TestClient) -> None:
+    answer = shared.get("/v1/tasks?limit=0", headers={"Origin": LISTED})
+    assert answer.status_code == 422
+    assert answer.headers["access-control-allow-origin"] == LISTED
+    assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "null",
+        "app.example.com",
+        "https://app.example.com/",
+        "https://*.example.com",
+        "HTTPS://app.example.com",
+    ],
+)
+def test_values_other_than_origins_are_refused(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    monkeypatch.setenv("CINESTRATA_CORS_ORIGINS", f"{LISTED}, {origin}")
+    with pytest.raises(ValidationError, match="not an origin"):
+        Settings()

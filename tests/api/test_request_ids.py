@@ -1,0 +1,72 @@
+"""The request id: in every answer, in log lines, with the task, and in the log lines of its worker."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from api.app import create_app
+from service.core.request_ids import current_request_id
+from service.core.settings import Settings
+from service.tasks import lifecycle
+from tests.api.conftest import BASE_URL
+
+HEADER = "X-Request-ID"
+
+
+def _id_of(answer: object) -> str:
+    value = answer.headers[HEADER]  # type: ignore[attr-defined]
+    assert isinstance(value, str)
+    return value
+
+
+@pytest.mark.parametrize("sent", ["7b1c", "Root=1", "a" * 65, "a b", "é", "a\tb", "<script>", ""])
+def test_only_well_formed_ids_are_taken_over(client: TestClient, sent: str) -> None:
+    answer = client.get("/livez", headers={HEADER: sent.encode()})
+    assert (_id_of(answer) == sent) is (sent == "7b1c")
+    assert 1 <= len(_id_of(answer)) <= 64
+
+
+def test_each_request_without_an_id_gets_its_own(client: TestClient) -> None:
+    assert _id_of(client.get("/livez")) != _id_of(client.get("/livez"))
+
+
+@pytest.mark.parametrize("path", ["/videos/x", "/nothing", "/tasks?limit=0", "/v1/tasks?limit=0"])
+def test_errors_have_the_id(client: TestClient, path: str) -> None:
+    answer = client.get(path, headers={HEADER: "err-1"})
+    assert answer.is_error
+    assert _id_of(answer) == "err-1"
+
+
+def test_refused_requests_have_the_id(configured: Settings) -> None:
+    secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
+    guarded = TestClient(create_app(secured), base_url=BASE_URL)
+    assert _id_of(guarded.get("/tasks", headers={HEADER: "refused-1"})) == "refused-1"
+
+
+def test_full_queue_answer_has_the_id(client: TestClient) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    with service.admit(service.settings.limits.max_waiting):
+        answer = client.get("/v1/search", params={"q": "a taxi"}, headers={HEADER: "busy-1"})
+    assert (answer.status_code, _id_of(answer)) == (429, "busy-1")
+
+
+def test_worker_of_a_task_logs_the_id_of_its_request(
+    client: TestClient, configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
+    (configured.media_root / "a.mp4").write_bytes(b"x")
+    spec = {"name": "of a request", "videos": [{"uri": "a.mp4", "captions": ["a taxi"]}]}
+    answer = client.post("/v1/tasks", json=spec, headers={HEADER: "job-1"})
+    assert answer.status_code == 202, answer.text
+    task = answer.json()
+    assert task["request_id"] == client.get(answer.headers["location"]).json()["request_id"] == "job-1"
+    claim = lifecycle.claim_probing(task["id"], "worker")
+    assert claim is not None
+    with structlog.testing.capture_logs() as outside, claim:
+        assert current_request_id() == "job-1"
+        raise OSError("broken disk")
+    assert outside[0]["event"] == "task_failed"
+    assert current_request_id() is None
