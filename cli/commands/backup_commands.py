@@ -10,12 +10,11 @@ import os
 import shutil
 import sqlite3
 import tarfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from cli.commands.backup_catalog import has_catalog_rows, installed_catalog, write_catalog_copy
 from cli.commands.backup_files import (
     CATALOG,
     DESCRIPTION,
@@ -49,6 +48,8 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
         data: Data folder; None takes it from the environment.
         index_only: Whether to omit the catalog.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
     from index.errors import ShardStoreError
 
     settings = data_folder_settings(data)
@@ -73,7 +74,14 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
                 verify_files(open_file, files)
             os.rename(part, target)
             sync(target.parent)
-    except (OSError, ShardStoreError, sqlite3.Error, tarfile.TarError, BackupDamaged) as error:
+    except (
+        OSError,
+        ShardStoreError,
+        SQLAlchemyError,
+        sqlite3.Error,
+        tarfile.TarError,
+        BackupDamaged,
+    ) as error:
         fail(
             f"The backup failed: {error}",
             "No files were left behind. Correct the reported cause, then try again.",
@@ -94,9 +102,12 @@ def run_restore(source: Path, data: Path | None) -> None:
         source: Folder or archive that ``cinestrata snapshot`` wrote.
         data: Data folder; None takes it from the environment.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
     from index.errors import ShardStoreError
     from index.integrity_audit import audit
     from service.catalog.database import sqlite_path
+    from service.core.errors import CinestrataError
     from service.storage.vector_store_selection import library_store
 
     settings = data_folder_settings(data)
@@ -115,22 +126,29 @@ def run_restore(source: Path, data: Path | None) -> None:
             faults = audit(library_store(settings.model_copy(update={"data_dir": work}))).problems
             if faults:
                 raise BackupDamaged("; ".join(faults))
-            if catalog and CATALOG in files:
+            if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
-                with _staged_catalog(work / CATALOG, catalog) as staged:
+                with installed_catalog(settings, work / CATALOG):
                     os.rename(work / "index", settings.index_dir)
-                    os.rename(staged, catalog)
-                    sync(catalog.parent)
             else:
                 os.rename(work / "index", settings.index_dir)
             sync(settings.data_dir)
     except FolderBusy as error:
         fail(str(error), "Stop it first.")
-    except (OSError, ShardStoreError, sqlite3.Error, tarfile.TarError, KeyError, BackupDamaged) as error:
+    except (
+        OSError,
+        ShardStoreError,
+        CinestrataError,
+        SQLAlchemyError,
+        sqlite3.Error,
+        tarfile.TarError,
+        KeyError,
+        BackupDamaged,
+    ) as error:
         fail(f"Nothing was restored from {source}: {error}", "Use another backup, or another data folder.")
     console.print(f"{settings.data_dir}: {len(files)} files, all checksums correct", soft_wrap=True)
     if CATALOG not in files:
-        console.print("The backup has no catalog: restore the dump of the catalog with pg_restore.")
+        console.print("The backup has no catalog: restore the dump of the catalog with its own tool.")
 
 
 def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catalog: bool) -> None:
@@ -139,21 +157,11 @@ def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catal
     existing = [path for path in targets if path.exists()]
     if existing:
         fail(f"{existing[0]} already exists.", "Restore into a new folder, or move the file away first.")
-    if has_catalog and catalog is None:
+    if has_catalog and catalog is None and has_catalog_rows(settings):
         fail(
-            "The backup contains an SQLite catalog, but CINESTRATA_DATABASE_URL names another database.",
-            "Restore without that variable.",
+            "The database that CINESTRATA_DATABASE_URL names contains tasks already.",
+            "Restore into an empty database.",
         )
-
-
-@contextmanager
-def _staged_catalog(source: Path, catalog: Path) -> Iterator[Path]:
-    """A copy of the catalog on the file system of its target, so that a rename can publish it."""
-    catalog.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=catalog.parent, prefix=".restore-") as folder:
-        staged = Path(folder) / CATALOG
-        write_backup(Path(folder), {CATALOG: BackupFile.from_path(source)})
-        yield staged
 
 
 def _collect_files(settings: Settings, temporary: Path, index_only: bool) -> dict[str, BackupFile]:
@@ -163,7 +171,9 @@ def _collect_files(settings: Settings, temporary: Path, index_only: bool) -> dic
 
     files: dict[str, BackupFile] = {}
     if not index_only:
-        files |= _copy_catalog(settings, temporary)
+        copy = temporary / CATALOG
+        if write_catalog_copy(settings, copy):
+            files[CATALOG] = BackupFile.from_path(copy)
     store = ShardStore(settings.index_dir)
     manifest = store.manifest()
     if manifest.release is None:
@@ -177,30 +187,6 @@ def _collect_files(settings: Settings, temporary: Path, index_only: bool) -> dic
         temporary / DESCRIPTION, files, generation=manifest.generation, release=manifest.release
     )
     return {DESCRIPTION: description, **files}
-
-
-def _copy_catalog(settings: Settings, temporary: Path) -> dict[str, BackupFile]:
-    """A copy of the SQLite catalog; nothing if the catalog does not exist yet."""
-    from service.catalog.database import SQLITE_BUSY_SECONDS, sqlite_path
-
-    catalog = sqlite_path(settings.database_url)
-    if catalog is None:
-        fail(
-            "The catalog is in PostgreSQL, which has its own backup tool.",
-            "Dump the catalog first, then back up the index:\n"
-            "  pg_dump --format=custom --file=catalog.dump --dbname=<your database>\n"
-            "  cinestrata snapshot --index-only <target>",
-        )
-    if not catalog.exists():
-        return {}
-    copy = temporary / CATALOG
-    with (
-        closing(sqlite3.connect(catalog, timeout=SQLITE_BUSY_SECONDS)) as source,
-        closing(sqlite3.connect(copy)) as target,
-    ):
-        source.backup(target)
-    require_intact_catalog(copy)
-    return {CATALOG: BackupFile.from_path(copy)}
 
 
 def _count_external_tasks(manifest: Path) -> int:

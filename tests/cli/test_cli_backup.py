@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from typer.testing import CliRunner
 
-from cli.commands import backup_commands, doctor
+from cli.commands import backup_catalog, doctor
 from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from service.catalog.database import dispose, session_scope
-from service.catalog.tables import Task
+from service.catalog.database import dispose, open_engine, session_scope
+from service.catalog.tables import Base, Task, Video
 from service.core.settings import Settings, settings
 
 
@@ -111,14 +111,14 @@ def test_backup_during_publishing_is_one_generation(
 def test_task_published_during_the_backup_is_included(
     two: ShardStore, tmp_path: Path, publish_task: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = backup_commands.require_intact_catalog
+    check = backup_catalog.require_intact_catalog
 
     def publish_first(path: Path) -> None:
         check(path)
-        monkeypatch.setattr(backup_commands, "require_intact_catalog", check)
+        monkeypatch.setattr(backup_catalog, "require_intact_catalog", check)
         publish_task("between")
 
-    monkeypatch.setattr(backup_commands, "require_intact_catalog", publish_first)
+    monkeypatch.setattr(backup_catalog, "require_intact_catalog", publish_first)
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
     dispose()
@@ -312,16 +312,70 @@ def test_backup_of_an_empty_library_fails(folder: Settings, tmp_path: Path) -> N
     assert "The library is empty" in outcome.output
 
 
-def test_postgresql_catalog_needs_its_own_dump(
+def _catalog_rows(url: str) -> dict[str, list[Any]]:
+    engine = open_engine(url)
+    try:
+        with engine.connect() as connection:
+            return {
+                table.name: sorted(map(repr, connection.execute(select(table))))
+                for table in Base.metadata.sorted_tables
+            }
+    finally:
+        engine.dispose()
+
+
+def test_backup_moves_the_catalog_to_postgresql_and_back(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
+) -> None:
+    with session_scope(write=True) as session:  # the largest identifier belongs to a deleted row
+        session.execute(delete(Video).where(Video.id == "b-2"))
+    rows, manifest = _catalog_rows(settings().database_url), two.manifest()
+    assert len(rows["tasks"]) == 2
+    assert _run("snapshot", tmp_path / "sqlite").exit_code == 0
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
+    outcome = _run("restore", tmp_path / "sqlite", "--data", tmp_path / "other")
+    assert outcome.exit_code == 0, outcome.output
+    assert _catalog_rows(fresh_postgres_url) == rows
+    with session_scope(write=True) as session:
+        added = Video(id="c-0", task_id="tsk_b", uri="c.mp4")
+        session.add(added)
+        session.flush()
+        assert added.vector_id > 8, "identifiers of deleted videos are not assigned again"
+        session.rollback()
+    assert _run("snapshot", tmp_path / "postgresql.tar").exit_code == 0
+    dispose()
+    monkeypatch.delenv("CINESTRATA_DATABASE_URL")
+    outcome = _run("restore", tmp_path / "postgresql.tar", "--data", tmp_path / "third")
+    assert outcome.exit_code == 0, outcome.output
+    assert _catalog_rows(settings().database_url) == rows
+    assert ShardStore(settings().index_dir).manifest() == manifest
+    with session_scope(write=True) as session:
+        added = Video(id="c-0", task_id="tsk_b", uri="c.mp4")
+        session.add(added)
+        session.flush()
+        assert added.vector_id > 8
+
+
+def test_database_with_tasks_is_not_overwritten(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
+) -> None:
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
+    assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
+    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "third")
+    assert (outcome.exit_code, "contains tasks already" in outcome.output) == (1, True)
+    assert not (tmp_path / "third" / "index").exists()
+
+
+def test_unreachable_database_fails_without_files(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql://nobody@nowhere/cinestrata")
-    outcome = _run("snapshot", tmp_path / "copy")
-    assert outcome.exit_code == 1
-    assert "pg_dump" in outcome.output
-    assert not (tmp_path / "copy").exists()
-    assert _run("snapshot", "--index-only", tmp_path / "copy").exit_code == 0
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql://nobody@nowhere.invalid/cinestrata")
+    outcome = _run("snapshot", tmp_path / "copies" / "other")
+    assert (outcome.exit_code, "The backup failed" in outcome.output) == (1, True), outcome.output
+    assert list((tmp_path / "copies").iterdir()) == []
+    assert _run("snapshot", "--index-only", tmp_path / "index").exit_code == 0
     outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-    assert outcome.exit_code == 0, outcome.output
-    assert "pg_restore" in outcome.output
-    assert ShardStore(tmp_path / "other" / "index").manifest() == two.manifest()
+    assert (outcome.exit_code, "Nothing was restored" in outcome.output) == (1, True), outcome.output
+    assert not (tmp_path / "other" / "index").exists()

@@ -12,14 +12,14 @@ from pathlib import Path
 import structlog
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from service.catalog.database import engine
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 
-__all__ = ["WAIT_SECONDS", "alembic_config", "upgrade", "upgrade_when_reachable"]
+__all__ = ["WAIT_SECONDS", "alembic_config", "upgrade", "upgrade_engine", "upgrade_when_reachable"]
 
 WAIT_SECONDS = 60.0  # a database server that starts at the same time is up by then
 
@@ -46,9 +46,18 @@ def upgrade(configured: Settings | None = None) -> None:
     Raises:
         Unavailable: the database cannot be reached.
     """
+    upgrade_engine(engine(configured))
+
+
+def upgrade_engine(database: Engine) -> None:
+    """Upgrade the catalog of an engine, see :func:`upgrade`.
+
+    Raises:
+        Unavailable: the database cannot be reached.
+    """
     config = alembic_config()
     try:
-        with engine(configured).execution_options(cinestrata_write=True).begin() as connection:
+        with database.execution_options(cinestrata_write=True).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection

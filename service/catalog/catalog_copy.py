@@ -1,0 +1,102 @@
+"""Copy of a whole catalog into an empty one, also between SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Column, Connection, Table, delete, func, insert, select, text
+
+from service.catalog.migrations import alembic_config
+from service.catalog.tables import Base, PositionCounter
+from service.core.errors import Conflict
+
+__all__ = ["copy_catalog", "require_newest_schema"]
+
+_BATCH_ROWS = 1000
+
+
+def copy_catalog(source: Connection, target: Connection) -> int:
+    """Copy all rows of all tables, and the counters of generated identifiers.
+
+    Identifiers of deleted rows are not assigned again in the copy, because the index may still contain them. The caller
+    opens the transactions; a repeatable read of the source makes the copy consistent while other processes write.
+
+    Args:
+        source: Connection to a catalog with the newest schema.
+        target: Connection to a catalog with the newest schema and without rows.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        Conflict: One of the catalogs has another schema, or the target contains rows.
+    """
+    require_newest_schema(source)
+    require_newest_schema(target)
+    target.execute(delete(PositionCounter))  # a migration inserts its row
+    tables = Base.metadata.sorted_tables
+    for table in tables:
+        if target.execute(select(1).select_from(table).limit(1)).first() is not None:
+            raise Conflict(f"The target catalog is not empty: its table {table.name} has rows.")
+    return sum(_copy_table(source, target, table) for table in tables)
+
+
+def require_newest_schema(connection: Connection) -> str:
+    """Return the revision of a catalog's schema.
+
+    Raises:
+        Conflict: It is not the revision that this version needs.
+    """
+    current = MigrationContext.configure(connection).get_current_revision()
+    newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    if current is None or current != newest:
+        raise Conflict(
+            f"The schema of the {connection.dialect.name} catalog has revision {current or 'none'}, this version needs "
+            f"{newest}. Run: cinestrata migrate"
+        )
+    return current
+
+
+def _copy_table(source: Connection, target: Connection, table: Table) -> int:
+    copied = 0
+    rows = source.execution_options(yield_per=_BATCH_ROWS).execute(select(table))
+    for batch in rows.partitions():
+        target.execute(insert(table), [dict(zip(table.c.keys(), row, strict=True)) for row in batch])
+        copied += len(batch)
+    column = table.autoincrement_column
+    if column is not None and column.autoincrement is True:
+        _raise_counter(target, table, column, _last_generated(source, table, column))
+    return copied
+
+
+def _last_generated(connection: Connection, table: Table, column: Column[int]) -> int:
+    """The largest value that was generated for a column, as far as the database records it."""
+    stored: int = connection.execute(select(func.coalesce(func.max(column), 0))).scalar_one()
+    if connection.dialect.name == "postgresql":
+        sequence = _sequence(connection, table, column)
+        statement = text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
+        return max(stored, int(connection.execute(statement).scalar_one()))
+    if table.dialect_options["sqlite"]["autoincrement"]:
+        statement = text("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = :table")
+        return max(stored, int(connection.execute(statement, {"table": table.name}).scalar_one()))
+    return stored
+
+
+def _raise_counter(connection: Connection, table: Table, column: Column[int], value: int) -> None:
+    """Make the next generated value of a column larger than ``value``."""
+    if value == 0:
+        return
+    if connection.dialect.name == "postgresql":
+        sequence = _sequence(connection, table, column)
+        connection.execute(text("SELECT setval(:sequence, :value)"), {"sequence": sequence, "value": value})
+    elif table.dialect_options["sqlite"]["autoincrement"]:
+        row = {"table": table.name, "value": value}
+        connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :table"), row)
+        connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:table, :value)"), row)
+
+
+def _sequence(connection: Connection, table: Table, column: Column[int]) -> str:
+    """Quoted name of the PostgreSQL sequence of a column."""
+    names = {"table": table.name, "column": column.name}
+    name: str = connection.execute(text("SELECT pg_get_serial_sequence(:table, :column)"), names).scalar_one()
+    return name
