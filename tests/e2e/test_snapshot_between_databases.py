@@ -1,0 +1,123 @@
+"""Snapshots of a running library, restored on the other database, give the same answers."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Machine
+
+STORED = Path(__file__).parents[1] / "stored_library" / "0009.tar.gz"
+WORDS = [
+    "cell",
+    "ciliate",
+    "paramecium",
+    "filament",
+    "snow",
+    "seal",
+    "snowmobile",
+    "berry",
+    "night",
+    "left",
+    "right",
+]
+QUERIES = [f"{first} {second}" for first in WORDS for second in WORDS if first < second][:50]
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """Snapshot of a tiny library."""
+    with gzip.open(STORED) as source, (tmp_path / "stored.tar").open("wb") as plain:
+        shutil.copyfileobj(source, plain)
+    return tmp_path / "stored.tar"
+
+
+@pytest.mark.slow
+def test_snapshots_of_running_libraries_answer_alike_on_both_databases(
+    machine: Machine, backup: Path, tmp_path: Path, fresh_postgres_url: str, broker_url: str
+) -> None:
+    postgresql = {"CINESTRATA_DATABASE_URL": fresh_postgres_url, "CINESTRATA_REDIS_URL": broker_url}
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    answers: list[list[Any]] = []
+    edits: list[int] = []
+    for folder, environment in zip(folders, ({}, postgresql, {}), strict=True):
+        environment = {**environment, "CINESTRATA_DATA_DIR": folder, "CINESTRATA_BACKBONE": "tiny"}
+        _require_success(machine.run("restore", backup, env=environment))
+        _require_success(machine.run("migrate", env=environment))
+        with _served(machine, environment) as client:
+            answers.append([_answer(client, query) for query in QUERIES])
+            backup = folder.with_suffix(".tar")
+            with _edited(client, edits):
+                snapshot = machine.run("snapshot", backup, env=environment)
+            _require_success(snapshot)
+        assert (folder / "catalog.sqlite3").exists() == ("CINESTRATA_DATABASE_URL" not in environment)
+    assert len(answers[0]) == 50
+    assert any(answers[0])
+    assert answers[1] == answers[0]
+    assert answers[2] == answers[0]
+    assert sum(edits) > 0, "the catalog changed during the snapshots"
+
+
+@contextmanager
+def _served(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.Client]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = (machine.folder / "serve.log").open("a")
+    process = machine.start(
+        "serve", env={**environment, "CINESTRATA_PORT": port}, stdout=log, stderr=subprocess.STDOUT
+    )
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        machine.until(lambda: _is_ready(client), "the API is ready")
+        yield client
+    process.terminate()
+    assert process.wait(60) == 0
+    log.close()
+
+
+@contextmanager
+def _edited(client: httpx.Client, edits: list[int]) -> Iterator[None]:
+    """Edit the metadata of a video all the time."""
+    stop = threading.Event()
+
+    def edit() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            response = client.patch("/videos/microscope-0", json={"metadata": {"number": number}})
+            edits.append(response.status_code == 200)
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        editor.join()
+
+
+def _answer(client: httpx.Client, query: str) -> list[tuple[str, float]]:
+    response = client.get("/search", params={"q": query, "k": 10})
+    response.raise_for_status()
+    return [(result["video_id"], result["score"]) for result in response.json()["results"]]
+
+
+def _is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/readyz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _require_success(process: subprocess.CompletedProcess[str]) -> None:
+    assert process.returncode == 0, process.stdout + process.stderr
