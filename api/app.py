@@ -30,6 +30,7 @@ from api.routes import (
     task_routes,
     upload_routes,
     video_routes,
+    webhook_routes,
 )
 from api.security.cross_origin import share_with_origins
 from api.security.loopback import is_loopback
@@ -93,6 +94,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         sync_routes.router,
         library_routes.router,
         audit_routes.router,
+        webhook_routes.router,
         health_routes.router,
         html_pages.router,
     ):

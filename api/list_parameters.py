@@ -24,6 +24,7 @@ __all__ = [
     "StrictParameters",
     "TaskListParameters",
     "VideoListParameters",
+    "WebhookDeliveryParameters",
 ]
 
 _State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
@@ -192,3 +193,7 @@ class AuditListParameters(AuditFilterParameters, _LimitedPageParameters):
     sort: Annotated[
         Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")
     ] = "-time"
+
+
+class WebhookDeliveryParameters(_LimitedPageParameters):
+    """Parameters of ``GET /webhooks/{webhook_id}/deliveries``."""

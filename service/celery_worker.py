@@ -26,6 +26,7 @@ from service.syncs import sync_run
 from service.tasks import lifecycle, probing
 from service.tasks.broker import PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due, shutdown
+from service.webhooks.deliveries import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]
 
@@ -53,7 +54,7 @@ def sync(sync_id: str) -> None:
     sync_run.run_sync(sync_id)
 
 
-_maintenance_threads: list[MaintenanceThread] = []
+_maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
 
 
 def _name_actor(**_: Any) -> None:
@@ -62,8 +63,9 @@ def _name_actor(**_: Any) -> None:
 
 def _start_maintenance(**_: Any) -> None:
     shutdown.reset()
-    _maintenance_threads.append(MaintenanceThread())
-    _maintenance_threads[-1].start()
+    _maintenance_threads.extend([MaintenanceThread(), DeliveryThread()])
+    for thread in _maintenance_threads:
+        thread.start()
 
 
 def _release_tasks(**_: Any) -> None:

@@ -43,6 +43,9 @@ class WebFiles:
             def do_GET(self) -> None:
                 answer(self)
 
+            def do_POST(self) -> None:
+                answer(self)
+
             def log_message(self, *_: object) -> None:
                 """Print nothing."""
 

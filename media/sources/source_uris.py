@@ -24,6 +24,7 @@ _PRIVATE = "private+"
 _ANY_HOST = "https://"
 _USER = re.compile(r"(://)[^/?#]*@")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAX_PORT = 65_535
 
 
 def is_source_uri(uri: str) -> bool:
@@ -112,6 +113,8 @@ class SourceUri:
             raise _invalid(text, "is not a valid URL") from error
         if not _HOST.fullmatch(host):
             raise _invalid(text, "does not name a host")
+        if url.port is not None and not 0 < url.port <= _MAX_PORT:
+            raise _invalid(text, f"has a port outside of 1 to {_MAX_PORT}")
         _refuse_dots(text, segments)
         return cls(text, scheme, host, url.port or _DEFAULT_PORTS[scheme], segments)
 

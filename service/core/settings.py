@@ -149,6 +149,8 @@ class Settings(BaseSettings):
     media_root: Path = Path()  # root folder of videos that are named by path; default data_dir/media
     # prefixes of the remote videos that tasks may name, such as s3://bucket/videos/; default: none
     sources: Annotated[tuple[str, ...], NoDecode] = ()
+    # prefixes of webhook endpoints besides public https:// servers, such as private+http://hooks.internal:8080/
+    webhook_targets: Annotated[tuple[str, ...], NoDecode] = ()
     # URLs may contain passwords, so the representation of the settings omits them.
     database_url: str = Field(
         default="", repr=False
@@ -230,7 +232,7 @@ class Settings(BaseSettings):
     def _drop_empty_key(cls, value: SecretStr | None) -> SecretStr | None:
         return _nonempty_secret(value)
 
-    @field_validator("sources", "cors_origins", mode="before")
+    @field_validator("sources", "cors_origins", "webhook_targets", mode="before")
     @classmethod
     def _split_list(cls, value: object) -> object:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
@@ -253,6 +255,15 @@ class Settings(BaseSettings):
             prefix = SourcePrefix.parse(text)
             if prefix.root is not None and (package := missing_package(prefix.root.scheme)):
                 raise ValueError(f"{text!r} needs {package}: pip install 'cinestrata[{prefix.root.scheme}]'")
+        return value
+
+    @field_validator("webhook_targets")
+    @classmethod
+    def _validate_targets(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            root = SourcePrefix.parse(text).root
+            if root is not None and root.port is None:
+                raise ValueError(f"{text!r} is not the address of a web server")
         return value
 
     @model_validator(mode="before")

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from index.errors import ReleaseCorrupt, ShardStoreError
 from index.files.manifest_format import Manifest
+from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Task, Video
 from service.catalog.task_names import find_task
@@ -29,6 +30,7 @@ from service.core.schemas import DomainChange, PinnedRelease, ServedChange, Serv
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
+from service.webhooks.events import emit
 
 __all__ = ["NEWEST", "pinned_release", "serve_release"]
 
@@ -55,16 +57,32 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
         target = _find_release(session, name_or_id, manifest)
     before = manifest.served or ""
     if not dry_run:
+        # The newest release is determined under the lock of the index, in which a task may be publishing another.
+        manifest = _serve(None if name_or_id == NEWEST else target, before)
+        target = manifest.served or target
+    with session_scope() as session:
+        return _outcome(session, manifest, target, before, dry_run)
+
+
+def _serve(release: str | None, before: str) -> Manifest:
+    """Move the pointer, with the entry of the audit log and the messages of webhooks."""
+    with session_scope(write=True) as session:
         try:
-            # The newest release is determined under the lock of the index, in which a task may be publishing another.
-            after = library_store(settings()).serve(None if name_or_id == NEWEST else target)
+            manifest = library_store(settings()).serve(release)
         except ReleaseCorrupt as error:
             raise Conflict(f"The release cannot be served, and nothing was changed: {error}") from error
         except (ShardStoreError, OSError) as error:
             raise Unavailable(f"The index cannot be changed: {error}", 30) from error
-        manifest, target = after, after.served or target
-    with session_scope() as session:
-        return _outcome(session, manifest, target, before, dry_run)
+        if manifest.served != before:
+            facts = {
+                "release": manifest.served,
+                "before": before,
+                "newest": manifest.release,
+                "pinned": manifest.pinned is not None,
+            }
+            record_change(session, "release.serve", manifest.served or "", facts)
+            emit(session, "release.served", facts)
+    return manifest
 
 
 def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:

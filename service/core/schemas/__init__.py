@@ -91,8 +91,19 @@ from service.core.schemas.videos import (
     VideoPatch,
     VideoSummary,
 )
+from service.core.schemas.webhooks import (
+    WEBHOOK_EVENTS,
+    DeliveryDetails,
+    DeliveryPage,
+    WebhookDetails,
+    WebhookEvent,
+    WebhookPatch,
+    WebhookSecret,
+    WebhookSpec,
+)
 
 __all__ = [
+    "WEBHOOK_EVENTS",
     "AppendSpec",
     "AuditPage",
     "AuditRecord",
@@ -103,6 +114,8 @@ __all__ = [
     "ClipTiming",
     "DeletionRequest",
     "DeletionResult",
+    "DeliveryDetails",
+    "DeliveryPage",
     "DomainChange",
     "DomainRecall",
     "DomainVectors",
@@ -171,5 +184,10 @@ __all__ = [
     "VideoPatch",
     "VideoSpec",
     "VideoSummary",
+    "WebhookDetails",
+    "WebhookEvent",
+    "WebhookPatch",
+    "WebhookSecret",
+    "WebhookSpec",
     "WorkerLease",
 ]

@@ -11,6 +11,7 @@ from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task
 from service.core.errors import LeaseLost, NotFound
 from service.tasks.task_events import record
+from service.webhooks.events import emit_task_state
 
 __all__ = [
     "clear_lease",
@@ -70,6 +71,7 @@ def set_state(
         task.cancel_requested = False
         task.finished_at = at
     record(session, task.id, "state", data, at)
+    emit_task_state(session, task)
 
 
 def clear_lease(task: Task) -> None:

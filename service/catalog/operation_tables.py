@@ -1,0 +1,126 @@
+"""Tables of the operation of a library: webhooks, alerts, maintenance jobs and reports of workers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.catalog.tables import Base, GrowingId
+
+__all__ = ["Alert", "AlertThreshold", "Delivery", "MaintenanceJob", "Webhook", "WorkerReport"]
+
+
+class Webhook(Base):
+    """An endpoint that receives events."""
+
+    __tablename__ = "webhooks"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signatures need it in plain
+    events: Mapped[list[str]] = mapped_column(JSON)
+    enabled: Mapped[bool] = mapped_column(Boolean)
+    reason: Mapped[str | None] = mapped_column(Text)  # set: the endpoint was disabled by its own answer
+    created_at: Mapped[datetime]
+
+
+class Delivery(Base):
+    """An event on its way to an endpoint, and afterwards an entry of the log."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
+        Index("ix_deliveries_state_next_attempt_at", "state", "next_attempt_at"),
+        Index("ix_deliveries_webhook_id_id", "webhook_id", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
+    message_id: Mapped[str] = mapped_column(String(64))  # the same in all attempts
+    event: Mapped[str] = mapped_column(String(32))
+    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[str] = mapped_column(String(16), default="pending")
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    next_attempt_at: Mapped[datetime | None]  # None: finished
+    lease_expires_at: Mapped[datetime | None]  # set: a worker is sending
+    status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last answer
+    answer: Mapped[str | None] = mapped_column(Text)  # beginning of its body, or the error; untrusted
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
+
+
+class AlertThreshold(Base):
+    """A threshold that an operator changed; without a row, the default applies."""
+
+    __tablename__ = "alert_thresholds"
+
+    kind: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[float | None] = mapped_column(Float)  # None: no alerts of this kind
+
+
+class Alert(Base):
+    """A crossed threshold."""
+
+    __tablename__ = "alerts"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    kind: Mapped[str] = mapped_column(String(32))
+    task_id: Mapped[str | None] = mapped_column(String(128))  # of a threshold that applies to each task
+    # Kind and task while the threshold is crossed: two processes never raise the same alert.
+    open_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    value: Mapped[float] = mapped_column(Float)
+    threshold: Mapped[float] = mapped_column(Float)
+    raised_at: Mapped[datetime]
+    cleared_at: Mapped[datetime | None] = mapped_column(index=True)
+    dismissed_at: Mapped[datetime | None]
+
+
+class MaintenanceJob(Base):
+    """A compaction or a snapshot that an operator started, with its result."""
+
+    __tablename__ = "maintenance_jobs"
+    __table_args__ = (
+        CheckConstraint("kind IN ('compact', 'snapshot')", name="kind"),
+        CheckConstraint("state IN ('queued', 'running', 'done', 'failed')", name="state"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    task_id: Mapped[str | None] = mapped_column(String(128))  # of a compaction; None: all domains
+    state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    lease_expires_at: Mapped[datetime | None]  # set: a worker runs the job
+    fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)  # incremented with every run
+    error: Mapped[str | None] = mapped_column(Text)
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class WorkerReport(Base):
+    """A worker process: its last sign of life, free disk and last error."""
+
+    __tablename__ = "worker_reports"
+
+    name: Mapped[str] = mapped_column(String(255), primary_key=True)  # host:process
+    seen_at: Mapped[datetime] = mapped_column(index=True)
+    free_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of the data folder
+    error: Mapped[str | None] = mapped_column(Text)
+    error_at: Mapped[datetime | None]

@@ -1,0 +1,1 @@
+"""Webhooks: signed messages about events to endpoints that operators register (Standard Webhooks)."""

@@ -1,0 +1,203 @@
+"""Registered endpoints of webhooks: creation, changes, removal, lists and a test message."""
+
+from __future__ import annotations
+
+import secrets
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from media.sources.source_uris import redact_uri
+from service.audit.audit_log import record_change
+from service.catalog.database import now, session_scope
+from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.operation_tables import Delivery, Webhook
+from service.core.errors import Conflict, NotFound
+from service.core.schemas import (
+    DeliveryDetails,
+    DeliveryPage,
+    WebhookDetails,
+    WebhookPatch,
+    WebhookSecret,
+    WebhookSpec,
+)
+from service.webhooks.deliveries import deliver
+from service.webhooks.events import new_message
+from service.webhooks.sending import check_url
+from service.webhooks.signing import new_secret
+
+__all__ = [
+    "MAX_WEBHOOKS",
+    "create_webhook",
+    "edit_webhook",
+    "list_deliveries",
+    "list_webhooks",
+    "remove_webhook",
+    "resend",
+    "send_test",
+]
+
+MAX_WEBHOOKS = 50
+
+_ORDERS = KeysetOrders({"created": Delivery.id}, unique=Delivery.id)
+
+
+def create_webhook(spec: WebhookSpec) -> WebhookSecret:
+    """Store an endpoint and return it with its secret, which no other answer contains.
+
+    Raises:
+        InvalidInput: the address is malformed or not allowed.
+        Conflict: there are too many endpoints.
+    """
+    check_url(spec.url)
+    with session_scope(write=True) as session:
+        if (session.scalar(select(func.count()).select_from(Webhook)) or 0) >= MAX_WEBHOOKS:
+            raise Conflict(f"There are {MAX_WEBHOOKS} webhooks already; remove one first.")
+        row = Webhook(
+            id=f"whk_{secrets.token_hex(8)}",
+            url=spec.url,
+            secret=new_secret(),
+            events=list(dict.fromkeys(spec.events)),
+            enabled=True,
+            created_at=now(session),
+        )
+        session.add(row)
+        session.flush()
+        record_change(session, "webhook.create", row.id, {"url": redact_uri(row.url), "events": row.events})
+        return WebhookSecret(**dict(_details(session, row)), secret=row.secret)
+
+
+def list_webhooks() -> list[WebhookDetails]:
+    """Return all endpoints, oldest first."""
+    with session_scope() as session:
+        rows = session.scalars(select(Webhook).order_by(Webhook.created_at, Webhook.id))
+        return [_details(session, row) for row in rows]
+
+
+def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
+    """Change the events of an endpoint, or whether it is enabled.
+
+    Raises:
+        NotFound: the endpoint does not exist.
+    """
+    with session_scope(write=True) as session:
+        row = _require(session, webhook_id)
+        if patch.events is not None:
+            row.events = list(dict.fromkeys(patch.events))
+        if patch.enabled is not None:
+            row.enabled, row.reason = patch.enabled, None
+        record_change(session, "webhook.edit", row.id, patch.model_dump(exclude_none=True))
+        session.flush()
+        return _details(session, row)
+
+
+def remove_webhook(webhook_id: str) -> None:
+    """Remove an endpoint with its messages.
+
+    Raises:
+        NotFound: the endpoint does not exist.
+    """
+    with session_scope(write=True) as session:
+        row = _require(session, webhook_id)
+        record_change(session, "webhook.remove", row.id, {"url": redact_uri(row.url)})
+        session.delete(row)
+
+
+def send_test(webhook_id: str) -> DeliveryDetails:
+    """Send a message of the type ``webhook.test`` now, once, and return its result. Works for disabled endpoints.
+
+    Raises:
+        NotFound: the endpoint does not exist.
+    """
+    with session_scope(write=True) as session:
+        row = _require(session, webhook_id)
+        message = new_message(session, row.id, "webhook.test", {"webhook_id": row.id})
+        message.next_attempt_at = None  # no worker sends it
+        session.add(message)
+        session.flush()
+        number = message.id
+        record_change(session, "webhook.test", row.id)
+    deliver(number, is_test=True)
+    with session_scope() as session:
+        return _delivery(session.get_one(Delivery, number))
+
+
+def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
+    """Let workers send a message that was given up, or delivered, again.
+
+    Raises:
+        NotFound: the message does not exist.
+        Conflict: the message is pending.
+    """
+    with session_scope(write=True) as session:
+        row = session.scalars(
+            select(Delivery)
+            .where(Delivery.id == delivery_id, Delivery.webhook_id == webhook_id)
+            .with_for_update()
+        ).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no message {delivery_id} of webhook {webhook_id!r}.")
+        if row.state == "pending":
+            raise Conflict("The message is pending; workers send it.")
+        row.state, row.attempts, row.next_attempt_at, row.finished_at = "pending", 0, now(session), None
+        record_change(session, "webhook.resend", webhook_id, {"message": row.message_id})
+        session.flush()
+        return _delivery(row)
+
+
+def list_deliveries(webhook_id: str, *, cursor: str | None = None, limit: int = 50) -> DeliveryPage:
+    """Return a page of the messages of an endpoint, newest first.
+
+    Raises:
+        NotFound: the endpoint does not exist.
+        InvalidInput: the cursor is not one of this list.
+    """
+    with session_scope() as session:
+        _require(session, webhook_id)
+        query = select(Delivery).where(Delivery.webhook_id == webhook_id)
+        page = _ORDERS.read_page(session, query, sort="-created", cursor=cursor, limit=limit)
+        return DeliveryPage(deliveries=list(map(_delivery, page.rows)), next_cursor=page.next_cursor)
+
+
+def _require(session: Session, webhook_id: str) -> Webhook:
+    row = session.get(Webhook, webhook_id) if "\0" not in webhook_id else None
+    if row is None:
+        raise NotFound(f"There is no webhook {webhook_id[:100]!r}.")
+    return row
+
+
+def _details(session: Session, row: Webhook) -> WebhookDetails:
+    states = select(Delivery.state, func.count(), func.max(Delivery.finished_at))
+    by_state = {
+        state: (number, last)
+        for state, number, last in session.execute(
+            states.where(Delivery.webhook_id == row.id).group_by(Delivery.state)
+        )
+    }
+    return WebhookDetails(
+        id=row.id,
+        url=redact_uri(row.url),
+        events=row.events,  # type: ignore[arg-type]
+        enabled=row.enabled,
+        reason=row.reason,
+        created_at=row.created_at,
+        pending=by_state.get("pending", (0, None))[0],
+        failed=by_state.get("failed", (0, None))[0],
+        last_delivery_at=by_state.get("delivered", (0, None))[1],
+    )
+
+
+def _delivery(row: Delivery) -> DeliveryDetails:
+    return DeliveryDetails(
+        id=row.id,
+        message_id=row.message_id,
+        event=row.event,
+        payload=row.payload,
+        state=row.state,  # type: ignore[arg-type]
+        attempts=row.attempts,
+        next_attempt_at=row.next_attempt_at,
+        status=row.status,
+        answer=row.answer,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )

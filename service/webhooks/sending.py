@@ -1,0 +1,173 @@
+"""One attempt to send a message to an endpoint, bounded in time and size, to allowed addresses only.
+
+Addresses are checked when the connection is opened (:mod:`media.sources.address_guard`), so neither a name server nor a
+notation of an address leads into the network of the service. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import httpcore
+import httpx
+
+from media.errors import MediaError
+from media.sources.address_guard import GuardedNetwork
+from media.sources.answer_deadline import TimedNetwork, answer_within
+from media.sources.source_errors import SourceOutage
+from media.sources.source_uris import SourcePrefix, SourceUri, redact_uri
+from service.core.errors import InvalidInput
+from service.core.settings import settings
+
+__all__ = ["ANSWER_SECONDS", "MAX_ANSWER_BYTES", "Answer", "check_url", "send_message"]
+
+ANSWER_SECONDS = 15.0  # from the first byte of the answer to the end of its read part
+MAX_ANSWER_BYTES = 2000
+_TIMEOUTS = {"connect": 5.0, "read": 15.0, "write": 5.0, "pool": 5.0}  # seconds
+_MAX_RETRY_AFTER = 86_400
+_MAX_ADDRESSES = 3  # of a host that are tried, each within the timeout of a connection
+_PUBLIC = SourcePrefix.parse("https://")
+_UNPRINTABLE = re.compile(r"[^\S \n]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer of an endpoint, or the error of an attempt without one.
+
+    Attributes:
+        status: HTTP status; None without an answer.
+        text: Beginning of the body, or the error; printable characters.
+        retry_after: Seconds of the header ``Retry-After``; 0 without it.
+    """
+
+    status: int | None
+    text: str
+    retry_after: int = 0
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the endpoint has accepted the message."""
+        return self.status is not None and 200 <= self.status < 300
+
+
+def check_url(url: str) -> None:
+    """Check that messages may be sent to an address.
+
+    Raises:
+        InvalidInput: the address is malformed, contains credentials, or is not allowed.
+    """
+    try:
+        uri = _parse(url)
+    except MediaError as error:
+        raise InvalidInput.at(
+            "url", f"{error}.", "Write an address such as https://hooks.example.com/path."
+        ) from None
+    if _find_prefix(uri) is None:
+        raise InvalidInput.at(
+            "url",
+            f"{redact_uri(url)[:500]!r} is not an allowed target of webhooks.",
+            "Use a public https:// address, or let the operator allow a prefix with CINESTRATA_WEBHOOK_TARGETS.",
+        )
+
+
+def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    """Send a message with POST and return the answer; errors of the network are answers without a status."""
+    try:
+        uri = _parse(url)
+        prefix = _find_prefix(uri)
+    except MediaError:
+        prefix = None
+    if prefix is None:
+        return Answer(None, "The address is not an allowed target any more (CINESTRATA_WEBHOOK_TARGETS).")
+    try:
+        return _exchange(uri, prefix.is_private, headers, body)
+    except SourceOutage as error:
+        return Answer(None, printable(str(error)))
+    except MediaError:
+        return Answer(
+            None,
+            f"The host {uri.host!r} has an address that is not public. An operator can allow it with private+ in "
+            "CINESTRATA_WEBHOOK_TARGETS.",
+        )
+    except httpcore.TimeoutException:
+        return Answer(None, "The endpoint does not answer in time.")
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol, OSError) as error:
+        return Answer(None, printable(f"The connection fails ({type(error).__name__}: {error})."))
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters and without characters that change the direction of writing."""
+    return _UNPRINTABLE.sub("\ufffd", text)[:MAX_ANSWER_BYTES]
+
+
+def _parse(url: str) -> SourceUri:
+    if not url.lower().startswith(("https://", "http://")):
+        raise MediaError(f"{redact_uri(url)[:500]!r} does not begin with https:// or http://")
+    return SourceUri.parse(url)
+
+
+def _find_prefix(uri: SourceUri) -> SourcePrefix | None:
+    allowed: Sequence[SourcePrefix] = [_PUBLIC, *map(SourcePrefix.parse, settings().webhook_targets)]
+    matching = [prefix for prefix in allowed if prefix.contains(uri)]
+    return max(matching, key=lambda prefix: prefix.is_private, default=None)
+
+
+def _exchange(uri: SourceUri, allows_private: bool, headers: Mapping[str, str], body: bytes) -> Answer:
+    url = httpx.URL(uri.text)
+    target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+    sent = {
+        "Host": url.netloc.decode("ascii"),
+        "User-Agent": "cinestrata",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Accept-Encoding": "identity",
+        **headers,
+    }
+    network = TimedNetwork(GuardedNetwork(allows_private, _resolve))
+    # A pool per attempt: an endpoint never keeps a connection of the worker open.
+    with (
+        answer_within(ANSWER_SECONDS),
+        httpcore.ConnectionPool(
+            ssl_context=_ssl_context(), network_backend=network, max_connections=1
+        ) as pool,
+        pool.stream(
+            "POST", target, headers=list(sent.items()), content=body, extensions={"timeout": _TIMEOUTS}
+        ) as response,
+    ):
+        text = printable(_read_beginning(response).decode("utf-8", "replace"))
+        if 300 <= response.status < 400:
+            text = "The endpoint redirects, and redirects are not followed."
+        return Answer(response.status, text, _retry_after(response))
+
+
+def _read_beginning(response: httpcore.Response) -> bytes:
+    """The beginning of a body. The status decides about the delivery, so a body that breaks is no failure."""
+    body = b""
+    try:
+        for chunk in response.iter_stream():
+            body += chunk
+            if len(body) >= MAX_ANSWER_BYTES:
+                break
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
+        pass
+    return body[:MAX_ANSWER_BYTES]
+
+
+def _retry_after(response: httpcore.Response) -> int:
+    value = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
+    return min(int(value), _MAX_RETRY_AFTER) if re.fullmatch(rb"\d{1,9}", value) else 0
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found[:_MAX_ADDRESSES]]
+
+
+@lru_cache(maxsize=1)
+def _ssl_context() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # certifi, or SSL_CERT_FILE for the authority of a company

@@ -1,0 +1,73 @@
+"""A receiver of webhooks on a real socket, and a catalog whose settings allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.schemas import WebhookSecret, WebhookSpec
+from service.core.settings import Settings
+from service.webhooks import endpoints
+from tests.web_files import Handler, WebFiles, send
+
+
+@dataclass
+class Receiver:
+    """An endpoint that records messages and answers as a test defines.
+
+    Attributes:
+        server: The web server.
+        messages: Headers and body of each received message.
+        answer: Function that answers a request; by default with status 204.
+    """
+
+    server: WebFiles
+    messages: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    answer: Callable[[Handler], None] = lambda request: send(request, 204, b"")
+
+    @property
+    def url(self) -> str:
+        return f"{self.server.url}/hook"
+
+    def receive(self, request: Handler) -> None:
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        self.messages.append((dict(request.headers.items()), body))
+        self.answer(request)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver at ``/hook``."""
+    with WebFiles() as server:
+        receiver = Receiver(server)
+        server.handlers["/hook"] = receiver.receive
+        yield receiver
+
+
+@pytest.fixture
+def allowed(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    receiver: Receiver,
+) -> Settings:
+    """Settings that allow the receiver, on SQLite or the database of an indirect parameter."""
+    return settings_factory(
+        tmp_path,
+        getattr(request, "param", "sqlite"),
+        webhook_targets=f"private+{receiver.server.url}/",
+    )
+
+
+@pytest.fixture
+def register(allowed: Settings, receiver: Receiver) -> Callable[..., WebhookSecret]:
+    """``register(**fields)``: a webhook to the receiver."""
+
+    def make(**fields: Any) -> WebhookSecret:
+        return endpoints.create_webhook(WebhookSpec.model_validate({"url": receiver.url, **fields}))
+
+    return make

@@ -1,0 +1,85 @@
+"""Addresses that webhooks may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.core.errors import InvalidInput
+from service.core.settings import Settings
+from service.webhooks.sending import check_url, send_message
+
+
+@pytest.fixture
+def plain(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
+    return settings_factory(tmp_path, upgraded=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/hook",
+        "https://user:secret@example.com/hook",
+        "file:///etc/passwd",
+        "s3://bucket/hook",
+        "gopher://example.com",
+        "https://example.com/../hook",
+        "https://exa mple.com/",
+        "https://",
+        "javascript:alert(1)",
+        "//example.com",
+        "https://example.com:99999/",
+    ],
+)
+def test_address_is_refused(plain: Settings, url: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_url(url)
+    assert [error.field for error in refused.value.errors] == ["url"]
+    assert "secret" not in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "169.254.169.254",
+        "10.0.0.1",
+        "2130706433",
+        "0x7f000001",
+        "[::ffff:10.0.0.1]",
+    ],
+)
+def test_private_address_is_not_connected(plain: Settings, host: str) -> None:
+    answer = send_message(f"https://{host}/hook", {}, b"{}")
+    assert answer.status is None
+    assert (
+        "not public" in answer.text or "cannot be resolved" in answer.text or "not an allowed" in answer.text
+    )
+
+
+def test_internal_target_needs_a_prefix(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+    settings_factory(tmp_path, upgraded=False, webhook_targets="private+http://hooks.internal:8080/in/")
+    check_url("http://hooks.internal:8080/in/cinestrata?key=1")
+    for url in (
+        "http://hooks.internal:8080/other",
+        "http://hooks.internal/in/x",
+        "https://hooks.internal.:8080/",
+    ):
+        if url.startswith("http://"):
+            with pytest.raises(InvalidInput):
+                check_url(url)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["s3://bucket/", "private+s3://bucket/", "hooks.internal", "http://127.0.0.1/"]
+)
+def test_malformed_prefix_is_refused_at_start(
+    tmp_path: Path, settings_factory: Callable[..., Settings], prefix: str
+) -> None:
+    with pytest.raises(ValidationError):
+        settings_factory(tmp_path, upgraded=False, webhook_targets=prefix)
