@@ -14,6 +14,7 @@ from service.catalog import database
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
+from service.storage import video_files
 from service.storage.data_folder import check_data_folder
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
@@ -77,6 +78,7 @@ class MaintenanceThread(threading.Thread):
                     compaction.sweep_index()
                     if caches := compaction.sweep_frame_caches():
                         log.info("unused_frame_caches_removed", files=caches)
+                    video_files.remove_deleted_files()
                     if removed := upload_storage.sweep_uploads():
                         log.info("orphan_uploads_removed", uploads=removed)
                     if expired := upload_store.sweep_incoming():

@@ -35,6 +35,7 @@ __all__ = [
     "Calibration",
     "Chunk",
     "Event",
+    "FileRemoval",
     "GrowingId",
     "IdempotencyKey",
     "Moment",
@@ -208,6 +209,18 @@ class Video(Base):
     frames: Mapped[int | None] = mapped_column(BigInteger)
 
     task: Mapped[Task] = relationship(back_populates="videos")
+
+
+class FileRemoval(Base):
+    """A deleted video whose files are still to be deleted."""
+
+    __tablename__ = "file_removals"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    video_id: Mapped[str] = mapped_column(String(128))
+    uri: Mapped[str] = mapped_column(Text)
+    content_hash: Mapped[str | None] = mapped_column(String(64))
 
 
 class Chunk(Base):

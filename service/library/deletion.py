@@ -2,11 +2,13 @@
 
 A deletion runs in this order, with the row of the task locked::
 
-    tombstones in the index ─▶ rows of the catalog ─▶ files ─▶ commit
+    tombstones in the index ─▶ rows of the catalog ─▶ commit ─▶ files
 
-A process that is killed at any point leaves the row of the video, so a repetition finishes the deletion. After the
-commit no process shows the video: searches drop results without a catalog row, so servers that have not read the
-tombstones yet, and paged results from before, do not show it either.
+A process that is killed before the commit leaves the row of the video, so a repetition finishes the deletion. The
+transaction stores which files are to be deleted, and the maintenance of a worker deletes those that a killed process or
+an error left (``service.storage.video_files``). After the commit no process shows the video: searches drop results
+without a catalog row, so servers that have not read the tombstones yet, and paged results from before, do not show it
+either.
 
 * The row is deleted, with captions, metadata, moments and the events that name the file. An id may be used again; a
   vector id never is.
@@ -29,7 +31,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
 from index.errors import ShardStoreError
@@ -44,12 +46,15 @@ from service.core.schemas import DeletionResult
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
-from service.storage.video_files import delete_video_files
+from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
 
 __all__ = ["delete_task", "delete_videos"]
+
+_Deleted = Row[int, str, str, str | None]  # vector id, id, URI, content hash
+_DELETED = select(Video.vector_id, Video.id, Video.uri, Video.content_hash)
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
@@ -62,7 +67,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     Raises:
         NotFound: the task does not exist.
         Unavailable: the index or the catalog cannot be written, or a file cannot be deleted; the request can be sent
-        again.
+            again.
     """
     wanted = list(dict.fromkeys(video_ids))
     if task_id is not None:
@@ -75,6 +80,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
         for task, found in by_task.items():
             deleted.update(_delete(task, list(found)))
         _delete_copies([vector_id for found in by_task.values() for vector_id in found.values()])
+    _delete_files(wanted)
     return DeletionResult(
         deleted=[video for video in wanted if video in deleted],
         not_found=[video for video in wanted if video not in deleted],
@@ -108,7 +114,7 @@ def delete_task(task_id: str) -> DeletionResult:
         task = lock_task(session, task_id)
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
-        own = session.scalars(select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)).all()
+        own = session.execute(_DELETED.where(Video.task_id == task_id).order_by(Video.vector_id)).all()
         originals = [video.vector_id for video in own]
         gone = _remove(session, task, own, whole=True)
         if gone or task.deleted_at is None:
@@ -118,8 +124,8 @@ def delete_task(task_id: str) -> DeletionResult:
         # The folder of a ready append holds the uploaded files of videos that belong to the domain now.
         is_finished_append = task.target_id is not None and task.state == "ready"
         if is_finished_append:
-            return DeletionResult(deleted=gone, not_found=[])
-        if task.learned_order is None and not is_published(session, task):
+            pass
+        elif task.learned_order is None and not is_published(session, task):
             session.delete(task)
         elif task.deleted_at is None:
             task.deleted_at = now(session)
@@ -127,6 +133,9 @@ def delete_task(task_id: str) -> DeletionResult:
             task.slug = None
             task.name = task.name[: MAX_NAME_CHARS - len(suffix)] + suffix
     _delete_copies(originals)
+    _delete_files(gone)
+    if is_finished_append:
+        return DeletionResult(deleted=gone, not_found=[])
     manifest = index_manifest.read_manifest()
     update_shard_rows(
         manifest, {task_id} & manifest.shards.keys()
@@ -153,7 +162,7 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         videos = [
             video
             for chunk in id_chunks(video_ids)
-            for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
+            for video in session.execute(_DELETED.where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
         gone = _remove(session, task, videos)
         if gone:
@@ -162,29 +171,42 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         return gone
 
 
-def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: bool = False) -> list[str]:
+def _remove(session: Session, task: Task, videos: Sequence[_Deleted], *, whole: bool = False) -> list[str]:
     """Delete videos of a locked task; with ``whole`` they are all of its videos."""
     if not videos:
         return []
     # Vectors of an append are in the shard of its domain as soon as they are published.
     shard, whole_shard = task.target_id or task.id, whole and task.target_id is None
     _add_tombstones(shard, [video.vector_id for video in videos], whole=whole_shard)
-    files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
     for chunk in id_chunks(gone):
         # Synchronization would compare every chunk with all loaded videos, while other writers of SQLite wait.
         session.execute(delete(Video).where(Video.id.in_(chunk)).execution_options(synchronize_session=False))
+    register_removals(session, ((video.id, video.uri, video.content_hash) for video in videos))
     try:
         library_paths.recall_cache_path().unlink(missing_ok=True)
-        delete_video_files(session, files)
     except OSError as error:
-        raise Unavailable(f"A file of task {task.id} cannot be deleted: {error}", 30) from error
+        raise Unavailable(f"The evaluation ledger cannot be deleted: {error}", 30) from error
     _delete_events(session, task.id, set(gone))
     task.counts = count_task_videos(session, task.id)
     if not task.counts["accepted"]:
         session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
     return gone
+
+
+def _delete_files(video_ids: Iterable[str]) -> None:
+    """Delete the files of deleted videos, those of other deletions included.
+
+    Raises:
+        Unavailable: a file of one of the videos cannot be deleted.
+    """
+    failed = remove_deleted_files()
+    if failed and (error := next((failed[video] for video in video_ids if video in failed), None)):
+        raise Unavailable(
+            f"The videos are deleted, but a file of them cannot be deleted yet ({error}). The service tries again.",
+            30,
+        )
 
 
 def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from index.integrity_audit import audit
 from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
-from service.catalog.tables import Event, Moment, Recall, Task, Video
+from service.catalog.tables import Event, FileRemoval, Moment, Recall, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.core.schemas import SearchQuery, TaskDetails
 from service.core.settings import Settings, settings
@@ -28,6 +29,7 @@ from service.library.overview import overview
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.search.engine import SearchEngine
 from service.storage import library_paths
+from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import record
 from tests.catalog_rows import accepted_videos, add_release_and_shard
@@ -66,13 +68,63 @@ def _killed(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def test_failed_file_removal_keeps_the_row_for_a_repetition(served: Served) -> None:
-    in_the_way = library_paths.thumbnail_path("birds-0") / "in the way"
-    in_the_way.mkdir(parents=True)
-    with pytest.raises(Unavailable, match=r"cannot be deleted: .*birds-0\.jpg"):
+def test_file_that_cannot_be_deleted_is_deleted_later(served: Served) -> None:
+    thumbnail = library_paths.thumbnail_path("birds-0")
+    (thumbnail / "in the way").mkdir(parents=True)
+    with pytest.raises(Unavailable, match=r"cannot be deleted yet .*birds-0\.jpg"):
         delete_videos(["cars-0", "birds-0"])
-    shutil.rmtree(in_the_way.parent)
-    assert delete_videos(["birds-0"]).deleted == ["birds-0"]
+    assert delete_videos(["cars-1"]).deleted == ["cars-1"], "the file belongs to another deletion"
+    with pytest.raises(Unavailable):
+        delete_videos(["birds-0"])
+    (thumbnail / "in the way").rmdir()
+    thumbnail.rmdir()
+    thumbnail.touch()
+    assert delete_videos(["birds-0"]).not_found == ["birds-0"]
+    assert not thumbnail.exists()
+
+
+@pytest.mark.parametrize("delete", [lambda: delete_videos(["birds-1"]), lambda: delete_task("tsk_birds")])
+def test_files_are_deleted_while_other_writers_continue(
+    owned: Callable[..., dict[str, Path]], delete: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = owned("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)
+    unlink, unlinked = Path.unlink, []
+
+    def write_meanwhile(path: Path, **options: bool) -> None:
+        if path in files.values():
+            with closing(sqlite3.connect(settings().data_dir / "catalog.sqlite3", timeout=0)) as other:
+                other.execute("BEGIN IMMEDIATE")  # raises if the lock is held
+            unlinked.append(path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", write_meanwhile)
+    delete()
+    assert sorted(unlinked) == sorted(files.values())
+    assert not any(path.exists() for path in files.values())
+
+
+def test_maintenance_deletes_the_files_that_a_killed_deletion_left(
+    owned: Callable[..., dict[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = owned("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "remove_deleted_files", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            delete_videos(["birds-1"])
+    assert all(path.exists() for path in files.values())
+    assert delete_videos(["nobody"]).deleted == []  # any later deletion, or the maintenance
+    assert not any(path.exists() for path in files.values())
+    with session_scope() as session:
+        assert session.query(FileRemoval).count() == 0
+
+
+def test_files_of_a_video_that_takes_over_an_id_stay(owned: Callable[..., dict[str, Path]]) -> None:
+    """An id, a content and an uploaded file may be used again before a killed deletion continues."""
+    files = owned("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)
+    with session_scope(write=True) as session:
+        register_removals(session, [("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)])
+    assert remove_deleted_files() == {}
+    assert all(path.exists() for path in files.values())
 
 
 # -- search and counts ----------------------------------------------------------------------------
@@ -360,7 +412,7 @@ def test_deletion_is_idempotent_and_reports_unknown_ids(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["_add_tombstones", "delete_video_files", "_delete_events", "count_task_videos", "record"]
+    "line", ["_add_tombstones", "register_removals", "_delete_events", "count_task_videos", "record"]
 )
 def test_repeated_deletion_completes_a_killed_one(
     served: Served, owned: Callable[..., dict[str, Path]], line: str, monkeypatch: pytest.MonkeyPatch

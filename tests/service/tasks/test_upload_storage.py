@@ -24,7 +24,7 @@ from service.core.errors import InDoubt, Unavailable
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_task
-from service.storage import index_manifest, library_paths
+from service.storage import index_manifest, library_paths, video_files
 from service.tasks import commands, lifecycle
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import unpack_archive
@@ -166,6 +166,8 @@ def test_maintenance_thread_sweeps_once_per_hour(monkeypatch: pytest.MonkeyPatch
         return []
 
     monkeypatch.setattr(upload_storage, "sweep_uploads", sweep)
+    removed: list[None] = []
+    monkeypatch.setattr(video_files, "remove_deleted_files", lambda: removed.append(None))
 
     monkeypatch.setattr(maintenance, "RECONCILE_SECONDS", 0.001)
 
@@ -181,6 +183,7 @@ def test_maintenance_thread_sweeps_once_per_hour(monkeypatch: pytest.MonkeyPatch
     reconciler.stop()
     assert swept.acquire(blocking=False)
     assert not swept.acquire(blocking=False)
+    assert len(removed) == 1
 
 
 # --- commits in doubt ---
