@@ -14,6 +14,7 @@
     ├── TooLarge                413
     ├── TooManyRequests         429
     ├── Unavailable             503  nothing was changed; the request can be repeated
+    │   ├── InsufficientStorage 503  the disk has no space for the videos; nothing was stored
     │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
     │   └── SourceUnavailable   503  the source of a video cannot be reached; its task is repeated later
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
@@ -42,6 +43,7 @@ __all__ = [
     "IdempotencyInFlight",
     "IdempotencyMismatch",
     "InDoubt",
+    "InsufficientStorage",
     "InvalidInput",
     "LeaseLost",
     "NotFound",
@@ -214,6 +216,25 @@ class Unavailable(CinestrataError):
     def __init__(self, detail: str, retry_after: int = 1) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after)})
         self.retry_after = retry_after
+
+
+class InsufficientStorage(Unavailable):
+    """The disk of the data folder has no space for the videos or files of a request.
+
+    Attributes:
+        needed_bytes: Estimated need.
+        free_bytes: Free space, without a reserve for the catalog and the index.
+    """
+
+    title = "Insufficient storage"
+
+    def __init__(self, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"The request needs about {needed_bytes:,} bytes in the data folder, which has {free_bytes:,} bytes free; "
+            "nothing was stored. Free some space, or send fewer videos.",
+            60,
+        )
+        self.needed_bytes, self.free_bytes = needed_bytes, free_bytes
 
 
 class InDoubt(Unavailable):

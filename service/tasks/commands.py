@@ -31,9 +31,10 @@ from service.core.schemas import (
     VideoCounts,
     VideoSpec,
 )
+from service.storage.disk_budget import require_disk_space
 from service.tasks import broker, idempotency
 from service.tasks.archives import upload_storage
-from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
+from service.tasks.archives.archive_unpacking import archive_bytes, archive_digest, unpack_archive
 from service.tasks.estimates.stage_times import restarted_times
 from service.tasks.ingestion_checks import (
     AppendRecord,
@@ -305,6 +306,7 @@ def _create_from_spec(
         return replayed
     task_id = new_id("tsk")
     try:
+        require_disk_space(len(spec.videos), is_append=request.target_id is not None)
         with adopted_uploads(spec, task_id) as adopted:
             stored = _store(task_id, validate(adopted), request)
     except BaseException:
@@ -331,7 +333,11 @@ def _create_from_archive(
         return replayed
     task_id = new_id("tsk")
     try:
+        is_append = request.target_id is not None
+        # Videos are compressed already, so their files in the archive have about their size.
+        require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
         videos = unpack_archive(archive, filename, task_id)
+        require_disk_space(len(videos), is_append=is_append)
         try:
             checked = validate(
                 {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}

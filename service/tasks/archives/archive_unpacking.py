@@ -32,12 +32,19 @@ from service.tasks.manifests.sidecar_captions import (
     subtitle_aliases,
 )
 
-__all__ = ["archive_digest", "unpack_archive"]
+__all__ = ["archive_bytes", "archive_digest", "unpack_archive"]
 
 _MAX_MANIFEST_BYTES = 32 * 1024**2  # or of all sidecar files
 _MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at its top."
 _MAX_LISTED = 20
 _BLOCK_BYTES = 1024**2
+
+
+def archive_bytes(archive: BinaryIO) -> int:
+    """Return the size of the whole archive and rewind it."""
+    size = archive.seek(0, os.SEEK_END)
+    archive.seek(0)
+    return size
 
 
 def archive_digest(archive: BinaryIO) -> bytes:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from service.core import request_limits
-from service.core.errors import DataFolderNotWritable, NotFound, TooLarge, Unavailable
+from service.core.errors import DataFolderNotWritable, InsufficientStorage, NotFound, TooLarge
 from service.core.settings import settings
 from service.tasks.uploads.upload_errors import UploadLocked
 
@@ -117,7 +117,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
 
     Raises:
         TooLarge: the file is larger than a video may be, or there are too many pending uploads.
-        Unavailable: the disk has no space for the file.
+        InsufficientStorage: the disk has no space for the file.
         DataFolderNotWritable: the folder of the uploads cannot be written.
     """
     if size > request_limits.MAX_VIDEO_BYTES:
@@ -134,7 +134,7 @@ def create_upload(name: str, metadata: str, size: int) -> Upload:
     except OSError as error:
         _remove(upload.id, size)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full() from error
+            raise InsufficientStorage(size, shutil.disk_usage(_folder()).free) from error
         raise DataFolderNotWritable(upload.path.parent, error) from error
     return upload
 
@@ -219,7 +219,7 @@ def _folder() -> Path:
 
 
 def _reserve(size: int) -> None:
-    """Add an upload to the usage of the folder; raises TooLarge or Unavailable if there is no room for it."""
+    """Add an upload to the usage of the folder; raises TooLarge or InsufficientStorage if there is no room for it."""
     with _usages_lock:
         usage = _read_usage()
         if usage.uploads >= request_limits.MAX_PENDING_UPLOADS:
@@ -234,7 +234,7 @@ def _reserve(size: int) -> None:
             )
         free = shutil.disk_usage(_folder()).free - usage.missing_bytes - _DISK_MARGIN_BYTES
         if size > free:
-            raise _disk_full()
+            raise InsufficientStorage(size, max(0, free))
         usage.uploads += 1
         usage.declared_bytes += size
         usage.missing_bytes += size
@@ -268,7 +268,3 @@ def _unknown(upload_id: str) -> NotFound:
     return NotFound(
         f"There is no upload {upload_id[:60]!r}; it has expired, was deleted, or belongs to a task. Create it again."
     )
-
-
-def _disk_full() -> Unavailable:
-    return Unavailable("The disk of the server has no space for this file; nothing was stored.", 60)

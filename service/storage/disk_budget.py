@@ -1,0 +1,120 @@
+"""Disk space that the videos of a task will need, estimated before the task is stored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from index.errors import ShardStoreError
+from index.files.store_folder import StoreFolder
+from service.catalog.database import session_scope
+from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.core.errors import InsufficientStorage
+from service.core.settings import settings
+from service.storage.library_backbone import library_backbone
+
+__all__ = ["estimate_task_bytes", "require_disk_space"]
+
+_RESERVE_BYTES = 128 * 1024**2  # stays free for the catalog, logs and the broker
+# Of a library without measurements. A thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector of
+# 512 dimensions in half precision has 1 KiB, and 8 frame vectors 8 KiB.
+_THUMBNAIL_BYTES = 20 * 1024
+_SHARD_BYTES = 12 * 1024
+_RELEASE_BYTES = 64 * 1024**2
+_CATALOG_BYTES = 4 * 1024  # of a video: its row, captions, indexes and events
+_RELEASE_COPIES = 3  # the release, its staged copy, and the checkpoint of the training
+_SAMPLED_THUMBNAILS = 100
+_DEFAULT_FRAME_BYTES = 8 * 224 * 224 * 3
+
+
+def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = False) -> None:
+    """Refuse videos that the disk of the data folder has no space for, before anything is stored.
+
+    Pending videos of unfinished tasks need space, too, and are counted.
+
+    Args:
+        videos: Number of new videos.
+        files_bytes: Bytes of files that the request itself stores.
+        is_append: Whether the videos are appended to a learned domain, which writes no release.
+
+    Raises:
+        InsufficientStorage: The disk has less free space than the videos are expected to need.
+        Unavailable: The catalog is unreachable.
+    """
+    with session_scope() as session:
+        pending = session.scalar(
+            select(func.count())
+            .select_from(Video)
+            .join(Task)
+            .where(Task.state.in_(ACTIVE_STATES), Video.status == "pending")
+        )
+    needed = estimate_task_bytes(videos + (pending or 0), is_append=is_append) + files_bytes
+    free = max(0, shutil.disk_usage(_existing(settings().data_dir)).free - _RESERVE_BYTES)
+    if needed > free:
+        raise InsufficientStorage(needed, free)
+
+
+def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
+    """Estimate the bytes that videos occupy at most while their task is processed.
+
+    Sampled frames, which are deleted when the task is ready, dominate. Sizes of vectors, thumbnails and releases are
+    those of the library, if it has any.
+
+    Args:
+        videos: Number of videos.
+        is_append: Whether the videos are appended to a learned domain, which writes no release.
+    """
+    shard_bytes, release_bytes = _index_bytes(settings().index_dir)
+    per_video = (
+        _frame_cache_bytes(library_backbone(), settings().frames)
+        + _mean_thumbnail_bytes(settings().thumbnails_dir)
+        + shard_bytes
+        + _CATALOG_BYTES
+    )
+    return videos * per_video + (0 if is_append else _RELEASE_COPIES * release_bytes)
+
+
+@lru_cache(maxsize=4)
+def _frame_cache_bytes(backbone: str, frames: int | None) -> int:
+    """Bytes of the sampled frames of a video."""
+    # Imported on use: a client of the command line does not need the library of the backbones.
+    from models.backbones.backbone_loading import frame_spec
+    from models.errors import ModelError
+
+    try:
+        spec = frame_spec(backbone, frames)
+    except ModelError:  # the workers report it
+        return _DEFAULT_FRAME_BYTES
+    return spec.frames * spec.size * spec.size * 3
+
+
+def _index_bytes(folder: Path) -> tuple[int, int]:
+    """Mean bytes of a video in the shards, and bytes of the largest release."""
+    try:
+        manifest = StoreFolder(folder).manifest()
+    except ShardStoreError:
+        return _SHARD_BYTES, _RELEASE_BYTES
+    segments = [entry for entry in manifest.all_segments() if entry.count]
+    rows = sum(entry.count for entry in segments)
+    shard_bytes = sum(entry.bytes for entry in segments) // rows if rows else _SHARD_BYTES
+    releases = [entry.bytes for entry in manifest.releases.values()]
+    return shard_bytes, max(releases, default=_RELEASE_BYTES)
+
+
+def _mean_thumbnail_bytes(folder: Path) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            sizes = [entry.stat().st_size for entry in islice(entries, _SAMPLED_THUMBNAILS)]
+    except OSError:  # no thumbnail yet, or one was deleted meanwhile
+        return _THUMBNAIL_BYTES
+    return sum(sizes) // len(sizes) if sizes else _THUMBNAIL_BYTES
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or its closest parent that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
