@@ -167,7 +167,8 @@ class AuditFilterParameters(StrictParameters):
         list[_Text] | None,
         Query(
             max_length=20,
-            description="Only this action, such as `task.cancel`, or those of a resource, such as `task`; may be repeated.",
+            description="Only this action, such as `task.cancel`, or those of a resource, such as `task`; "
+            "may be repeated.",
         ),
     ] = None
     target: Annotated[_Text | None, Query(description="Only changes of the resource with this id.")] = None

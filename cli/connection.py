@@ -10,12 +10,21 @@ if TYPE_CHECKING:
 
 __all__ = ["connect"]
 
+_READY_SECONDS = 2.0
 
-def connect(url: str | None, data: Path | None) -> ServiceClient:
+
+def connect(url: str | None, data: Path | None, *, ask_running: bool = False) -> ServiceClient:
     """A client of the service at ``url``, or of the data folder without a URL.
 
     Only the chosen implementation is imported: a client over HTTP needs neither torch nor a database.
+
+    Args:
+        url: URL of a running service.
+        data: Data folder; None takes it from the environment.
+        ask_running: Whether to ask the service that runs on the data folder, which has loaded the model.
     """
+    if url is None and ask_running:
+        url = _running_service(data)
     if url:
         from cli.http_service_client import HttpServiceClient
 
@@ -23,3 +32,18 @@ def connect(url: str | None, data: Path | None) -> ServiceClient:
     from cli.in_process_service_client import InProcessServiceClient
 
     return InProcessServiceClient(data)
+
+
+def _running_service(data: Path | None) -> str | None:
+    """URL of the service that runs on a data folder and is ready; None without one."""
+    import httpx
+
+    from cli.embedded.data_folder import data_folder_settings
+    from cli.embedded.data_folder_lock import read_lock_holder
+
+    url = (read_lock_holder(data_folder_settings(data).run_dir) or {}).get("url")
+    try:
+        is_ready = url and httpx.get(f"{url}/readyz", timeout=_READY_SECONDS, trust_env=False).is_success
+    except httpx.HTTPError:
+        return None
+    return str(url) if is_ready else None

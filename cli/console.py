@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,7 +18,24 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["console", "error_console", "explain_error", "fail", "progress_bar", "report_errors"]
+from cli.terminal_hints import terminal_text
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+__all__ = [
+    "NOTHING_FOUND",
+    "console",
+    "error_console",
+    "explain_error",
+    "fail",
+    "print_json",
+    "progress_bar",
+    "report_errors",
+]
+
+_REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
+NOTHING_FOUND = 3  # exit status of a search without a matching video; 1 is an error, 2 a wrong call
 
 # Names of domains, captions and errors may contain brackets, so texts are not parsed as markup.
 # Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
@@ -35,6 +52,18 @@ def fail(message: str, hint: str = "") -> NoReturn:
     if hint:
         error_console.print(hint, soft_wrap=True)
     raise typer.Exit(1)
+
+
+def print_json(document: Any) -> None:
+    """Print a document to standard output if the command has --json, which silences the console.
+
+    Args:
+        document: Model of a response, or lists and dictionaries of models and plain values.
+    """
+    from pydantic_core import to_json
+
+    if console.quiet:
+        typer.echo(to_json(document, indent=2).decode())
 
 
 def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -79,23 +108,39 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
     import httpx
     from pydantic import ValidationError
 
-    from service.core.errors import CinestrataError
-    from service.core.settings import variable_name
+    from service.core.errors import CinestrataError, Unauthorized
+    from service.core.settings import Settings, variable_name
 
     if isinstance(error, CinestrataError):
         further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
-        return error.detail, "\n".join(further)
+        if isinstance(error, Unauthorized):
+            further.append("Set CINESTRATA_API_KEY to a key of the service.")
+        return terminal_text(error.detail), terminal_text("\n".join(further))
     if isinstance(error, ValidationError):
-        # A setting of a union type has one error per member; the rest of its location names the member.
-        messages: dict[str, list[str]] = {}
-        for e in error.errors():
-            name = f"{variable_name(e['loc'])}: " if e["loc"] else ""
-            messages.setdefault(name, []).append(e["msg"].removeprefix("Value error, "))
-        lines = [f"{name}{', or: '.join(alternatives)}" for name, alternatives in messages.items()]
-        return "The settings in the environment are not valid.", "\n".join(lines)
+        if error.title == Settings.__name__:
+            return "The settings in the environment are not valid.", _field_messages(error, variable_name)
+        if error.title.endswith(_REQUEST_MODELS):
+            return "The request is not valid.", _field_messages(error, _field_name)
+        return (
+            f"The service sent an answer of an unknown form ({error.title}).",
+            "Check that service and command have the same version: cinestrata --version",
+        )
     if isinstance(error, httpx.HTTPError):
         return (
             f"The service does not answer: {error}",
             "Check that it runs and that --url is correct. To start it: cinestrata up",
         )
     return None
+
+
+def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:
+    """A line per field. A field of a union type has one error per member; the rest of its location names the member."""
+    messages: dict[str, list[str]] = {}
+    for e in error.errors():
+        prefix = f"{name(e['loc'])}: " if e["loc"] else ""
+        messages.setdefault(prefix, []).append(e["msg"].removeprefix("Value error, "))
+    return "\n".join(f"{prefix}{', or: '.join(alternatives)}" for prefix, alternatives in messages.items())
+
+
+def _field_name(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)

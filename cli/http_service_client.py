@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 
 from cli.service_client import MethodSettings
-from service.core.errors import CinestrataError, FieldError, InvalidInput, NotFound
+from service.core.errors import CinestrataError, FieldError, InvalidInput, NotFound, Unauthorized
 from service.core.schemas import (
     AppendSpec,
     AuditPage,
@@ -208,6 +208,10 @@ class HttpServiceClient:
             self._request("GET", f"/videos/{quote(video_id)}/similar", params=parameters)
         )
 
+    def playback_address(self, video_id: str) -> str:
+        """Address of the video's page."""
+        return str(self._http.base_url.join(f"/watch/{quote(video_id, safe='')}"))
+
     def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""
         return RecallMatrix.model_validate(
@@ -248,5 +252,5 @@ def _error_from(response: httpx.Response) -> CinestrataError:
         detail = str(problem.get("detail") or problem["title"])
     except (ValueError, KeyError, TypeError, AttributeError):
         fields, detail = [], f"The service answered {response.status_code} {response.reason_phrase}."
-    kind = {404: NotFound, 422: InvalidInput}.get(response.status_code, CinestrataError)
+    kind = {401: Unauthorized, 404: NotFound, 422: InvalidInput}.get(response.status_code, CinestrataError)
     return kind(detail, fields)

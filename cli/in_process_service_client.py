@@ -15,7 +15,14 @@ from service.audit.actor import command_line_actor, set_process_actor
 from service.audit.audit_log import AuditFilter, list_entries
 from service.catalog.migrations import upgrade
 from service.core.schemas import RelearnSpec
-from service.library import deletion, release_listing, release_serving, video_editing, video_listing
+from service.library import (
+    deletion,
+    release_listing,
+    release_serving,
+    video_details,
+    video_editing,
+    video_listing,
+)
 from service.library.recall import recall_matrix
 from service.syncs import registered_syncs
 from service.tasks import commands, relearning
@@ -157,6 +164,10 @@ class InProcessServiceClient:
     def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
         """Videos similar to a video."""
         return self._query_service().search_similar(video_id, k, scope)
+
+    def playback_address(self, video_id: str) -> str:
+        """Address of the video's file."""
+        return video_details.stream_path(video_id).as_uri()
 
     def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from cli.commands import (
@@ -11,6 +13,7 @@ from cli.commands import (
     task_commands,
     video_commands,
 )
+from cli.console import console
 from cli.declarations import library_declarations, process_declarations, video_declarations
 
 __all__ = ["app"]
@@ -18,9 +21,18 @@ __all__ = ["app"]
 app = typer.Typer(
     help="Text-to-video search that keeps learning and never re-indexes.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from importlib.metadata import version
+
+        typer.echo(f"cinestrata {version('cinestrata')}")
+        raise typer.Exit
+
+
 for declarations in (process_declarations, video_declarations, library_declarations):
     app.add_typer(declarations.app)
 app.add_typer(task_commands.app, name="tasks")
@@ -28,6 +40,16 @@ app.add_typer(video_commands.app, name="videos")
 app.add_typer(registered_sync_commands.app, name="syncs")
 app.add_typer(release_commands.app, name="releases")
 app.add_typer(bench_commands.app, name="bench")
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    console.quiet = False  # an earlier command of this process may have had --json
 
 
 if __name__ == "__main__":

@@ -106,5 +106,8 @@ class ServiceClient(Protocol):
     def audit(self, **parameters: Any) -> AuditPage:
         """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""
 
+    def playback_address(self, video_id: str) -> str:
+        """Address of a video that a browser or a player opens."""
+
     def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""

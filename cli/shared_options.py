@@ -7,8 +7,22 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["CaptionsFromNames", "Data", "Encoding", "Host", "InPlace", "Port", "Url", "Wait"]
+from cli.console import console
 
+__all__ = ["AsJson", "CaptionsFromNames", "Data", "Encoding", "Host", "InPlace", "Port", "Url", "Wait"]
+
+
+def _silence_console(as_json: bool) -> bool:
+    console.quiet = as_json
+    return as_json
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", callback=_silence_console, help="Print one JSON document instead of text and tables."
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Data folder (default: CINESTRATA_DATA_DIR, or ./cinestrata-data)."),

@@ -29,7 +29,7 @@ from cli.commands.backup_files import (
     write_backup,
     write_description,
 )
-from cli.console import console, fail
+from cli.console import console, fail, print_json
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
 from index.files.durable_files import sync
@@ -86,6 +86,7 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
             f"The backup failed: {error}",
             "No files were left behind. Correct the reported cause, then try again.",
         )
+    print_json({"path": str(target), "files": len(files), "bytes": total, "external_tasks": external_tasks})
     console.print(f"{target}: {len(files)} files, {total:,} bytes, verified", soft_wrap=True)
     if external_tasks:
         console.print(
@@ -146,6 +147,7 @@ def run_restore(source: Path, data: Path | None) -> None:
         BackupDamaged,
     ) as error:
         fail(f"Nothing was restored from {source}: {error}", "Use another backup, or another data folder.")
+    print_json({"path": str(settings.data_dir), "files": len(files), "has_catalog": CATALOG in files})
     console.print(f"{settings.data_dir}: {len(files)} files, all checksums correct", soft_wrap=True)
     if CATALOG not in files:
         console.print("The backup has no catalog: restore the dump of the catalog with its own tool.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.commands.task_commands import find_task
-from cli.console import console, error_console, fail
+from cli.console import console, error_console, fail, print_json
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES
 
@@ -48,6 +48,7 @@ def run_delete(
             target = f"task {found.name!r} with all of its {found.counts.videos} videos"
         typer.confirm(f"Permanently delete {target}?", abort=True)
     outcome = client.delete(list(videos)) if found is None else client.delete_task(found.id)
+    print_json(outcome)
     console.print(f"{len(outcome.deleted)} deleted")
     for video in outcome.not_found:
         error_console.print(f"There is no video {video!r}.")
@@ -74,6 +75,8 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
 
     upgrade(data_folder_settings(data))
     usages = storage_usage(task)
+    if dry_run:
+        print_json(usages)
     _print_usages(usages)
     if dry_run:
         return
@@ -90,6 +93,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
     sweep_index()
     sweep_frame_caches()
     sweep_orphan_thumbnails()
+    print_json(storage_usage(task))
 
 
 def _print_usages(usages: Sequence[StorageUsage]) -> None:

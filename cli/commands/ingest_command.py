@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
-import typer
-
-from cli.commands.task_commands import find_task, follow
+from cli.commands.task_commands import find_task, report_created
 from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
 from cli.connection import connect
@@ -81,9 +79,7 @@ def run_ingest(
         opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
         opened.require_all()
         task = opened.send(target, opened.videos)
-    console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
-    if wait and follow(client, [task.id])[0].state != "ready":
-        raise typer.Exit(1)
+    report_created(client, task, wait)
 
 
 def parse_settings(assignments: Sequence[str]) -> MethodSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from cli.console import console, fail, progress_bar
+from cli.console import console, fail, print_json, progress_bar
 from cli.embedded.data_folder import data_folder_settings
 
 __all__ = ["run_move"]
@@ -48,6 +48,7 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
             f"Moving stopped after {moved} tasks: {error}",
             "Correct the reported cause and run the command again; it continues with the next task.",
         )
+    print_json({"store": to, "moved": moved, "already_there": len(nonempty) - len(pending)})
     console.print(
         f"{moved} tasks moved to {to}; {len(nonempty) - len(pending)} were already there.", soft_wrap=True
     )

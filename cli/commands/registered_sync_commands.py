@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import console, fail, report_errors
-from cli.shared_options import Data, Url
+from cli.console import console, fail, print_json, report_errors
+from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
     from service.core.schemas import SyncDetails
@@ -25,7 +25,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @app.command("list")
 @report_errors
-def list_(url: Url = None, data: Data = None) -> None:
+def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all registered syncs with their last and next run."""
     from rich.table import Table
     from rich.text import Text
@@ -35,7 +35,9 @@ def list_(url: Url = None, data: Data = None) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("domain", "source", "every", "last run", "next run", "files"):
         table.add_column(heading, header_style="dim")
-    for sync in connect(url, data).syncs():
+    syncs = connect(url, data).syncs()
+    print_json(syncs)
+    for sync in syncs:
         table.add_row(
             sync.name,
             sync.source,
@@ -51,6 +53,7 @@ def list_(url: Url = None, data: Data = None) -> None:
 @report_errors
 def remove(
     name: Annotated[str, typer.Argument(help="Name or slug of the domain, or id of the sync.")],
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -58,6 +61,7 @@ def remove(
     from cli.connection import connect
 
     connect(url, data).remove_sync(name)
+    print_json({"removed": name})
     console.print(f"The sync {name} was removed. Its domain and videos stay.")
 
 
@@ -93,6 +97,7 @@ def run_register(
         captions_from_names=captions_from_names,
     )
     sync = connect(url, data).register_sync(spec)
+    print_json(sync)
     console.print(f"{sync.name} follows {sync.source} every {_format_interval(sync.every_seconds)}.")
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from cli.commands.task_commands import find_task, follow
+from cli.commands.task_commands import find_task, report_created
 from cli.connection import connect
-from cli.console import console
 
 __all__ = ["run_relearn"]
 
@@ -25,6 +22,4 @@ def run_relearn(domain: str, name: str | None, wait: bool, url: str | None, data
     """
     client = connect(url, data)
     task = client.relearn(find_task(client, domain).id, name)
-    console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
-    if wait and follow(client, [task.id])[0].state != "ready":
-        raise typer.Exit(1)
+    report_created(client, task, wait)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, fail, report_errors
-from cli.shared_options import Data, Url
+from cli.console import console, fail, print_json, report_errors
+from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
     from service.core.schemas import ServedChange, ServeOutcome
@@ -19,7 +19,7 @@ app = typer.Typer(help="List releases, roll back to an earlier one and forward a
 
 @app.command("list")
 @report_errors
-def list_(url: Url = None, data: Data = None) -> None:
+def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all releases in the order of learning; the served one is marked."""
     from rich.table import Table
 
@@ -28,7 +28,9 @@ def list_(url: Url = None, data: Data = None) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("t", "learned", "method", "release", "published", ""):
         table.add_column(heading, header_style="dim")
-    for release in connect(url, data).releases():
+    releases = connect(url, data).releases()
+    print_json(releases)
+    for release in releases:
         table.add_row(
             str(release.learned_order),
             release.task,
@@ -51,6 +53,7 @@ def serve(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effects.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -61,6 +64,7 @@ def serve(
     preview = client.serve_release(release, dry_run=True)
     _print_effects(preview)
     if dry_run or not preview.changed:
+        print_json(preview)
         return
     if preview.unsearchable.videos and not yes:
         if not console.is_terminal:
@@ -68,6 +72,7 @@ def serve(
         typer.confirm("Serve this release?", abort=True)
     # The argument again, and not the id of the preview: a newer release may have been published since.
     done = client.serve_release(release, dry_run=False)
+    print_json(done)
     console.print(f"Release {done.release[:12]} after {done.task!r} is served.", soft_wrap=True)
     if done.pinned:
         console.print(

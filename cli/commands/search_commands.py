@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.console import console
+import typer
+
+from cli.console import NOTHING_FOUND, console, fail, print_json
 from cli.option_values import parse_value
 
 if TYPE_CHECKING:
@@ -30,29 +32,39 @@ def run_search(
     data: Path | None,
     *,
     where: Sequence[str] = (),
+    page: int = 1,
+    open_first: bool = False,
     **fields: Any,
 ) -> None:
-    """Search and print the results.
+    """Search and print the results. Exits with status 3 if no video matches.
 
     Args:
         query: Text query.
         k: Maximum number of results.
         task: Names or ids of the tasks to search; None searches all.
         mode: Query mode; None takes the service's default.
-        url: URL of a running service; None searches the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None searches the data folder.
+        data: Data folder; None takes it from the environment. A service that runs on it answers the search.
         where: Conditions on metadata, in the notation of :func:`parse_conditions`.
+        page: Page of the results, from 1.
+        open_first: Whether to open the first result in a browser or player.
         fields: Other fields of ``SearchQuery``.
     """
     from cli.connection import connect
 
-    with console.status("Loading the model …" if url is None else "Searching …"):
-        response = connect(url, data).search(
-            query, k, task, mode, where=parse_conditions(where) or None, **fields
-        )
+    client = connect(url, data, ask_running=True)
+    with console.status("Searching …"):
+        conditions = parse_conditions(where) or None
+        response = client.search(query, k, task, mode, where=conditions, **fields)
+        for further in range(2, page + 1):
+            if response.next_cursor is None:
+                fail(f"--page {page}: the results end on page {further - 1}.")
+            fields["cursor"] = response.next_cursor
+            response = client.search(query, k, task, mode, where=conditions, **fields)
+    print_json(response)
     if not response.results:
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
-        return
+        raise typer.Exit(NOTHING_FOUND)
     console.print(result_table(response))
     if response.matches is False:
         console.print(f"No video matches this text (probability of a match {response.confidence or 0:.0%}).")
@@ -68,29 +80,36 @@ def run_search(
         soft_wrap=True,
     )
     if response.next_cursor is not None:
-        console.print(f"For the next page, add --cursor {response.next_cursor}", style="dim", soft_wrap=True)
+        console.print(f"For the next page, add --page {page + 1}", style="dim")
+    if open_first:
+        typer.launch(client.playback_address(response.results[0].video_id))
+    if response.matches is False:
+        raise typer.Exit(NOTHING_FOUND)
 
 
 def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path | None) -> None:
-    """Print the videos most similar to a video.
+    """Print the videos most similar to a video. Exits with status 3 if there is none.
 
     Args:
         video_id: Id of the video.
         k: Maximum number of results.
         scope: ``task`` for the video's own task, ``all`` for all tasks with the same encoder.
-        url: URL of a running service; None searches the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None searches the data folder.
+        data: Data folder; None takes it from the environment. A service that runs on it answers the search.
     """
     from cli.connection import connect
 
     with console.status("Searching …"):
-        response = connect(url, data).similar(video_id, k, scope)
+        response = connect(url, data, ask_running=True).similar(video_id, k, scope)
+    print_json(response)
     console.print(result_table(response) if response.results else "No results.")
     if response.not_compared:
         names = ", ".join(response.not_compared)
         console.print(
             f"Not compared, because another encoder embedded them: {names}", style="dim", soft_wrap=True
         )
+    if not response.results:
+        raise typer.Exit(NOTHING_FOUND)
 
 
 def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
@@ -143,8 +162,8 @@ def result_table(
     has_confidence = any(result.confidence is not None for result in response.results)
     if has_confidence:
         table.add_column("match")
-    table.add_column("task", no_wrap=True)
-    table.add_column("video", no_wrap=True)
+    table.add_column("task", no_wrap=True, max_width=14)
+    table.add_column("video", overflow="fold", max_width=30)  # an id is an argument of further commands
     has_moments = any(result.moments for result in response.results[:first])
     if has_moments:
         table.add_column("best moment", no_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
@@ -13,7 +13,7 @@ from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
 from cli.commands.video_sources import VideoSource, open_source
 from cli.connection import connect
-from cli.console import console, fail
+from cli.console import console, fail, print_json
 from cli.service_client import FINAL_STATES, ServiceClient
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails, VideoPatch, VideoSummary
@@ -65,7 +65,9 @@ def run_sync(
         _finish_appends(client, domain)
     plan = _plan(opened, found, _stored_videos(client, domain), domain.name if domain else name)
     _print_plan(name, plan, vanished)
+    document = _plan_document(name, plan)
     if dry_run:
+        print_json(document)
         return
     sent = [*plan.new, *plan.changed]
     if domain is None and not sent:
@@ -73,6 +75,7 @@ def run_sync(
     if domain is None:
         domain = opened.send(NewDomain(client, name, None, None), sent)
         _require_ready(client, domain)
+        print_json(document)
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
@@ -87,6 +90,7 @@ def run_sync(
         client.edit_video(video, VideoPatch(captions=captions))
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
         client.delete(gone)
+    print_json(document)
 
 
 def _plan(source: VideoSource, found: SourceFiles, stored: Sequence[VideoSummary], domain: str) -> SyncPlan:
@@ -117,6 +121,20 @@ def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[Vi
     """Videos of a domain, of the appends to it, and of domains that relearned its videos."""
     domains = relearned_domains(client.tasks(), domain) if domain else ()
     return [video for task in domains for video in client.task_videos(task.id)]
+
+
+def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
+    """Document of a plan for --json; its videos are named by URI or id."""
+    return {
+        "domain": name,
+        "new": [video.uri for video in plan.new],
+        "changed": [video.uri for video in plan.changed],
+        "recaptioned": plan.recaptioned,
+        "vanished": plan.vanished,
+        "unchanged": plan.unchanged,
+        "rejected": plan.rejected,
+        "left_out": dict(plan.left_out_lines(len(plan.left_out))),
+    }
 
 
 def _print_plan(name: str, plan: SyncPlan, vanished: Literal["keep", "delete"]) -> None:

@@ -1,68 +1,108 @@
-"""``cinestrata tasks``: list, show, cancel and retry tasks, and follow their progress."""
+"""``cinestrata tasks``: list, show, watch, cancel and retry tasks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, fail, report_errors
+from cli.console import console, fail, print_json, report_errors
 from cli.service_client import FINAL_STATES
-from cli.shared_options import Data, Url
+from cli.shared_options import AsJson, Data, Url
+from cli.terminal_hints import terminal_text
 from service.core.domain_names import name_key, normalize_name
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
+    from rich.text import Text
 
     from cli.service_client import ServiceClient
     from service.core.schemas import Drift, TaskDetails
 
-__all__ = ["app", "find_task", "follow", "task_table"]
+__all__ = ["app", "find_task", "follow", "report_created", "task_facts", "task_table"]
 
-app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
+_NAME_COLUMNS = 18  # longer names take several lines
 _STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
-TaskId = Annotated[str, typer.Argument(help="Id of the task (see `cinestrata tasks list`).")]
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the task.")]
 
 
 @app.command("list")
 @report_errors
-def list_(url: Url = None, data: Data = None) -> None:
+def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all tasks, oldest first."""
     from cli.connection import connect
 
-    console.print(task_table(connect(url, data).tasks(), show_ids=True))
+    tasks = connect(url, data).tasks()
+    print_json(tasks)
+    console.print(task_table(tasks, show_ids=True))
 
 
 @app.command()
 @report_errors
-def show(task_id: TaskId, url: Url = None, data: Data = None) -> None:
-    """Print all fields of a task as JSON."""
+def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """Show a task."""
     from cli.connection import connect
 
-    console.print_json(connect(url, data).task(task_id).model_dump_json())
+    found = find_task(connect(url, data), task)
+    print_json(found)
+    console.print(task_facts(found))
 
 
 @app.command()
 @report_errors
-def cancel(task_id: TaskId, url: Url = None, data: Data = None) -> None:
+def watch(
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TASK...",
+            help="Names or ids of the tasks (default: all unfinished ones).",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Show the progress of tasks until they end. Exits with status 1 if a task does not become ready."""
+    from cli.connection import connect
+
+    client = connect(url, data)
+    if tasks:
+        watched = [find_task(client, task).id for task in tasks]
+    else:
+        watched = [task.id for task in client.tasks() if task.state not in FINAL_STATES]
+    ended = follow(client, watched) if watched else []
+    print_json(ended)
+    if not watched:
+        console.print("All tasks have ended.")
+    if any(task.state != "ready" for task in ended):
+        raise typer.Exit(1)
+
+
+@app.command()
+@report_errors
+def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Cancel a task. Vectors that it has already published stay searchable."""
     from cli.connection import connect
 
-    _print_state(connect(url, data).cancel(task_id))
+    client = connect(url, data)
+    _print_state(client.cancel(find_task(client, task).id))
 
 
 @app.command()
 @report_errors
-def retry(task_id: TaskId, url: Url = None, data: Data = None) -> None:
+def retry(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Queue a failed or cancelled task again."""
     from cli.connection import connect
 
-    _print_state(connect(url, data).retry(task_id))
+    client = connect(url, data)
+    _print_state(client.retry(find_task(client, task).id))
 
 
 def follow(
@@ -92,50 +132,100 @@ def follow(
     return tasks
 
 
-def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table:
-    """A table of tasks with a progress bar for the current stage of each."""
+def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
+    """Print a task that a command has created, and follow it on request.
+
+    Exits with status 1 if the followed task does not become ready.
+    """
+    console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
+    if wait:
+        task = follow(client, [task.id])[0]
+    print_json(task)
+    if wait and task.state != "ready":
+        raise typer.Exit(1)
+
+
+def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group:
+    """A table of tasks that fits 80 columns, and a line for each error and advice.
+
+    Args:
+        tasks: Tasks, one per row.
+        show_ids: Whether to show ids in place of progress bars and losses.
+    """
+    from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    id_heading = ("id",) if show_ids else ()
-    for heading in (
-        *id_heading,
-        "task",
-        "state",
-        "stage",
-        "",
-        "epoch",
-        "loss",
-        "videos",
-        "stage left",
-        "left",
-    ):
-        table.add_column(heading, header_style="dim", no_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    if show_ids:
+        table.add_column("id", no_wrap=True)
+    table.add_column("task", overflow="fold", max_width=_NAME_COLUMNS)
+    for heading in ("state", *(() if show_ids else ("", "loss")), "videos", "left"):
+        table.add_column(heading, no_wrap=True)
     for task in tasks:
         progress = task.progress
-        is_final = task.state in FINAL_STATES
+        bar = ProgressBar(total=1.0, completed=1.0 if task.state == "ready" else progress.fraction, width=8)
         table.add_row(
             *((task.id,) if show_ids else ()),
             task.name,
-            Text(task.state, style=_STATE_COLORS.get(task.state, "cyan")),
-            "" if is_final else progress.stage,
-            ProgressBar(total=1.0, completed=1.0 if task.state == "ready" else progress.fraction, width=20),
-            "" if progress.epoch is None else f"{progress.epoch}/{progress.epochs}",
-            "" if progress.loss is None else f"{progress.loss:.3f}",
+            Text(_state(task), style=_STATE_COLORS.get(task.state, "cyan")),
+            *(() if show_ids else (bar, "" if progress.loss is None else f"{progress.loss:.3f}")),
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
-            _duration(progress.eta_seconds),
             _duration(task.eta_seconds),
         )
-        indent = ("", "") if show_ids else ("",)
-        if task.error:
-            table.add_row(*indent, Text(task.error, style="red"))
-        if progress.unmeasured:
-            table.add_row(*indent, Text(f"not measured: {progress.unmeasured}", style="yellow"))
-        if progress.drift and progress.drift.relearn:
-            table.add_row(*indent, Text(_drift_advice(progress.drift, task.into or task.id), style="yellow"))
-    return table
+    return Group(table, *(line for task in tasks for line in _remarks(task)))
+
+
+def task_facts(task: TaskDetails) -> Group:
+    """The fields of a task that users ask for, one per line; ``--json`` has all of them."""
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    counts = task.counts
+    rejected = f", {counts.rejected} rejected" if counts.rejected else ""
+    facts = {
+        "task": task.name,
+        "id": task.id,
+        "state": _state(task),
+        "left": _duration(task.eta_seconds),
+        "method": task.method,
+        "videos": f"{counts.accepted} of {counts.videos}{rejected}",
+        "created": f"{task.created_at:%Y-%m-%d %H:%M}",
+        "release": task.release or "",
+    }
+    for name, value in facts.items():
+        if value:
+            table.add_row(name, value)
+    return Group(table, *_remarks(task))
+
+
+def _state(task: TaskDetails) -> str:
+    """Final state, or the current stage with its epoch and remaining time."""
+    progress = task.progress
+    if task.state in FINAL_STATES:
+        return task.state
+    epoch = "" if progress.epoch is None else f" {progress.epoch}/{progress.epochs}"
+    left = "" if progress.eta_seconds is None else f", {_duration(progress.eta_seconds)}"
+    return f"{progress.stage}{epoch}{left}"
+
+
+def _remarks(task: TaskDetails) -> Iterator[Text]:
+    """Error and advice of a task, each as a line that starts with its name."""
+    from rich.text import Text
+
+    progress = task.progress
+    if task.error:
+        yield Text(f"{task.name}: {terminal_text(task.error)}", style="red")
+        if task.error_hint:
+            yield Text(terminal_text(task.error_hint))
+    if progress.unmeasured:
+        yield Text(f"{task.name}: not measured: {progress.unmeasured}", style="yellow")
+    if progress.drift and progress.drift.relearn:
+        yield Text(f"{task.name}: {_drift_advice(progress.drift, task.into or task.id)}", style="yellow")
 
 
 def _duration(seconds: float | None) -> str:
@@ -154,6 +244,7 @@ def _drift_advice(drift: Drift, domain: str) -> str:
 
 
 def _print_state(task: TaskDetails) -> None:
+    print_json(task)
     suffix = ", will be cancelled" if task.cancel_requested else ""
     console.print(f"{task.name} ({task.id}): {task.state}{suffix}")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.console import console, fail, report_errors
+from cli.console import console, fail, print_json, report_errors
 from cli.option_values import parse_value
-from cli.shared_options import Data, Url
+from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,9 +47,12 @@ def list_(
         typer.Option("--sort", help="Order; a - reverses it."),
     ] = "added",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of videos.")] = 100,
+    number: Annotated[int, typer.Option("--page", min=1, help="Page of the list.")] = 1,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", help="Cursor of the next page, printed by the previous list.")
+        str | None,
+        typer.Option("--cursor", help="Cursor of a page: next_cursor of the previous list with --json."),
     ] = None,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -58,12 +61,17 @@ def list_(
 
     parameters: dict[str, Any] = {"task": task, "status": status, "split": split, "text": text}
     parameters |= {"sort": sort, "limit": limit, "cursor": cursor}
-    page = connect(url, data).videos(
-        **{name: value for name, value in parameters.items() if value is not None}
-    )
+    given = {name: value for name, value in parameters.items() if value is not None}
+    client = connect(url, data)
+    page = client.videos(**given)
+    for further in range(2, number + 1):
+        if page.next_cursor is None:
+            fail(f"--page {number}: the list ends on page {further - 1}.")
+        page = client.videos(**given | {"cursor": page.next_cursor})
+    print_json(page)
     console.print(video_table(page.videos) if page.videos else "No videos.")
     if page.next_cursor is not None:
-        console.print(f"For the next page, add --cursor {page.next_cursor}", style="dim", soft_wrap=True)
+        console.print(f"For the next page, add --page {number + 1}", style="dim")
 
 
 @app.command()
@@ -83,6 +91,7 @@ def edit(
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="Metadata field to remove; may be repeated."),
     ] = None,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -100,6 +109,7 @@ def edit(
     if not changes:
         fail("The edit has no changes.", "Use --caption, --no-captions, --set or --unset.")
     details = connect(url, data).edit_video(video, VideoPatch(**changes))
+    print_json(details)
     console.print_json(json.dumps({"captions": details.captions, "metadata": details.metadata}))
 
 

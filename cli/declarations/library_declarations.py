@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from cli.console import report_errors
-from cli.shared_options import Data, Url
+from cli.shared_options import AsJson, Data, Url
 
 __all__ = ["app"]
 
@@ -23,6 +23,7 @@ def compact(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the disk space of deleted vectors.")
     ] = False,
+    as_json: AsJson = False,
     data: Data = None,
 ) -> None:
     """Free the disk space of deleted vectors. Searches continue, and nothing is embedded again."""
@@ -49,6 +50,7 @@ def doctor(
 @report_errors
 def move(
     to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Target vector store.")],
+    as_json: AsJson = False,
     data: Data = None,
 ) -> None:
     """Copy the vectors of all tasks to another vector store. The service may run, and nothing is embedded again."""
@@ -65,6 +67,7 @@ def snapshot(
     index_only: Annotated[
         bool, typer.Option("--index-only", help="Omit the catalog, because it was dumped separately.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Back up catalog and index, and verify the backup. The service may run."""
     from cli.commands.backup_commands import run_snapshot
@@ -76,6 +79,7 @@ def snapshot(
 @report_errors
 def restore(
     source: Annotated[Path, typer.Argument(help="Backup that `cinestrata snapshot` wrote.", exists=True)],
+    as_json: AsJson = False,
     data: Data = None,
 ) -> None:
     """Restore a backup into a new data folder, after verifying all checksums."""

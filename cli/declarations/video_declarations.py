@@ -9,7 +9,7 @@ import typer
 
 from cli.commands import registered_sync_commands
 from cli.console import fail, report_errors
-from cli.shared_options import CaptionsFromNames, Data, Encoding, InPlace, Url, Wait
+from cli.shared_options import AsJson, CaptionsFromNames, Data, Encoding, InPlace, Url, Wait
 
 __all__ = ["app"]
 
@@ -43,6 +43,7 @@ def ingest(
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -88,6 +89,7 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the differences and change nothing.")
     ] = False,
+    as_json: AsJson = False,
     in_place: InPlace = False,
     encoding: Encoding = None,
     captions_from_names: CaptionsFromNames = False,
@@ -116,6 +118,7 @@ def relearn(
         str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
     ] = None,
     wait: Wait = True,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -163,13 +166,19 @@ def search(
     routes: Annotated[
         str | None, typer.Option("--routes", help="auto, all, or the number of most likely tasks to search.")
     ] = None,
+    page: Annotated[int, typer.Option("--page", min=1, help="Page of the results.")] = 1,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", help="Cursor of the next page, printed by the previous search.")
+        str | None,
+        typer.Option("--cursor", help="Cursor of a page: next_cursor of the previous search with --json."),
     ] = None,
+    open_first: Annotated[
+        bool, typer.Option("--open", help="Open the first result in the browser or player.")
+    ] = False,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Search videos with a text."""
+    """Search videos with a text. Exits with status 3 if no video matches."""
     from cli.commands.search_commands import run_search
 
     run_search(
@@ -188,6 +197,8 @@ def search(
         min_confidence=min_confidence,
         routes=routes,
         cursor=cursor,
+        page=page,
+        open_first=open_first,
     )
 
 
@@ -202,6 +213,7 @@ def similar(
             "--all", help="Search all tasks with the same encoder instead of only the video's own task."
         ),
     ] = False,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -222,6 +234,7 @@ def delete(
         typer.Option("--task", help="Name or id of a task to delete, instead of single videos."),
     ] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:

@@ -173,11 +173,11 @@ def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None
     (kept,) = (tmp_path / "data" / "media" / "uploads").rglob("*.mp4")
     assert kept.read_bytes() == b"looked at by a worker, later"
     task_id = posted.output.split("films: ")[1].split(",")[0]
-    assert json.loads(cinestrata("tasks", "show", task_id).output)["settings"] == {"epochs": 2}
+    assert json.loads(cinestrata("tasks", "show", "films", "--json").output)["settings"] == {"epochs": 2}
     again = cinestrata("ingest", films, "--no-wait")
     assert again.exit_code == 1
     assert "films" in again.output
-    assert "cancelled" in cinestrata("tasks", "cancel", task_id).output
+    assert "cancelled" in cinestrata("tasks", "cancel", "Films").output
     assert "queued" in cinestrata("tasks", "retry", task_id).output
 
 
@@ -459,9 +459,9 @@ def test_caption_is_not_parsed_as_console_markup() -> None:
     ("stage", "task", "shown"),
     [
         (None, None, ["training", "100"]),
-        (42.4, None, ["training", "100", "42 s"]),
-        (89.0, 600.0, ["training", "100", "89 s", "10 min"]),
-        (0.0, 9000.0, ["training", "100", "0 s", "2.5 h"]),
+        (42.4, None, ["training, 42 s", "100"]),
+        (89.0, 600.0, ["training, 89 s", "100", "10 min"]),
+        (0.0, 9000.0, ["training, 0 s", "100", "2.5 h"]),
     ],
 )
 def test_task_table_shows_the_time_left_of_stage_and_task(
@@ -478,7 +478,7 @@ def test_task_table_shows_the_time_left_of_stage_and_task(
         eta_seconds=task,
     )
     output = io.StringIO()
-    Console(file=output, width=200).print(task_table([details]))
+    Console(file=output, width=80).print(task_table([details]))
     heading, row = output.getvalue().splitlines()
-    assert re.split(r"\s{2,}", heading.strip())[-2:] == ["stage left", "left"]
-    assert [cell for cell in re.split(r"[━╸╺\s]{2,}", row.strip()) if cell][2:] == shown
+    assert re.split(r"\s{2,}", heading.strip())[-2:] == ["videos", "left"]
+    assert [cell for cell in re.split(r"[━╸╺\s]{2,}", row.strip()) if cell][1:] == shown

@@ -37,9 +37,13 @@ def test_videos_of_a_domain_are_listed_in_pages(
     publish_task("b", 2)
     first = _run("list", "--task", "a", "--sort", "-id", "--limit", "2")
     assert (first.exit_code, _ids(first.output)) == (0, ["a-2", "a-1"]), first.output
-    cursor = first.output.split("--cursor ")[1].strip()
-    second = _run("list", "--task", "a", "--sort", "-id", "--limit", "2", "--cursor", cursor)
-    assert (_ids(second.output), "--cursor" in second.output) == (["a-0"], False)
+    assert "--page 2" in first.output
+    second = _run("list", "--task", "a", "--sort", "-id", "--limit", "2", "--page", "2")
+    assert (_ids(second.output), "--page" in second.output) == (["a-0"], False)
+    cursor = json.loads(_run("list", "--task", "a", "--limit", "2", "--json").output)["next_cursor"]
+    assert _ids(_run("list", "--task", "a", "--limit", "2", "--cursor", cursor).output) == ["a-2"]
+    beyond = _run("list", "--task", "a", "--limit", "2", "--page", "3")
+    assert (beyond.exit_code, "the list ends on page 2" in beyond.output) == (1, True)
     assert len(_ids(_run("list").output)) == 5
     assert _ids(_run("list", "--text", "B-1").output) == ["b-1"]
     assert "No videos." in _run("list", "--status", "rejected").output

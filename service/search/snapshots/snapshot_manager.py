@@ -35,7 +35,7 @@ RETRY_SECONDS = (
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
 _CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
-_NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
+_NOTHING_LEARNED = "no domain has been learned yet; add one with POST /tasks"
 
 
 class SnapshotManager:

@@ -1,0 +1,169 @@
+"""Conventions of all commands: JSON output, exit statuses, widths, and hints that name commands."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from cli.commands.task_commands import task_table
+from cli.embedded.data_folder_lock import hold_data_folder
+from cli.main import app
+from cli.terminal_hints import terminal_text
+from index.files.manifest_format import Manifest
+from service.core.schemas import TaskDetails, TaskProgress, VideoCounts
+from service.core.settings import Settings
+from tests.web_files import WebFiles
+
+# Commands that run until they are stopped, or write their results to files.
+WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench")
+REQUEST = re.compile(r"\b(?:GET|POST|PUT|PATCH|DELETE) /\w")
+
+
+def cinestrata(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def _leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    if hasattr(command, "commands"):
+        for name, child in command.commands.items():
+            yield from _leaves(child, f"{path} {name}".strip())
+    else:
+        yield path, command
+
+
+def test_every_command_with_a_result_has_json_output() -> None:
+    missing = [
+        path
+        for path, command in _leaves(get_command(app))
+        if path.split()[0] not in WITHOUT_JSON
+        and not any("--json" in parameter.opts for parameter in command.params)
+    ]
+    assert not missing
+
+
+def test_version_is_printed() -> None:
+    outcome = cinestrata("--version")
+    assert (outcome.exit_code, outcome.output.startswith("cinestrata ")) == (0, True)
+
+
+def test_exit_status_tells_a_wrong_call_from_an_error(folder: Settings) -> None:
+    assert cinestrata("search").exit_code == 2
+    assert cinestrata("tasks", "show", "nobody").exit_code == 1
+
+
+def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
+    publish_task("a", 2)
+    assert [task["name"] for task in json.loads(cinestrata("tasks", "list", "--json").output)] == ["a"]
+    assert json.loads(cinestrata("tasks", "show", "a", "--json").output)["id"] == "tsk_a"
+    assert json.loads(cinestrata("delete", "a-0", "-y", "--json").output)["deleted"] == ["a-0"]
+    assert json.loads(cinestrata("tasks", "watch", "--json").output) == []
+    assert "tsk_a" in cinestrata("tasks", "list").output, "text output works again after JSON output"
+
+
+def test_watched_task_that_fails_is_an_error(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
+    publish_task("a", 1)
+    assert cinestrata("tasks", "watch", "a").exit_code == 0
+    assert "All tasks have ended." in cinestrata("tasks", "watch").output
+
+
+@pytest.mark.parametrize("show_ids", [False, True])
+def test_task_table_fits_80_columns(show_ids: bool) -> None:
+    task = TaskDetails.model_construct(
+        id="tsk_0123456789abcdef",
+        name="a domain with a very long name in the library",
+        into=None,
+        state="evaluating",
+        error="The disk is full. " * 10,
+        error_hint="Then POST /tasks/tsk_0123456789abcdef/retry.",
+        counts=VideoCounts(accepted=100_000, rejected=1_234),
+        progress=TaskProgress(stage="training", epoch=3, epochs=10, loss=0.1234, eta_seconds=5000),
+        eta_seconds=9000.0,
+    )
+    output = io.StringIO()
+    Console(file=output, width=80).print(task_table([task], show_ids=show_ids))
+    row, *remarks = output.getvalue().splitlines()[1:]
+    assert "training 3/10, 83 min" in row
+    assert re.search(r"100000 \(-1234\) +2\.5 h", row)
+    assert ("tsk_0123456789abcdef" in row) is show_ids
+    assert "cinestrata tasks retry tsk_0123456789abcdef" in " ".join(line.strip() for line in remarks)
+
+
+def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
+    folder: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"rank": 1, "video_id": "v", "task": "cats", "task_id": "t", "score": 0.5, "captions": ["a cat"]}
+    answer = {
+        "query": "a cat",
+        "mode": "pinned",
+        "results": [found | {"thumbnail_url": "", "stream_url": ""}],
+        "release": "r" * 64,
+        "generation": 1,
+        "routing": [],
+        "timing_ms": {"encode": 1, "route": 1, "search": 1, "merge": 1, "total": 4},
+    }
+
+    def search(request: BaseHTTPRequestHandler) -> None:
+        body = json.dumps(answer).encode()
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+    with WebFiles() as web, hold_data_folder(folder.run_dir, folder.data_dir) as lock:
+        web.files["/readyz"] = b"{}"
+        web.handlers["/search"] = search
+        lock.write_record(url=web.url)
+        outcome = cinestrata("search", "a cat", "--data", folder.data_dir, "--open")
+        assert (outcome.exit_code, "a cat" in outcome.output) == (0, True), outcome.output
+        assert opened == [f"{web.url}/watch/v"]
+        answer["results"] = []
+        empty = cinestrata("search", "a cat", "--data", folder.data_dir, "--json")
+        assert (empty.exit_code, json.loads(empty.output)["results"]) == (3, [])
+        del web.files["/readyz"]
+        local = cinestrata("search", "a cat", "--data", folder.data_dir)
+        assert (local.exit_code, "add one with cinestrata ingest" in local.output) == (1, True), local.output
+
+
+def test_hints_of_the_service_name_commands_in_a_terminal() -> None:
+    root = Path(__file__).parents[2]
+    texts = [
+        node.value
+        for folder in ("service", "trainer", "media", "index", "models", "cli")
+        for path in (root / folder).rglob("*.py")
+        if path.name != "terminal_hints.py"
+        for node in _shown_strings(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    named = [text for text in texts if REQUEST.search(text)]
+    assert len(named) > 5
+    assert not [text for text in named if REQUEST.search(terminal_text(text))]
+
+
+def _shown_strings(module: ast.Module) -> Iterator[ast.Constant]:
+    """String constants, without docstrings and descriptions of fields, which the API documentation shows."""
+    skipped: set[int] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Expr):
+            skipped.add(id(node.value))
+        if isinstance(node, ast.keyword) and node.arg == "description":
+            skipped.update(id(child) for child in ast.walk(node.value))
+    for node in ast.walk(module):
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(id(child) for child in node.values)
+            text = "".join(part.value if isinstance(part, ast.Constant) else "x" for part in node.values)
+            yield ast.Constant(text)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield node
