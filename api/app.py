@@ -21,6 +21,7 @@ from api.routes import (
     audit_routes,
     clip_routes,
     deletion_routes,
+    description_routes,
     domain_routes,
     health_routes,
     library_routes,
@@ -34,6 +35,7 @@ from api.routes import (
 )
 from api.security.cross_origin import share_with_origins
 from api.security.loopback import is_loopback
+from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
 from api.version_prefix import VersionPrefixMiddleware, first_segment
 from service.core import logging, request_ids
@@ -75,6 +77,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         description="Text-to-video search that keeps learning and never re-indexes.",
         lifespan=lifespan,
         responses=openapi.PROBLEM_RESPONSES,
+        openapi_url=None,  # description_routes, which declares its scope
         docs_url=None,
         redoc_url=None,
         root_path_in_servers=False,  # the root path holds the prefix of the request
@@ -96,10 +99,12 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         audit_routes.router,
         webhook_routes.router,
         health_routes.router,
+        description_routes.router,
         html_pages.router,
     ):
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
+    check_declarations(app)
     app.openapi = openapi.complete_schema(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
     # Each middleware wraps those that were added before it.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.security.api_keys import identify_caller
+from api.security.route_scopes import current_principal
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
@@ -27,7 +27,8 @@ async def _settings(request: Request) -> Settings:
 
 
 async def _caller(request: Request) -> str:
-    return identify_caller(request, request.app.state.settings) or ""
+    principal = current_principal(request)
+    return principal.caller if principal else ""
 
 
 QueryDep = Annotated[SearchEngine, Depends(_query_service)]

@@ -7,10 +7,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.models import Example
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE, Problem
+from api.security.api_keys import SESSION_COOKIE
+from api.security.route_scopes import declared_scope
 from service.core.schemas import AppendSpec, PreviewRequest, TaskSpec
 
 __all__ = [
@@ -39,6 +42,22 @@ def _problem(description: str) -> dict[str, Any]:
         "content": {MEDIA_TYPE: {"schema": {"$ref": _SCHEMA_REF.format(model=Problem.__name__)}}},
     }
 
+
+_SECURITY_SCHEMES: dict[str, dict[str, str]] = {
+    "api_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "Scopes: `search` reads, `ingest` also changes videos and domains, `admin` permits all.",
+    },
+    "bearer": {"type": "http", "scheme": "bearer", "description": "The same API key as a bearer token."},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": SESSION_COOKIE,
+        "description": "Session of a browser that signed in at `/login`.",
+    },
+}
 
 # Responses of every operation.
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -176,6 +195,25 @@ def complete_schema(app: FastAPI) -> Callable[[], dict[str, Any]]:
                 [(model, "validation") for model in _ADDITIONAL_MODELS], ref_template=_SCHEMA_REF
             )
             schemas |= additional["$defs"]
+            _add_security(app, document)
         return document
 
     return openapi
+
+
+def _add_security(app: FastAPI, document: dict[str, Any]) -> None:
+    """Add the security schemes, and to each operation the scope that its endpoint declares."""
+    document["components"]["securitySchemes"] = _SECURITY_SCHEMES
+    for context in iter_route_contexts(app.routes):
+        operations = document["paths"].get(getattr(context, "path_format", None), {})
+        scope = declared_scope(context.endpoint)
+        for method in context.methods or ():
+            if (operation := operations.get(method.lower())) is None:
+                continue
+            # Since OpenAPI 3.1 a requirement names roles of any scheme.
+            operation["security"] = (
+                [] if scope == "public" else [{name: [scope]} for name in _SECURITY_SCHEMES]
+            )
+            operation["x-required-scope"] = scope
+            if scope != "public":
+                operation["description"] = f"{operation.get('description', '')}\n\nScope: `{scope}`.".strip()

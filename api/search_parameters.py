@@ -15,11 +15,11 @@ from typing import Annotated, Any, get_type_hints
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from api.list_parameters import StrictParameters
 from api.openapi import WHERE_EXAMPLES
+from api.security.route_scopes import ScopedRoute
 from service.core.request_limits import MAX_WORST_QUERIES
 from service.core.schemas import SearchQuery
 from service.search.requests.video_filters import parse_where_json
@@ -170,10 +170,10 @@ class SearchParameters(_TextParameters):
     ] = None
 
 
-class ParameterModelRoute(APIRoute):
+class ParameterModelRoute(ScopedRoute):
     """A route whose endpoint takes the request and ``parameters``, a pydantic model, and returns a response."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """A handler that validates the model and calls the endpoint, without FastAPI's dependency resolution."""
         model: type[BaseModel] = get_type_hints(self.endpoint)["parameters"]
         list_fields = {

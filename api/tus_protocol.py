@@ -14,8 +14,8 @@ from email.utils import format_datetime
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.routing import APIRoute
 
+from api.security.route_scopes import ScopedRoute
 from service.core.errors import CinestrataError, InvalidInput, PreconditionFailed
 from service.tasks.uploads.upload_store import Upload
 
@@ -59,12 +59,12 @@ class InvalidHeader(InvalidInput):
     title = "Invalid header"
 
 
-class TusRoute(APIRoute):
+class TusRoute(ScopedRoute):
     """Route that checks the protocol version of a request, and states it in every response."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of the route."""
-        handle = super().get_route_handler()
+    def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of requests with the declared scope."""
+        handle = super().permitted_handler()
 
         async def handle_version(request: Request) -> Response:
             try:

@@ -10,18 +10,20 @@ from fastapi.responses import StreamingResponse
 
 from api.list_parameters import AuditFilterParameters, AuditListParameters
 from api.next_page_link import PageLinkDep
+from api.security.route_scopes import ScopedRoute, requires
 from service.audit import audit_log
 from service.audit.audit_log import AuditFilter
 from service.core.schemas import AuditPage, AuditRecord
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["access"])
+router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
 _LINES_PER_BLOCK = 200
 
 
 @router.get("/audit", operation_id="list_audit_entries")
+@requires("admin")
 def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]) -> AuditPage:
     """Changes of the library and of its access with actor, time and address, in pages; newest first by default.
 
@@ -38,6 +40,7 @@ def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParame
     response_class=StreamingResponse,
     responses={200: {"content": {"application/jsonl": {}}, "description": "One entry per line."}},
 )
+@requires("admin")
 def export_audit_entries(parameters: Annotated[AuditFilterParameters, Query()]) -> StreamingResponse:
     """All entries of the audit log as JSON lines, oldest first."""
     entries = audit_log.export_entries(AuditFilter(**dict(parameters)))

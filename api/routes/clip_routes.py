@@ -10,11 +10,12 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import QueryDep
 from api.openapi import CLIP_SEARCH_PROBLEMS
 from api.search_parameters import CaptionsParameters, ClipParameters
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import CaptionsResponse, ClipSearchResponse
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["search"])
+router = APIRouter(tags=["search"], route_class=ScopedRoute)
 
 # Cost of a request for admission control, in text searches of about the same duration.
 _CLIP_COST = 16
@@ -22,6 +23,7 @@ _DESCRIPTION_COST = 8
 
 
 @router.post("/search/clip", operation_id="search_by_clip", responses=CLIP_SEARCH_PROBLEMS)
+@requires("search")
 async def search_by_clip(
     service: QueryDep,
     clip: Annotated[UploadFile, File(description="A video, or an image (jpeg, png, webp, bmp).")],
@@ -37,6 +39,7 @@ async def search_by_clip(
 
 
 @router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_SEARCH_PROBLEMS)
+@requires("search")
 async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
 ) -> CaptionsResponse:

@@ -6,16 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body
 
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.errors import NotFound
 from service.core.schemas import DeletionRequest, DeletionResult
 from service.library.deletion import delete_task, delete_videos
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = APIRouter(route_class=ScopedRoute)
 
 
 @router.delete("/videos/{video_id}", operation_id="delete_video", tags=["videos"])
+@requires("ingest")
 def delete_video(video_id: str) -> DeletionResult:
     """Delete a video: searches, training and evaluation no longer use it. A repetition gives 404.
 
@@ -29,6 +31,7 @@ def delete_video(video_id: str) -> DeletionResult:
 
 
 @router.delete("/tasks/{task_id}/videos", operation_id="delete_videos", tags=["tasks"])
+@requires("ingest")
 def delete_videos_of_task(
     task_id: str,
     body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
@@ -38,6 +41,7 @@ def delete_videos_of_task(
 
 
 @router.delete("/tasks/{task_id}", operation_id="delete_task", tags=["tasks"])
+@requires("ingest")
 def delete_whole_task(task_id: str) -> DeletionResult:
     """Delete all videos of a task and its evaluation. A waiting or running task gives 409: cancel it first.
 

@@ -8,15 +8,17 @@ from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
 from api.search_parameters import QueryReportParameters
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import LossCurve, QueryReport
 from service.library.training_losses import read_loss_curve
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/tasks", tags=["measures"])
+router = APIRouter(prefix="/tasks", tags=["measures"], route_class=ScopedRoute)
 
 
 @router.get("/{task_id}/queries", operation_id="get_query_report")
+@requires("search")
 def get_query_report(
     service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
 ) -> QueryReport:
@@ -30,6 +32,7 @@ def get_query_report(
 
 
 @router.get("/{task_id}/losses", operation_id="get_loss_curve")
+@requires("search")
 def get_loss_curve(task_id: str) -> LossCurve:
     """The loss of training steps of a task, in order; `reason` states why there are none."""
     return read_loss_curve(task_id)

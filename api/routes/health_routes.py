@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.dependencies import QueryDep, SettingsDep
+from api.security.route_scopes import ScopedRoute, requires
 from service.catalog import database
 from service.core.errors import Unavailable
 from service.core.schemas import Readiness
@@ -13,10 +14,11 @@ from service.storage.data_folder import check_data_folder
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=ScopedRoute)
 
 
 @router.get("/livez", operation_id="livez")
+@requires("public")
 def livez() -> dict[str, str]:
     """Liveness: the process runs."""
     return {"status": "ok"}
@@ -25,6 +27,7 @@ def livez() -> dict[str, str]:
 @router.get(
     "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )
+@requires("public")
 def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
     """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults."""
     ready = service.readiness()
@@ -47,6 +50,7 @@ def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Read
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)
+@requires("search")
 def prometheus() -> Response:
     """Metrics in the Prometheus text format."""
     content, media_type = prometheus_metrics.render()

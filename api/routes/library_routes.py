@@ -15,6 +15,7 @@ from api.list_parameters import (
 )
 from api.next_page_link import PageLinkDep
 from api.openapi import UNCHANGED
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import (
     Gallery,
     LibraryOverview,
@@ -37,7 +38,7 @@ from service.storage.index_manifest import published_manifest
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["measures"])
+router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 
 _Mode = Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")]
 _Position = Annotated[int | None, Query(ge=1, le=10**9)]
@@ -73,6 +74,7 @@ class RecallMapParameters(StrictParameters):
 
 
 @router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
+@requires("search")
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
     """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
 
@@ -89,6 +91,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 @router.get(
     "/forgetting/map", operation_id="get_forgetting_map", response_model=RecallMap, responses=UNCHANGED
 )
+@requires("search")
 def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParameters, Query()]) -> Response:
     """A window of the recall matrix in at most `bins` rows and columns, with curves over its releases.
 
@@ -104,6 +107,7 @@ def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParamete
 
 
 @router.get("/library", operation_id="get_library", response_model=LibraryStatus, responses=UNCHANGED)
+@requires("search")
 def get_library(
     request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> Response:
@@ -115,6 +119,7 @@ def get_library(
 
 
 @router.get("/shards", operation_id="list_shards")
+@requires("search")
 def list_shards(
     links: PageLinkDep,
     service: QueryDep,
@@ -125,18 +130,21 @@ def list_shards(
 
 
 @router.get("/overview", operation_id="get_overview")
+@requires("search")
 def get_overview(service: QueryDep, _parameters: Annotated[StrictParameters, Query()]) -> LibraryOverview:
     """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded answers."""
     return overview(service.degraded())
 
 
 @router.get("/releases", operation_id="list_releases")
+@requires("search")
 def list_releases(links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]) -> ReleasePage:
     """Releases with their task, method, kind and size, in pages; `current` marks the release that answers searches."""
     return links.add(release_listing.list_releases(**dict(parameters)))
 
 
 @router.post("/releases/{release_id}/serve", operation_id="serve_release")
+@requires("admin")
 def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcome:
     """Let searches use an earlier release, or a later one again, and return what becomes searchable and unsearchable.
 

@@ -12,13 +12,14 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import QueryDep
 from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
 from api.search_parameters import ParameterModelRoute, SearchParameters
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, SearchTiming
 from service.library import prometheus_metrics
 from service.search.engine import SearchEngine
 
 __all__ = ["get_search_router", "router"]
 
-router = APIRouter(tags=["search"])
+router = APIRouter(tags=["search"], route_class=ScopedRoute)
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
 
 _STAGE_SECONDS = {
@@ -29,6 +30,7 @@ _STAGE_SECONDS = {
 @get_search_router.get(
     "/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_PROBLEMS
 )
+@requires("search")
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search all shards, or those of some domains. Each shard is searched with its own query vector.
 
@@ -46,6 +48,7 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
 @router.post(
     "/search", operation_id="search_many", response_model=SearchBatchResponse, responses=SEARCH_PROBLEMS
 )
+@requires("search")
 async def search_many(
     service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
 ) -> Response:

@@ -7,15 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from api.list_parameters import StrictParameters
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import SyncDetails, SyncSpec
 from service.syncs import registered_syncs
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/syncs", tags=["syncs"])
+router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
 
 
 @router.post("", status_code=201, operation_id="register_sync")
+@requires("ingest")
 def register_sync(spec: SyncSpec) -> SyncDetails:
     """Let a domain follow a folder of videos below the media root, or a manifest there.
 
@@ -27,12 +29,14 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
 
 
 @router.get("", operation_id="list_syncs")
+@requires("search")
 def list_syncs(_parameters: Annotated[StrictParameters, Query()]) -> list[SyncDetails]:
     """All registered syncs by name, with their last and next run."""
     return registered_syncs.list_syncs()
 
 
 @router.delete("/{sync}", status_code=204, operation_id="remove_sync")
+@requires("ingest")
 def remove_sync(
     sync: Annotated[str, Path(description="Id of the sync, or name or slug of its domain.")],
 ) -> None:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from api.security.route_scopes import ScopedRoute, requires
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import InvalidInput
 from service.core.schemas import TaskEvent
@@ -17,7 +18,7 @@ from service.tasks import commands
 
 __all__ = ["HEARTBEAT_POLLS", "POLL_SECONDS", "event_stream", "router"]
 
-router = APIRouter(prefix="/tasks", tags=["tasks"])
+router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
@@ -32,6 +33,7 @@ HEARTBEAT_POLLS = 30
         204: {"description": "The task has ended and has no further events. Do not reconnect."},
     },
 )
+@requires("search")
 async def watch_task(
     task_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
 ) -> Response:

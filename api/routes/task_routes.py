@@ -22,6 +22,7 @@ from api.list_parameters import (
 )
 from api.next_page_link import PageLinkDep
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
+from api.security.route_scopes import ScopedRoute, requires
 from api.version_prefix import api_link
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import (
@@ -38,12 +39,13 @@ from service.tasks.commands import CreateOutcome
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/tasks", tags=["tasks"])
+router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 
 @router.post(
     "", status_code=202, response_model=TaskDetails, openapi_extra=TASK_BODY, operation_id="create_task"
 )
+@requires("ingest")
 async def create_task(
     request: Request,
     response: Response,
@@ -66,6 +68,7 @@ async def create_task(
     openapi_extra=APPEND_BODY,
     operation_id="append_videos",
 )
+@requires("ingest")
 async def append_videos(
     task_id: str,
     request: Request,
@@ -99,6 +102,7 @@ async def append_videos(
 @router.get(
     "/{task_id}/videos", operation_id="list_videos_of_task", response_model=VideoPage, responses=UNCHANGED
 )
+@requires("search")
 def list_videos_of_task(
     task_id: str, request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
 ) -> Response:
@@ -108,6 +112,7 @@ def list_videos_of_task(
 
 
 @router.get("/{task_id}/rejected", operation_id="list_rejected_videos")
+@requires("search")
 def list_rejected_videos(
     task_id: str, links: PageLinkDep, parameters: Annotated[RejectedParameters, Query()]
 ) -> RejectedVideoPage:
@@ -116,6 +121,7 @@ def list_rejected_videos(
 
 
 @router.get("", operation_id="list_tasks", response_model=list[TaskDetails], responses=UNCHANGED)
+@requires("search")
 def list_tasks(
     request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
 ) -> Response:
@@ -128,24 +134,28 @@ def list_tasks(
 
 
 @router.get("/{task_id}", operation_id="get_task", response_model=TaskDetails, responses=UNCHANGED)
+@requires("search")
 def get_task(task_id: str, request: Request) -> Response:
     """A task with its state, progress, estimated remaining time and first rejected videos."""
     return conditional_response(request, commands.get_task(task_id))
 
 
 @router.post("/{task_id}/cancel", status_code=202, operation_id="cancel_task")
+@requires("ingest")
 def cancel_task(task_id: str) -> TaskDetails:
     """Cancel a task: immediately if it is queued, otherwise at the worker's next step."""
     return commands.cancel_task(task_id)
 
 
 @router.post("/{task_id}/retry", status_code=202, operation_id="retry_task")
+@requires("ingest")
 def retry_task(task_id: str) -> TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks."""
     return commands.retry_task(task_id)
 
 
 @router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")
+@requires("ingest")
 def relearn_task(
     task_id: str, request: Request, response: Response, spec: RelearnSpec | None = None
 ) -> TaskDetails:

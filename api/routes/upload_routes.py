@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api import openapi, tus_protocol
 from api.json_bodies import parse_json
+from api.security.route_scopes import ScopedRoute, requires
 from api.version_prefix import api_link
 from service.audit import audit_log
 from service.core import request_limits
@@ -26,7 +27,7 @@ _BLOCK_BYTES = 1024**2
 _IDLE_SECONDS = 60.0  # a silent connection must not lock an upload
 _PATH = "/uploads"
 
-router = APIRouter(tags=["uploads"])
+router = APIRouter(tags=["uploads"], route_class=ScopedRoute)
 _tus_router = APIRouter(prefix=_PATH, route_class=tus_protocol.TusRoute)
 _TextHeader = Annotated[str | None, Header()]
 
@@ -44,6 +45,7 @@ class RequestTimeout(CinestrataError):
     openapi_extra=openapi.PREVIEW_BODY,
     response_model=UploadPreview,
 )
+@requires("ingest")
 async def preview(request: Request) -> UploadPreview:
     """Videos, captions and problems of a task that selected files would become. Nothing is stored.
 
@@ -56,6 +58,7 @@ async def preview(request: Request) -> UploadPreview:
 
 
 @_tus_router.options("", status_code=204, operation_id="upload_capabilities")
+@requires("ingest")
 async def capabilities() -> Response:
     """Version, extensions and maximum file size of the tus protocol."""
     headers = {
@@ -68,6 +71,7 @@ async def capabilities() -> Response:
 
 
 @_tus_router.post("", status_code=201, operation_id="create_upload")
+@requires("ingest")
 async def create_upload(
     request: Request,
     upload_length: _TextHeader = None,
@@ -96,6 +100,7 @@ async def create_upload(
 
 
 @_tus_router.head("/{upload_id}", status_code=200, operation_id="get_upload_offset")
+@requires("ingest")
 def get_upload_offset(upload_id: str) -> Response:
     """Number of bytes that are stored (`Upload-Offset`): an interrupted upload continues there."""
     upload = upload_store.find_upload(upload_id)
@@ -107,6 +112,7 @@ def get_upload_offset(upload_id: str) -> Response:
 
 
 @_tus_router.patch("/{upload_id}", status_code=204, operation_id="append_to_upload")
+@requires("ingest")
 async def append_to_upload(
     upload_id: str,
     request: Request,
@@ -128,6 +134,7 @@ async def append_to_upload(
 
 
 @_tus_router.delete("/{upload_id}", status_code=204, operation_id="delete_upload")
+@requires("ingest")
 def delete_upload(upload_id: str) -> Response:
     """Delete an upload and its bytes (tus extension termination)."""
     upload = upload_store.find_upload(upload_id)

@@ -17,18 +17,20 @@ from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED
 from api.range_requests import range_response
 from api.remote_playback import remote_response
 from api.search_parameters import ExplanationParameters, SimilarParameters
+from api.security.route_scopes import ScopedRoute, requires
 from media.sources.source_uris import file_name, is_source_uri
 from service.core.schemas import ResultExplanation, SimilarVideosResponse, VideoDetails, VideoPage, VideoPatch
 from service.library import video_details, video_editing, video_listing
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/videos", tags=["videos"])
+router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
 
 _CACHE_ONE_DAY = "private, max-age=86400"
 
 
 @router.get("", operation_id="list_videos", response_model=VideoPage, responses=UNCHANGED)
+@requires("search")
 def list_videos(
     request: Request, links: PageLinkDep, parameters: Annotated[AllVideosParameters, Query()]
 ) -> Response:
@@ -38,6 +40,7 @@ def list_videos(
 
 
 @router.get("/{video_id}", operation_id="get_video", response_model=VideoDetails, responses=UNCHANGED)
+@requires("search")
 def get_video(video_id: str, request: Request) -> Response:
     """Details of a video. The header `ETag` is the condition of an edit; see `PATCH`."""
     video = video_details.get_video(video_id)
@@ -49,6 +52,7 @@ def get_video(video_id: str, request: Request) -> Response:
     operation_id="edit_video",
     responses=EDIT_PROBLEMS,
 )
+@requires("ingest")
 def edit_video(
     video_id: str,
     response: Response,
@@ -69,6 +73,7 @@ def edit_video(
 
 
 @router.get("/{video_id}/similar", operation_id="find_similar")
+@requires("search")
 def find_similar(
     service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
 ) -> SimilarVideosResponse:
@@ -81,6 +86,7 @@ def find_similar(
 
 
 @router.get("/{video_id}/explanation", operation_id="explain_result")
+@requires("search")
 def explain_result(
     service: QueryDep, video_id: str, parameters: Annotated[ExplanationParameters, Query()]
 ) -> ResultExplanation:
@@ -99,6 +105,7 @@ def explain_result(
 @router.get(
     "/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse, responses=UNCHANGED
 )
+@requires("search")
 def get_thumbnail(video_id: str, request: Request) -> Response:
     """A JPEG image from the middle of the video, at most 320 pixels wide."""
     return range_response(
@@ -113,6 +120,7 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
     response_class=FileResponse,
     responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}, **UNCHANGED},
 )
+@requires("search")
 async def stream_video(video_id: str, request: Request) -> Response:
     """The video file, with support for byte ranges. The service forwards videos of remote sources."""
     uri = await run_in_threadpool(video_details.video_uri, video_id)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from api.list_parameters import WebhookDeliveryParameters
 from api.next_page_link import PageLinkDep
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import (
     DeliveryDetails,
     DeliveryPage,
@@ -20,12 +21,13 @@ from service.webhooks import endpoints
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRoute)
 
 _DeliveryId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
 @router.post("", status_code=201, operation_id="create_webhook")
+@requires("admin")
 def create_webhook(spec: WebhookSpec) -> WebhookSecret:
     """Register an endpoint that receives events as signed messages (Standard Webhooks).
 
@@ -38,30 +40,35 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
 
 
 @router.get("", operation_id="list_webhooks")
+@requires("admin")
 def list_webhooks() -> list[WebhookDetails]:
     """All registered endpoints, oldest first."""
     return endpoints.list_webhooks()
 
 
 @router.patch("/{webhook_id}", operation_id="edit_webhook")
+@requires("admin")
 def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
     """Change the events of a webhook, or enable or disable it."""
     return endpoints.edit_webhook(webhook_id, patch)
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="remove_webhook")
+@requires("admin")
 def remove_webhook(webhook_id: str) -> None:
     """Remove a webhook with its messages."""
     endpoints.remove_webhook(webhook_id)
 
 
 @router.post("/{webhook_id}/test", operation_id="test_webhook")
+@requires("admin")
 def test_webhook(webhook_id: str) -> DeliveryDetails:
     """Send a message of the type `webhook.test` now, once, and return the result."""
     return endpoints.send_test(webhook_id)
 
 
 @router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
+@requires("admin")
 def list_deliveries(
     webhook_id: str, links: PageLinkDep, parameters: Annotated[WebhookDeliveryParameters, Query()]
 ) -> DeliveryPage:
@@ -70,6 +77,7 @@ def list_deliveries(
 
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202, operation_id="resend_delivery")
+@requires("admin")
 def resend_delivery(webhook_id: str, delivery_id: _DeliveryId) -> DeliveryDetails:
     """Send a message again that was given up or delivered. It keeps its `webhook-id`."""
     return endpoints.resend(webhook_id, delivery_id)

@@ -12,28 +12,28 @@ import hmac
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from service.access.principal import OPEN_PRINCIPAL, Principal
 from service.core.settings import Settings
 
-__all__ = ["SESSION_COOKIE", "identify_caller", "is_valid_key", "session_token"]
+__all__ = ["SESSION_COOKIE", "identify", "is_valid_key", "session_token"]
 
 SESSION_COOKIE = "cinestrata_session"
 
+_ENVIRONMENT = Principal("environment", "CINESTRATA_API_KEY", "admin", "environment")
 
-def identify_caller(request: Request, settings: Settings) -> str | None:
-    """A stable name of the caller: a digest of the key, or None if the request has no valid key.
 
-    Without a configured key, every caller has the empty name.
-    """
+def identify(request: Request, settings: Settings) -> Principal | None:
+    """The sender of a request; None without a valid key or session. Without a configured key, all are permitted."""
     if settings.api_key is None:
-        return ""
+        return OPEN_PRINCIPAL
     token = session_token(settings)
     headers = request.headers
     key = headers.get("x-api-key") or _bearer_token(headers) or ""
     # Servers decode header bytes as Latin-1; encoding them again restores a key that was sent as UTF-8.
     if is_valid_key(key.encode("latin-1", "replace"), settings):
-        return token[:16]
+        return _ENVIRONMENT
     cookie = request.cookies.get(SESSION_COOKIE, "").encode("utf-8", "replace")
-    return token[:16] if hmac.compare_digest(cookie, token.encode()) else None
+    return _ENVIRONMENT if hmac.compare_digest(cookie, token.encode()) else None
 
 
 def is_valid_key(candidate: bytes, settings: Settings) -> bool:

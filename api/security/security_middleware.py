@@ -1,6 +1,6 @@
 """ASGI middleware for access control and security headers.
 
-* With an API key configured, every route except health checks and static files requires it.
+* The sender is identified by key or session; the route checks the scope that it declares.
 * State-changing requests that a browser sends for another site are refused (cross-site request forgery).
 * A server bound to loopback answers only loopback host names, so that no foreign name can resolve to it (DNS
   rebinding).
@@ -17,19 +17,18 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problem_details import problem_response
-from api.security.api_keys import identify_caller
+from api.security.api_keys import identify
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.loopback import is_loopback
+from api.security.route_scopes import Forbidden, set_principal
 from api.version_prefix import route_path
+from service.access.principal import OPEN_PRINCIPAL, Principal
 from service.audit.actor import Actor, acting_as
-from service.core.errors import CinestrataError, InvalidInput, NotFound, Unauthorized
+from service.core.errors import CinestrataError, InvalidInput, NotFound
 from service.core.settings import Settings
 
 __all__ = ["SecurityMiddleware"]
 
-_PUBLIC_PATHS = {"/livez", "/readyz", "/login", "/favicon.ico"}
-_PUBLIC_FOLDER = "/static/"
-_PAGES = {"/", "/admin"}  # redirect to the sign-in page themselves
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -43,13 +42,6 @@ _SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-class Forbidden(CinestrataError):
-    """The host or the origin of the request is not permitted."""
-
-    status = 403
-    title = "Forbidden"
 
 
 class SecurityMiddleware:
@@ -79,16 +71,10 @@ class SecurityMiddleware:
         except CinestrataError as error:
             await problem_response(request, error)(scope, receive, send_with_headers)
             return
-        with acting_as(self._actor(request)):
+        principal = identify(request, self.settings)
+        set_principal(request, principal)
+        with acting_as(_actor(request, principal)):
             await self.app(scope, limit_body(receive, limit), send_with_headers)
-
-    def _actor(self, request: Request) -> Actor:
-        """The actor of changes of a permitted request."""
-        address = request.client.host if request.client else None
-        request_id = correlation_id.get()
-        if self.settings.api_key is None or identify_caller(request, self.settings) is None:
-            return Actor("anonymous", "anonymous", address, request_id)
-        return Actor("environment", "CINESTRATA_API_KEY", address, request_id)
 
     def _check(self, request: Request, limit: int) -> None:
         headers = request.headers
@@ -98,12 +84,6 @@ class SecurityMiddleware:
         if request.method not in _SAFE_METHODS and self._is_foreign_site(headers):
             raise Forbidden("Pages of other sites cannot send this request. Call the API from a program.")
         path = route_path(request.scope)  # the decoded path, which the router matches
-        is_public = path in _PUBLIC_PATHS | _PAGES or path.startswith(_PUBLIC_FOLDER)
-        if not is_public and identify_caller(request, self.settings) is None:
-            raise Unauthorized(
-                "The request needs an API key: send it as X-API-Key, or sign in at /login.",
-                headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'},
-            )
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a text
             raise NotFound("There is no resource at this address; it contains control characters.")
         _check_query_encoding(request.scope["query_string"])
@@ -112,6 +92,13 @@ class SecurityMiddleware:
     def _is_foreign_site(self, headers: Headers) -> bool:
         """Whether a browser names another site as origin, and the settings do not allow this origin."""
         return _is_cross_site(headers) and headers.get("origin") not in self.settings.cors_origins
+
+
+def _actor(request: Request, principal: Principal | None) -> Actor:
+    """The actor of changes of a request."""
+    sender = principal or OPEN_PRINCIPAL
+    address = request.client.host if request.client else None
+    return Actor(sender.kind, sender.name, address, correlation_id.get())
 
 
 def _host_name(header: str) -> str:

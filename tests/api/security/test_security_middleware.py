@@ -49,10 +49,13 @@ def test_api_key_is_required(guarded: TestClient, headers: dict[str, str], statu
 
 def test_health_is_public_and_pages_redirect_to_sign_in(guarded: TestClient) -> None:
     assert guarded.get("/livez").status_code == 200
-    assert guarded.get("/livezzz").status_code == 401
+    assert guarded.get("/livezzz").status_code == 404
+    assert guarded.get("/metrics").status_code == 401
     assert guarded.get("/static/styles/base.css").status_code == 200
     page = guarded.get("/admin", follow_redirects=False)
-    assert (page.status_code, page.headers["location"]) == (303, "/login")
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/admin")
+    page = guarded.get("/?q=a%26b&x=1", follow_redirects=False)
+    assert page.headers["location"] == "/login?next=/%3Fq%3Da%2526b%26x%3D1"
 
 
 def test_sign_in_sets_a_cookie_other_than_the_key(guarded: TestClient) -> None:

@@ -1,0 +1,143 @@
+"""Scopes of routes: each endpoint declares the scope that its requests need.
+
+::
+
+    router = APIRouter(route_class=ScopedRoute)
+
+    @router.delete("/keys/{key_id}")
+    @requires("admin")
+    def revoke_key(key_id: str) -> None: ...
+
+The route checks the declaration before it reads the body, and the OpenAPI description states it. The application does
+not start with a route without a declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import Mount
+
+from service.access.principal import AccessScope, Principal, includes_scope
+from service.core.errors import CinestrataError, Unauthorized
+
+__all__ = [
+    "Forbidden",
+    "RouteScope",
+    "ScopedRoute",
+    "check_declarations",
+    "current_principal",
+    "declared_scope",
+    "requires",
+    "set_principal",
+]
+
+RouteScope = AccessScope | Literal["public"]
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+
+_PUBLIC_MOUNTS = {"/static"}
+_PRINCIPAL_KEY = "cinestrata.principal"
+
+
+class Forbidden(CinestrataError):
+    """The sender of the request has no permission."""
+
+    status = 403
+    title = "Forbidden"
+
+
+def requires(scope: RouteScope, *, page: bool = False) -> Callable[[_Endpoint], _Endpoint]:
+    """Declare the scope that requests to an endpoint need.
+
+    Args:
+        scope: ``search``, ``ingest`` or ``admin``; each includes those before it. ``public`` needs no credentials.
+        page: Whether a browser without credentials is redirected to the sign-in page.
+    """
+
+    def declare(endpoint: _Endpoint) -> _Endpoint:
+        endpoint.__required_scope__ = scope  # type: ignore[attr-defined]
+        endpoint.__is_page__ = page  # type: ignore[attr-defined]
+        return endpoint
+
+    return declare
+
+
+def declared_scope(endpoint: Callable[..., Any] | None) -> RouteScope | None:
+    """The declared scope of an endpoint; None if it has no declaration."""
+    scope: RouteScope | None = getattr(endpoint, "__required_scope__", None)
+    return scope
+
+
+def set_principal(request: Request, principal: Principal | None) -> None:
+    """Store the authenticated sender of a request for its route."""
+    request.scope[_PRINCIPAL_KEY] = principal
+
+
+def current_principal(request: Request) -> Principal | None:
+    """The authenticated sender of a request; None without valid credentials."""
+    principal: Principal | None = request.scope.get(_PRINCIPAL_KEY)
+    return principal
+
+
+class ScopedRoute(APIRoute):
+    """A route that refuses requests without the declared scope of its endpoint."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """A handler that checks the scope before the body is read."""
+        handle = self.permitted_handler()
+        scope = declared_scope(self.endpoint)
+        is_page = getattr(self.endpoint, "__is_page__", False)
+
+        async def handle_permitted(request: Request) -> Response:
+            principal = current_principal(request)
+            if scope == "public":
+                return await handle(request)
+            if principal is None and is_page:
+                return _redirect_to_sign_in(request)
+            if principal is None:
+                raise Unauthorized(
+                    "The request needs an API key: send it as X-API-Key, or sign in at /login.",
+                    headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'},
+                )
+            if not includes_scope(principal.scope, scope or "admin"):
+                raise Forbidden(
+                    f"The request needs the scope {scope!r}; {principal.name!r} has the scope {principal.scope!r}."
+                )
+            return await handle(request)
+
+        return handle_permitted
+
+    def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of requests with the declared scope."""
+        return super().get_route_handler()
+
+
+def check_declarations(app: FastAPI) -> None:
+    """Check that every route declares its scope, and enforces it.
+
+    Raises:
+        TypeError: A route is not a :class:`ScopedRoute`, or its endpoint has no declaration.
+    """
+    for context in iter_route_contexts(app.routes):
+        route = context.original_route
+        if isinstance(route, Mount) and route.path in _PUBLIC_MOUNTS:
+            continue
+        if not isinstance(route, ScopedRoute):
+            raise TypeError(
+                f"The route {context.path} does not enforce scopes: give its router route_class=ScopedRoute."
+            )
+        if declared_scope(context.endpoint) is None:
+            raise TypeError(
+                f"The route {context.path} declares no scope: decorate its endpoint with @requires(…)."
+            )
+
+
+def _redirect_to_sign_in(request: Request) -> Response:
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    location = "/login" if target == "/" else f"/login?next={quote(target, safe='/')}"
+    return RedirectResponse(location, status_code=303)

@@ -1,0 +1,1 @@
+"""Access to the service: scopes, API keys, users and sessions."""

@@ -1,0 +1,41 @@
+"""The originator of a request after authentication, and the scopes that permit requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from service.audit.actor import ActorKind
+
+__all__ = ["OPEN_PRINCIPAL", "SCOPES", "AccessScope", "Principal", "includes_scope"]
+
+AccessScope = Literal["search", "ingest", "admin"]
+SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)  # each includes those before it
+
+
+def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
+    """Whether a scope permits what another scope permits."""
+    return SCOPES.index(granted) >= SCOPES.index(required)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The authenticated originator of a request.
+
+    Attributes:
+        kind: Kind of the actor in the audit log.
+        name: Name in the audit log.
+        scope: The granted scope.
+        caller: Identifier that distinguishes idempotency keys of different callers.
+        session_id: Identifier of the session of a browser; None for a key.
+    """
+
+    kind: ActorKind
+    name: str
+    scope: AccessScope
+    caller: str
+    session_id: str | None = None
+
+
+# Without keys and users, every request on loopback is permitted.
+OPEN_PRINCIPAL = Principal("anonymous", "anonymous", "admin", "")
