@@ -18,6 +18,7 @@ from api import openapi, problem_details
 from api.pages import html_pages
 from api.request_metrics import RequestMetricsMiddleware
 from api.routes import (
+    alert_routes,
     audit_routes,
     clip_routes,
     deletion_routes,
@@ -98,6 +99,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         library_routes.router,
         audit_routes.router,
         webhook_routes.router,
+        alert_routes.router,
         health_routes.router,
         description_routes.router,
         html_pages.router,

@@ -14,6 +14,7 @@ from service.catalog import database
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
+from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
 from service.storage import video_files
 from service.storage.data_folder import check_data_folder
 from service.syncs import registered_syncs
@@ -25,6 +26,7 @@ __all__ = ["RECONCILE_SECONDS", "MaintenanceThread", "write_health"]
 
 RECONCILE_SECONDS = 5.0
 _SWEEP_SECONDS = 600.0
+_ALERT_SECONDS = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +63,7 @@ class MaintenanceThread(threading.Thread):
 
     def run(self) -> None:
         """Run one round at once, then one every ``RECONCILE_SECONDS``."""
-        sweep_due = 0.0  # on the monotonic clock
+        sweep_due = alerts_due = 0.0  # on the monotonic clock
         while True:
             try:
                 report = lifecycle.reconcile()
@@ -73,6 +75,9 @@ class MaintenanceThread(threading.Thread):
                         cancelled=report.cancelled,
                     )
                 registered_syncs.send_due_syncs()
+                if time.monotonic() >= alerts_due:
+                    alerts_due = time.monotonic() + _ALERT_SECONDS
+                    evaluate_alerts()
                 if time.monotonic() >= sweep_due:
                     sweep_due = time.monotonic() + _SWEEP_SECONDS
                     compaction.sweep_index()
@@ -83,6 +88,7 @@ class MaintenanceThread(threading.Thread):
                         log.info("orphan_uploads_removed", uploads=removed)
                     if expired := upload_store.sweep_incoming():
                         log.info("expired_uploads_removed", uploads=len(expired))
+                    sweep_alerts()
             except CinestrataError as error:
                 log.warning("maintenance_postponed", reason=str(error))
             except Exception:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.list_parameters import WebhookDeliveryParameters
+from api.list_parameters import StrictParameters, WebhookDeliveryParameters
 from api.next_page_link import PageLinkDep
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import (
@@ -41,7 +41,7 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
 
 @router.get("", operation_id="list_webhooks")
 @requires("admin")
-def list_webhooks() -> list[WebhookDetails]:
+def list_webhooks(_parameters: Annotated[StrictParameters, Query()]) -> list[WebhookDetails]:
     """All registered endpoints, oldest first."""
     return endpoints.list_webhooks()
 

@@ -19,6 +19,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
 from service.core.schemas import DomainVectors, LibraryStatus, LibraryVersions, TaskDetails, WorkerLease
 from service.core.settings import settings
+from service.library.alerts.alert_list import count_open_alerts, open_alerts
 from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
 from service.library.release_serving import pinned_release
 from service.storage.index_manifest import published_manifest
@@ -28,6 +29,7 @@ from service.tasks.task_details import task_details
 __all__ = ["MAX_ACTIVE", "MAX_FIRST_DOMAINS", "library_status", "shard_faults"]
 
 MAX_ACTIVE = 10
+MAX_ALERTS = 10
 MAX_FIRST_DOMAINS = 8  # the number of colors of the pages
 
 _lock = threading.Lock()
@@ -66,6 +68,7 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         reasons = shard_faults(shards, manifest, errors) | dict(degraded or {})
         names = _names(session, reasons)
         pinned = pinned_release(session, manifest)
+        alerts, alert_count = open_alerts(session, MAX_ALERTS), count_open_alerts(session)
     vectors = {shard.task_id: shard.stored - manifest.deleted_count(shard.task_id) for shard in shards}
     with_videos = [task for task in learned if task.has_videos]
     return LibraryStatus(
@@ -95,6 +98,8 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
             for task in leases
         ],
         degraded={names.get(task_id, task_id): reason for task_id, reason in reasons.items()},
+        alerts=alerts,
+        open_alerts=alert_count,
         database="ok",
         broker="ok" if broker.is_reachable() else "The broker does not answer; tasks wait until it does.",
         versions=LibraryVersions(

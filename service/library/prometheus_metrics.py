@@ -17,12 +17,15 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import Alert
 from service.catalog.tables import STATES, Shard, Task
 from service.core.errors import Unavailable
+from service.core.schemas import ALERT_KINDS
 
 __all__ = [
     "GENERATION",
     "REGISTRY",
+    "RELEASE_PINNED",
     "REQUESTS",
     "REQUEST_SECONDS",
     "SEARCH_SECONDS",
@@ -49,6 +52,9 @@ SEARCH_SECONDS = Histogram(
     buckets=_FAST,
     registry=REGISTRY,
 )
+RELEASE_PINNED = Gauge(
+    "cinestrata_release_pinned", "1 while an earlier release than the newest is searched.", registry=REGISTRY
+)
 GENERATION = Gauge(
     "cinestrata_generation", "Generation of the index that is being searched.", registry=REGISTRY
 )
@@ -69,6 +75,12 @@ class _CatalogCollector(Collector):
                 shards, vectors, size = session.execute(
                     select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
                 ).one()
+                is_open = Alert.cleared_at.is_(None) & Alert.dismissed_at.is_(None)
+                open_alerts = dict(
+                    session.execute(
+                        select(Alert.kind, func.count()).where(is_open).group_by(Alert.kind)
+                    ).all()
+                )
         except Unavailable:
             up.add_metric([], 0)
             yield up
@@ -79,6 +91,12 @@ class _CatalogCollector(Collector):
         for state in STATES:
             tasks.add_metric([state], by_state.get(state, 0))
         yield tasks
+        alerts = GaugeMetricFamily(
+            "cinestrata_alerts", "Open alerts of crossed thresholds by kind.", labels=["kind"]
+        )
+        for kind in ALERT_KINDS:
+            alerts.add_metric([kind], open_alerts.get(kind, 0))
+        yield alerts
         yield GaugeMetricFamily("cinestrata_shards", "Published shards.", value=shards)
         yield GaugeMetricFamily("cinestrata_vectors", "Vectors in all shards.", value=int(vectors or 0))
         yield GaugeMetricFamily("cinestrata_shard_bytes", "Bytes of all shards.", value=int(size or 0))

@@ -11,7 +11,13 @@ import yaml
 
 from service.library import prometheus_metrics
 
-CATALOG_GAUGES = {"cinestrata_tasks", "cinestrata_shards", "cinestrata_vectors", "cinestrata_shard_bytes"}
+CATALOG_GAUGES = {
+    "cinestrata_tasks",
+    "cinestrata_shards",
+    "cinestrata_vectors",
+    "cinestrata_shard_bytes",
+    "cinestrata_alerts",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,5 +49,5 @@ def test_rates_are_taken_of_counters_only(expressions: list[str]) -> None:
 def test_gauges_of_the_catalog_are_aggregated_over_replicas(expressions: list[str]) -> None:
     """Every API replica exports the same counts of the catalog."""
     for expression in expressions:
-        if re.search(r"cinestrata_(tasks|shards|vectors|shard_bytes)\b", expression):
+        if re.search(r"cinestrata_(tasks|shards|vectors|shard_bytes|alerts)\b", expression):
             assert re.match(r"(max|sum)\b", expression), expression

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from service.core.schemas.alerts import (
+    ALERT_KINDS,
+    AlertDetails,
+    AlertKind,
+    AlertPage,
+    AlertThresholds,
+    ThresholdPatch,
+)
 from service.core.schemas.audit import AuditPage, AuditRecord
 from service.core.schemas.explanations import (
     FirstResultShare,
@@ -103,7 +111,12 @@ from service.core.schemas.webhooks import (
 )
 
 __all__ = [
+    "ALERT_KINDS",
     "WEBHOOK_EVENTS",
+    "AlertDetails",
+    "AlertKind",
+    "AlertPage",
+    "AlertThresholds",
     "AppendSpec",
     "AuditPage",
     "AuditRecord",
@@ -175,6 +188,7 @@ __all__ = [
     "TaskProgress",
     "TaskRouting",
     "TaskSpec",
+    "ThresholdPatch",
     "UnfoundDomain",
     "UploadPreview",
     "VideoCounts",

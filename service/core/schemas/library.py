@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from service.core.schemas.alerts import AlertDetails
 from service.core.schemas.model_types import Gallery, Matrix, ResponseModel, State
 from service.core.schemas.release_serving import PinnedRelease
 from service.core.schemas.tasks import TaskDetails
@@ -307,6 +308,8 @@ class LibraryStatus(ResponseModel):
     bytes_releases: int
     workers: list[WorkerLease]
     degraded: dict[str, str]
+    alerts: list[AlertDetails] = Field(description="The 10 newest open alerts.")
+    open_alerts: int = Field(description="Number of open alerts.")
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
     versions: LibraryVersions

@@ -306,6 +306,7 @@ class SnapshotManager:
             self._earlier.clear()
             self._current = fresh
         prometheus_metrics.GENERATION.set(fresh.generation)
+        prometheus_metrics.RELEASE_PINNED.set(fresh.is_pinned)
         log.info(
             "release_serving",
             generation=fresh.generation,

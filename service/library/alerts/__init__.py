@@ -1,0 +1,1 @@
+"""Alerts: thresholds of measures and of failed tasks, and their crossings."""

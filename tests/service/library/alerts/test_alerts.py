@@ -1,0 +1,165 @@
+"""Alerts of crossed thresholds: raised once, cleared below a lower value, dismissed, off."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import select, update
+
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import Alert, Delivery, Webhook
+from service.catalog.tables import Recall, Task
+from service.core.schemas import ThresholdPatch
+from service.core.settings import Settings
+from service.library import prometheus_metrics
+from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
+from service.library.alerts.alert_list import change_thresholds, dismiss_alert, list_alerts
+from service.library.library_status import library_status
+from tests.measured_library import add_measured_domains
+
+OFF = {"forgetting_local": None, "forgetting_global": None, "recall_when_learned": None, "failed_tasks": None}
+
+
+def enable(**thresholds: float) -> None:
+    """Set these thresholds, and turn the alerts of the other kinds off."""
+    change_thresholds(ThresholdPatch.model_validate({**OFF, **thresholds}))
+
+
+def open_kinds() -> list[str]:
+    evaluate_alerts()
+    return [alert.kind for alert in list_alerts().open]
+
+
+def set_recall(value: float) -> None:
+    """Recall of the second release on the first domain; a new cell marks the change of the matrix."""
+    with session_scope(write=True) as session:
+        row = session.scalars(select(Recall).where(Recall.release_order == 2, Recall.task_order == 1)).one()
+        session.delete(row)
+        session.flush()
+        facts = {column.key: getattr(row, column.key) for column in Recall.__table__.columns}
+        session.add(Recall(**facts | {"id": facts["id"] + 10, "r1": value}))
+
+
+@pytest.fixture
+def two_domains(catalog: Settings) -> None:
+    """Two domains of 100 queries; the first was learned with recall@1 of 0.5."""
+    cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.8}
+    add_measured_domains(cells, queries=lambda i, t: 100)
+
+
+def test_loss_raises_one_alert_and_clears_it_below_four_fifths(two_domains: None) -> None:
+    enable(forgetting_local=0.1)
+    assert open_kinds() == []
+    set_recall(0.41)  # a loss of 0.09 crosses nothing yet
+    assert open_kinds() == []
+    set_recall(0.39)
+    assert open_kinds() == ["forgetting_local"]
+    (alert,) = list_alerts().open
+    assert (alert.value, alert.threshold) == (pytest.approx(0.11), 0.1)
+    assert "lost 11.0% of recall@1 in their own shards" in alert.message
+    for recall in (0.41, 0.39, 0.415):  # around the threshold
+        set_recall(recall)
+        assert open_kinds() == ["forgetting_local"]
+    assert list_alerts().open[0].id == alert.id
+    set_recall(0.43)
+    assert open_kinds() == []
+    assert [(a.id, a.cleared_at is not None) for a in list_alerts().earlier] == [(alert.id, True)]
+
+
+def test_loss_of_few_queries_raises_no_alert(sqlite_catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.5, (2, 1): 0.0, (2, 2): 0.8}, queries=lambda i, t: 19)
+    enable(forgetting_local=0.1, recall_when_learned=1)
+    assert open_kinds() == []
+
+
+def test_low_recall_is_reported_once_for_each_domain(two_domains: None) -> None:
+    enable(recall_when_learned=0.9)
+    assert open_kinds() == ["recall_when_learned", "recall_when_learned"]
+    first = list_alerts().open[-1]
+    assert (first.task_id, first.task, first.value) == ("t1", "domain 1", 0.5)
+    assert first.message.startswith("Domain 'domain 1' was learned with recall@1 of 50.0%")
+    dismiss_alert(first.id)
+    assert open_kinds() == ["recall_when_learned"]  # the dismissed alert is not raised again
+    enable(recall_when_learned=0.4)
+    assert open_kinds() == []
+    enable(recall_when_learned=0.9)
+    assert len(open_kinds()) == 2
+
+
+def test_failed_tasks_raise_an_alert_at_the_threshold(two_domains: None) -> None:
+    enable(failed_tasks=2)
+    with session_scope(write=True) as session:
+        session.execute(update(Task).where(Task.id == "t1").values(state="failed"))
+    assert open_kinds() == []
+    with session_scope(write=True) as session:
+        session.execute(update(Task).where(Task.id == "t2").values(state="failed"))
+    assert open_kinds() == ["failed_tasks"]
+    assert list_alerts().open[0].message == "2 tasks have failed; the threshold is 2."
+    assert b'cinestrata_alerts{kind="failed_tasks"} 1.0' in prometheus_metrics.render()[0]
+    status = library_status()
+    assert ([alert.kind for alert in status.alerts], status.open_alerts) == (["failed_tasks"], 1)
+    enable()
+    assert open_kinds() == []
+
+
+def test_two_workers_raise_an_alert_once_and_send_one_message(two_domains: None) -> None:
+    enable(recall_when_learned=0.6)
+    with session_scope(write=True) as session:
+        events = ["alert.raised", "alert.cleared"]
+        session.add(
+            Webhook(
+                id="w", url="https://example.com/", secret="s", events=events, enabled=True,
+                created_at=now(session),
+            )
+        )  # fmt: skip
+    threads = [threading.Thread(target=evaluate_alerts) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with session_scope() as session:
+        assert len(session.scalars(select(Alert)).all()) == 1
+        (message,) = session.scalars(select(Delivery)).all()
+    assert (message.event, message.payload["data"]["task_id"]) == ("alert.raised", "t1")
+    enable()
+    evaluate_alerts()
+    with session_scope() as session:
+        assert session.scalars(select(Delivery.event).order_by(Delivery.id)).all() == events
+
+
+def test_old_cleared_alerts_are_removed(two_domains: None) -> None:
+    enable(recall_when_learned=0.6)
+    evaluate_alerts()
+    enable()
+    evaluate_alerts()
+    sweep_alerts()
+    assert len(list_alerts().earlier) == 1
+    with session_scope(write=True) as session:
+        session.execute(update(Alert).values(cleared_at=now(session) - timedelta(days=91)))
+    sweep_alerts()
+    assert list_alerts().earlier == []
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"forgetting_local": 0},
+        {"forgetting_local": 1.5},
+        {"forgetting_global": float("nan")},
+        {"failed_tasks": 0},
+        {"failed_tasks": 1.5},
+        {"disk": 1},
+    ],
+)
+def test_invalid_threshold_is_refused(patch: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        ThresholdPatch.model_validate(patch)
+
+
+def test_omitted_thresholds_stay(sqlite_catalog: Settings) -> None:
+    change_thresholds(ThresholdPatch(forgetting_global=None))
+    after = change_thresholds(ThresholdPatch(failed_tasks=5))
+    assert (after.forgetting_local, after.forgetting_global, after.failed_tasks) == (0.02, None, 5)
