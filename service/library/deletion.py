@@ -53,8 +53,7 @@ from service.tasks.task_events import record
 
 __all__ = ["delete_task", "delete_videos"]
 
-_Deleted = Row[int, str, str, str | None]  # vector id, id, URI, content hash
-_DELETED = select(Video.vector_id, Video.id, Video.uri, Video.content_hash)
+_IDS = select(Video.vector_id, Video.id)
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
@@ -114,7 +113,7 @@ def delete_task(task_id: str) -> DeletionResult:
         task = lock_task(session, task_id)
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
-        own = session.execute(_DELETED.where(Video.task_id == task_id).order_by(Video.vector_id)).all()
+        own = session.execute(_IDS.where(Video.task_id == task_id).order_by(Video.vector_id)).all()
         originals = [video.vector_id for video in own]
         gone = _remove(session, task, own, whole=True)
         if gone or task.deleted_at is None:
@@ -162,7 +161,7 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         videos = [
             video
             for chunk in id_chunks(video_ids)
-            for video in session.execute(_DELETED.where(Video.id.in_(chunk), Video.task_id == task_id))
+            for video in session.execute(_IDS.where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
         gone = _remove(session, task, videos)
         if gone:
@@ -171,7 +170,9 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         return gone
 
 
-def _remove(session: Session, task: Task, videos: Sequence[_Deleted], *, whole: bool = False) -> list[str]:
+def _remove(
+    session: Session, task: Task, videos: Sequence[Row[int, str]], *, whole: bool = False
+) -> list[str]:
     """Delete videos of a locked task; with ``whole`` they are all of its videos."""
     if not videos:
         return []
@@ -179,10 +180,9 @@ def _remove(session: Session, task: Task, videos: Sequence[_Deleted], *, whole: 
     shard, whole_shard = task.target_id or task.id, whole and task.target_id is None
     _add_tombstones(shard, [video.vector_id for video in videos], whole=whole_shard)
     gone = [video.id for video in videos]
-    for chunk in id_chunks(gone):
-        # Synchronization would compare every chunk with all loaded videos, while other writers of SQLite wait.
-        session.execute(delete(Video).where(Video.id.in_(chunk)).execution_options(synchronize_session=False))
-    register_removals(session, ((video.id, video.uri, video.content_hash) for video in videos))
+    for condition in [Video.task_id == task.id] if whole else map(Video.id.in_, id_chunks(gone)):
+        register_removals(session, condition)
+        session.execute(delete(Video).where(condition).execution_options(synchronize_session=False))
     try:
         library_paths.recall_cache_path().unlink(missing_ok=True)
     except OSError as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -26,7 +25,6 @@ from service.storage import library_paths
 
 __all__ = ["delete_unneeded_frames", "register_removals", "remove_deleted_files"]
 
-_INSERTED_ROWS = 1000  # of one statement
 _BATCH = 5000  # deleted videos between two transactions
 
 log = structlog.get_logger(__name__)
@@ -59,16 +57,15 @@ def delete_unneeded_frames(contents: Collection[str]) -> int:
     return deleted
 
 
-def register_removals(session: Session, deleted: Iterable[tuple[str, str, str | None]]) -> None:
-    """Store that the files of deleted videos are to be deleted, in the transaction that deletes the videos.
+def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
+    """Store that the files of videos are to be deleted, in the transaction that deletes the videos.
 
     Args:
-        session: The transaction.
-        deleted: Id, URI and content hash of each deleted video.
+        session: The transaction, before the rows are deleted.
+        videos: Condition of the videos.
     """
-    rows = ({"video_id": video, "uri": uri, "content_hash": content} for video, uri, content in deleted)
-    while batch := list(islice(rows, _INSERTED_ROWS)):
-        session.execute(insert(FileRemoval), batch)
+    deleted = select(Video.id, Video.uri, Video.content_hash).where(videos)
+    session.execute(insert(FileRemoval).from_select(["video_id", "uri", "content_hash"], deleted))
 
 
 def remove_deleted_files() -> dict[str, str]:

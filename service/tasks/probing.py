@@ -19,7 +19,7 @@ from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash
 from media.sources.source_uris import redact_uri
 from models.backbones.backbone_loading import FrameSpec, frame_spec
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import Chunk, Task, Video
+from service.catalog.tables import Chunk, FileRemoval, Task, Video
 from service.core import request_limits
 from service.core.errors import (
     DataFolderNotWritable,
@@ -34,7 +34,7 @@ from service.storage import library_paths
 from service.storage.data_folder import require_writable
 from service.storage.library_backbone import library_backbone
 from service.storage.video_access import local_video
-from service.storage.video_files import register_removals, remove_deleted_files
+from service.storage.video_files import remove_deleted_files
 from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
 from service.tasks.probing_completion import complete_probing
 from service.tasks.rejection_reasons import SAME_CONTENT
@@ -358,7 +358,7 @@ def _store_results(session: Session, chunk: ChunkClaim, results: Sequence[_Resul
                 facts = {"uri": redact_uri(video.uri), "video_id": video.id, "reason": result.reason}
                 record(session, chunk.task_id, "rejected", facts)
         elif row is None:  # deleted during decoding, which has written its files again
-            register_removals(session, [(video.id, video.uri, info.content_hash)])
+            session.add(FileRemoval(video_id=video.id, uri=video.uri, content_hash=info.content_hash))
         else:
             row.status, row.reason = "accepted", None
             row.content_hash, row.bytes = info.content_hash, info.bytes

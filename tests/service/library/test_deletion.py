@@ -122,7 +122,7 @@ def test_files_of_a_video_that_takes_over_an_id_stay(owned: Callable[..., dict[s
     """An id, a content and an uploaded file may be used again before a killed deletion continues."""
     files = owned("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)
     with session_scope(write=True) as session:
-        register_removals(session, [("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)])
+        register_removals(session, Video.id == "birds-1")
     assert remove_deleted_files() == {}
     assert all(path.exists() for path in files.values())
 
