@@ -14,8 +14,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.responses import Response
 
-from api import openapi, problem_details
-from api.pages import html_pages
+from api import openapi, openapi_document, problem_details
+from api.pages import html_pages, reference_page
 from api.request_metrics import RequestMetricsMiddleware
 from api.routes import (
     alert_routes,
@@ -75,7 +75,6 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app = FastAPI(
         title="Cinestrata",
         version=metadata.version("cinestrata"),
-        description="Text-to-video search that keeps learning and never re-indexes.",
         lifespan=lifespan,
         responses=openapi.PROBLEM_RESPONSES,
         openapi_url=None,  # description_routes, which declares its scope
@@ -103,11 +102,12 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         health_routes.router,
         description_routes.router,
         html_pages.router,
+        reference_page.router,
     ):
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
     check_declarations(app)
-    app.openapi = openapi.complete_schema(app)  # type: ignore[method-assign]
+    app.openapi = openapi_document.complete_schema(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
     # Each middleware wraps those that were added before it.
     app.add_middleware(problem_details.UnexpectedErrorMiddleware)

@@ -1,22 +1,17 @@
-"""Additions to FastAPI's OpenAPI description: error responses, examples, and request bodies that routes parse."""
+"""Parts of the OpenAPI description that routes name: error responses, examples, and request bodies that they parse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.openapi.models import Example
-from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE, Problem
-from api.security.api_keys import SESSION_COOKIE
-from api.security.route_scopes import declared_scope
 from service.core.schemas import AppendSpec, PreviewRequest, TaskSpec
 
 __all__ = [
+    "ADDITIONAL_MODELS",
     "APPEND_BODY",
     "BATCH_EXAMPLES",
     "CLIP_SEARCH_PROBLEMS",
@@ -24,40 +19,24 @@ __all__ = [
     "EDIT_PROBLEMS",
     "PREVIEW_BODY",
     "PROBLEM_RESPONSES",
+    "SCHEMA_REF",
     "SEARCH_PROBLEMS",
     "TASK_BODY",
     "UNCHANGED",
     "WHERE_EXAMPLES",
-    "complete_schema",
 ]
 
-_SCHEMA_REF = "#/components/schemas/{model}"
+SCHEMA_REF = "#/components/schemas/{model}"
 # Models that no route signature names, so FastAPI does not add their schemas.
-_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskSpec)
+ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskSpec)
 
 
 def _problem(description: str) -> dict[str, Any]:
     return {
         "description": description,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": _SCHEMA_REF.format(model=Problem.__name__)}}},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": SCHEMA_REF.format(model=Problem.__name__)}}},
     }
 
-
-_SECURITY_SCHEMES: dict[str, dict[str, str]] = {
-    "api_key": {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-API-Key",
-        "description": "Scopes: `search` reads, `ingest` also changes videos and domains, `admin` permits all.",
-    },
-    "bearer": {"type": "http", "scheme": "bearer", "description": "The same API key as a bearer token."},
-    "session": {
-        "type": "apiKey",
-        "in": "cookie",
-        "name": SESSION_COOKIE,
-        "description": "Session of a browser that signed in at `/login`.",
-    },
-}
 
 # Responses of every operation.
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -105,7 +84,7 @@ APPEND_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": {"$ref": _SCHEMA_REF.format(model=AppendSpec.__name__)}},
+            "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=AppendSpec.__name__)}},
             "multipart/form-data": {
                 "schema": {"type": "object", "required": ["archive"], "properties": {"archive": _ARCHIVE}}
             },
@@ -116,7 +95,7 @@ TASK_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": {"$ref": _SCHEMA_REF.format(model=TaskSpec.__name__)}},
+            "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=TaskSpec.__name__)}},
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -140,7 +119,7 @@ PREVIEW_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": {"$ref": _SCHEMA_REF.format(model=PreviewRequest.__name__)}}
+            "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=PreviewRequest.__name__)}}
         },
     }
 }
@@ -181,39 +160,3 @@ WHERE_EXAMPLES: dict[str, Example] = {
     "range": {"summary": "A number in a range", "value": '{"camera": {"min": 1, "max": 4}}'},
     "tags": {"summary": "Any of several texts", "value": '{"tags": {"any": ["rain", "snow"]}}'},
 }
-
-
-def complete_schema(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """A replacement for ``app.openapi`` that includes the schemas of all referenced models."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        if Problem.__name__ not in schemas:
-            _, additional = models_json_schema(
-                [(model, "validation") for model in _ADDITIONAL_MODELS], ref_template=_SCHEMA_REF
-            )
-            schemas |= additional["$defs"]
-            _add_security(app, document)
-        return document
-
-    return openapi
-
-
-def _add_security(app: FastAPI, document: dict[str, Any]) -> None:
-    """Add the security schemes, and to each operation the scope that its endpoint declares."""
-    document["components"]["securitySchemes"] = _SECURITY_SCHEMES
-    for context in iter_route_contexts(app.routes):
-        operations = document["paths"].get(getattr(context, "path_format", None), {})
-        scope = declared_scope(context.endpoint)
-        for method in context.methods or ():
-            if (operation := operations.get(method.lower())) is None:
-                continue
-            # Since OpenAPI 3.1 a requirement names roles of any scheme.
-            operation["security"] = (
-                [] if scope == "public" else [{name: [scope]} for name in _SECURITY_SCHEMES]
-            )
-            operation["x-required-scope"] = scope
-            if scope != "public":
-                operation["description"] = f"{operation.get('description', '')}\n\nScope: `{scope}`.".strip()

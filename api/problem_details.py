@@ -194,7 +194,7 @@ def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     title = HTTPStatus(error.status_code).phrase.capitalize()
     detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))
     if error.status_code == HTTPStatus.NOT_FOUND and detail.capitalize() == title:
-        detail = f"There is no resource at {request.url.path}; /openapi.json lists all paths."
+        detail = f"There is no resource at {request.url.path}; /docs lists all paths."
     body = Problem(
         type=problem_type(title),
         title=title,

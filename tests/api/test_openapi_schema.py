@@ -36,7 +36,7 @@ def test_each_operation_has_an_id_and_a_description(client: TestClient) -> None:
     operations = [operation for path in paths.values() for operation in path.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["description"] for operation in operations)
-    assert {"/tasks", "/search", "/forgetting", "/videos/{video_id}/stream"} <= set(paths)
+    assert {"/v1/tasks", "/v1/search", "/v1/forgetting", "/v1/videos/{video_id}/stream"} <= set(paths)
 
 
 def test_all_references_of_the_description_resolve(client: TestClient) -> None:
@@ -45,7 +45,7 @@ def test_all_references_of_the_description_resolve(client: TestClient) -> None:
         node = document
         for part in reference.removeprefix("#/").split("/"):
             node = node[part]
-    errors = document["paths"]["/search"]["get"]["responses"]["422"]["content"]
+    errors = document["components"]["responses"]["Problem422"]["content"]
     assert list(errors) == ["application/problem+json"]
 
 

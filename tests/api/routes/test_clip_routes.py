@@ -419,11 +419,12 @@ def test_invalid_caption_requests_are_refused(
 def test_openapi_describes_the_clip_form(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     assert set(document["components"]["schemas"]["SearchResult"]["properties"]) >= {"confidence", "score"}
-    posted = document["paths"]["/search/clip"]["post"]
+    posted = document["paths"]["/v1/search/clip"]["post"]
     (content,) = posted["requestBody"]["content"]
     assert content == "multipart/form-data"
     names = {parameter["name"] for parameter in posted["parameters"]}
     assert names == {
+        "X-Request-ID",
         "k",
         "task",
         "captions",
@@ -434,9 +435,9 @@ def test_openapi_describes_the_clip_form(client: TestClient) -> None:
         "where",
         "min_score",
     }
-    searched = {parameter["name"] for parameter in document["paths"]["/search"]["get"]["parameters"]}
+    searched = {parameter["name"] for parameter in document["paths"]["/v1/search"]["get"]["parameters"]}
     assert "min_confidence" in searched
-    assert "/videos/{video_id}/captions" in document["paths"]
+    assert "/v1/videos/{video_id}/captions" in document["paths"]
 
 
 def test_clip_frames_equal_the_frames_of_the_indexed_video(

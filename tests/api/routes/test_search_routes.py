@@ -391,7 +391,7 @@ def test_full_queue_returns_429_with_retry_after(client: TestClient, library: li
             assert "the limit is" in refused.json()["detail"]
     assert client.post("/search", json=batch).status_code == 200, "nothing is left behind"
     for path in ("get", "post"):
-        outcome = client.get("/openapi.json").json()["paths"]["/search"][path]["responses"]["429"]
+        outcome = client.get("/openapi.json").json()["paths"]["/v1/search"][path]["responses"]["429"]
         assert "Retry-After" in outcome["headers"]
 
 

@@ -92,7 +92,7 @@ def test_route_without_declaration_is_refused_at_start() -> None:
 def test_description_states_the_scope_of_each_operation(guarded: TestClient) -> None:
     document = guarded.get("/openapi.json").json()
     assert set(document["components"]["securitySchemes"]) == {"api_key", "bearer", "session"}
-    assert document["paths"]["/audit"]["get"]["x-required-scope"] == "admin"
-    assert document["paths"]["/search"]["get"]["security"][0] == {"api_key": ["search"]}
-    assert document["paths"]["/livez"]["get"]["security"] == []
+    assert document["paths"]["/v1/audit"]["get"]["x-required-scope"] == "admin"
+    assert document["paths"]["/v1/search"]["get"]["security"][0] == {"api_key": ["search"]}
+    assert document["paths"]["/v1/livez"]["get"]["security"] == []
     assert all("security" in each for path in document["paths"].values() for each in path.values())

@@ -1,0 +1,282 @@
+"""The complete OpenAPI document: paths below ``/v1``, servers, security schemes, headers, error types and examples.
+
+FastAPI describes parameters and bodies from the signatures of the routes. The rest follows from rules that hold for
+every route, so a new route is complete without declarations of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from pydantic.json_schema import models_json_schema
+
+from api.openapi import ADDITIONAL_MODELS, SCHEMA_REF
+from api.problem_details import MEDIA_TYPE, Problem
+from api.response_headers import RESPONSE_HEADERS, headers_of, headers_of_problem
+from api.schema_examples import complete_example
+from api.security.api_keys import SESSION_COOKIE
+from api.security.route_scopes import RouteScope, declared_scope
+from api.version_prefix import PREFIX
+from service.core import request_ids
+from service.core.errors import CinestrataError, InvalidInput, TaskInterruption
+
+__all__ = ["complete_schema", "problem_classes"]
+
+_Json = dict[str, Any]
+
+_DESCRIPTION = """\
+Text-to-video search that keeps learning and never re-indexes.
+
+Every path also exists without the prefix `/v1`. Errors are `application/problem+json`; `type` names their class.
+Every answer has `X-Request-ID`, and the security headers of web pages."""
+_SECURITY_SCHEMES: dict[str, dict[str, str]] = {
+    "api_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "Scopes: `search` reads, `ingest` also changes videos and domains, `admin` permits all.",
+    },
+    "bearer": {"type": "http", "scheme": "bearer", "description": "The same API key as a bearer token."},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": SESSION_COOKIE,
+        "description": "Session of a browser that signed in at `/login`.",
+    },
+}
+_TAGS = {
+    "search": "Search with texts, clips and images.",
+    "tasks": "Domains that the library learns, and appends to them.",
+    "videos": "Videos, their captions and metadata, and their files.",
+    "uploads": "Resumable uploads by the tus protocol 1.0.0.",
+    "syncs": "Domains that follow a folder of videos.",
+    "measures": "Recall, forgetting, shards and releases.",
+    "access": "Changes, and access to the service.",
+    "alerts": "Thresholds of measures, and those that are exceeded.",
+    "webhooks": "Signed notices of events.",
+    "health": "Health checks and metrics.",
+}
+_REQUEST_ID = {
+    "name": request_ids.HEADER,
+    "in": "header",
+    "description": "Identifier of the request, 1 to 64 letters, digits and `._:-`; default: a random one.",
+    "schema": {"type": "string"},
+    "example": "7cebaf9dec42e87a9bad",
+}
+# Statuses of operations in addition to those of every operation; see _problem_statuses.
+_STATUSES: Mapping[str, tuple[int, ...]] = {
+    "search": (410, 429),
+    "search_many": (410, 429),
+    "search_by_clip": (429,),
+    "describe_video": (409, 429),
+    "find_similar": (409,),
+    "explain_result": (429,),
+    "get_query_report": (429,),
+    "create_task": (409,),
+    "append_videos": (409,),
+    "cancel_task": (409,),
+    "retry_task": (409,),
+    "relearn_task": (409,),
+    "delete_task": (409,),
+    "serve_release": (409,),
+    "edit_video": (412,),
+    "get_thumbnail": (416,),
+    "stream_video": (416,),
+    "upload_capabilities": (),
+    "create_upload": (400, 408, 412, 415, 460),
+    "append_to_upload": (400, 408, 409, 412, 415, 423, 460),
+    "get_upload_offset": (412,),
+    "delete_upload": (412, 423),
+}
+# Media types of answers that no model describes; None: the answer has no body.
+_MEDIA_TYPES: Mapping[str, str | None] = {
+    "get_thumbnail": "image/jpeg",
+    "stream_video": "video/mp4",
+    "metrics": "text/plain",
+    "create_upload": None,
+    "get_upload_offset": None,
+}
+_BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}
+
+
+def complete_schema(app: FastAPI) -> Callable[[], _Json]:
+    """Return a replacement for ``app.openapi`` that returns the complete document."""
+    generate = app.openapi
+    document: _Json = {}
+
+    def openapi() -> _Json:
+        if not document:
+            document.update(_complete(generate(), _scopes(app)))
+        return document
+
+    return openapi
+
+
+def problem_classes() -> dict[int, list[type[CinestrataError]]]:
+    """Return the classes of errors that answers have, by status; one class for each problem type."""
+    by_type = {cls.problem_type(): cls for cls in reversed(list(_subclasses(CinestrataError)))}
+    found: dict[int, list[type[CinestrataError]]] = {}
+    for cls in sorted(by_type.values(), key=lambda cls: (cls.status, cls.title)):
+        found.setdefault(cls.status, []).append(cls)
+    return found
+
+
+def _subclasses(cls: type[CinestrataError]) -> Iterator[type[CinestrataError]]:
+    for subclass in cls.__subclasses__():
+        if not issubclass(subclass, TaskInterruption):
+            yield subclass
+            yield from _subclasses(subclass)
+
+
+def _scopes(app: FastAPI) -> dict[str, RouteScope]:
+    """Scope that each operation requires, by operation id."""
+    return {
+        str(context.operation_id): scope
+        for context in iter_route_contexts(app.routes)
+        if (scope := declared_scope(context.endpoint)) is not None
+    }
+
+
+def _complete(generated: _Json, scopes: Mapping[str, RouteScope]) -> _Json:
+    document = {**generated, "paths": {}}
+    document["info"] = {**generated["info"], "description": _DESCRIPTION}
+    document["servers"] = [{"url": "/", "description": "The service that answers this document."}]
+    components = document.setdefault("components", {})
+    _, additional = models_json_schema(
+        [(model, "validation") for model in ADDITIONAL_MODELS], ref_template=SCHEMA_REF
+    )
+    components["schemas"] = {**components.get("schemas", {}), **additional["$defs"]}
+    components["securitySchemes"] = _SECURITY_SCHEMES
+    components["headers"] = RESPONSE_HEADERS
+    components["responses"] = {f"Problem{status}": _problem(status) for status in problem_classes()}
+    used: set[str] = set()
+    for path, operations in generated["paths"].items():
+        document["paths"][f"{PREFIX}{path}"] = operations
+        for method, operation in operations.items():
+            _complete_operation(path, method, operation, scopes[operation["operationId"]])
+            _complete_examples(operation, components["schemas"])
+            used.update(operation["tags"])
+    ordered = [*(tag for tag in _TAGS if tag in used), *sorted(used - _TAGS.keys())]
+    document["tags"] = [{"name": tag, "description": _TAGS.get(tag, "")} for tag in ordered]
+    return document
+
+
+def _complete_operation(path: str, method: str, operation: _Json, scope: RouteScope) -> None:
+    name = operation["operationId"]
+    is_public = scope == "public"
+    # Since OpenAPI 3.1 a requirement names roles of any scheme.
+    operation["security"] = [] if is_public else [{scheme: [scope]} for scheme in _SECURITY_SCHEMES]
+    operation["x-required-scope"] = scope
+    operation.setdefault("parameters", []).append(_REQUEST_ID)
+    described = operation["responses"]
+    answers = {status: answer for status, answer in described.items() if status[0] in "23"}
+    for status, answer in answers.items():
+        _complete_answer(name, status, answer)
+    for number in _problem_statuses(path, method, operation, is_public):
+        answers[str(number)] = _problem_answer(name, number, described.get(str(number), {}))
+    for status, answer in described.items():
+        answers.setdefault(status, answer)
+    operation["responses"] = answers
+
+
+def _problem_answer(name: str, status: int, described: _Json) -> _Json:
+    """Return the answer of an operation for the status of an error; its own description takes precedence."""
+    is_tus = "Tus-Resumable" in headers_of(name, "200")
+    if not described and not is_tus:
+        return {"$ref": f"#/components/responses/Problem{status}"}
+    answer = {**_problem(status), **described}
+    if MEDIA_TYPE in answer["content"]:
+        answer["content"] = _problem(status)["content"]
+    names = [*headers_of_problem(status), *(["Tus-Resumable"] if is_tus else [])]
+    answer["headers"] = {header: {"$ref": f"#/components/headers/{header}"} for header in names}
+    return answer
+
+
+def _problem_statuses(path: str, method: str, operation: _Json, is_public: bool) -> list[int]:
+    statuses = {403, 422, 500, *_STATUSES.get(operation["operationId"], ())}
+    if not is_public:
+        statuses.add(401)
+    if "{" in path:
+        statuses.add(404)
+    if "requestBody" in operation or method in ("post", "patch"):
+        statuses.update((400, 413))
+    if path != "/livez":
+        statuses.add(503)
+    return sorted(statuses)
+
+
+def _complete_answer(name: str, status: str, answer: _Json) -> None:
+    headers = headers_of(name, status)
+    answer["headers"] = {header: {"$ref": f"#/components/headers/{header}"} for header in headers}
+    if status in ("204", "304"):
+        answer.pop("content", None)
+        return
+    if name in _MEDIA_TYPES:
+        media_type = _MEDIA_TYPES[name]
+        answer.pop("content", None)
+        if media_type is not None:
+            schema = {"type": "string"} if media_type.startswith("text/") else _BINARY
+            answer["content"] = {media_type: {"schema": schema}}
+
+
+def _complete_examples(operation: _Json, schemas: _Json) -> None:
+    name = operation["operationId"]
+    recorded = _recorded_examples()
+    for status, answer in operation["responses"].items():
+        for media_type, content in answer.get("content", {}).items():
+            if media_type == MEDIA_TYPE:
+                continue
+            if media_type == "application/json":
+                known = (recorded[name],) if name in recorded and status[0] == "2" else ()
+                content["example"] = complete_example(content.get("schema", {}), schemas, *known)
+            elif name in recorded:
+                content["example"] = recorded[name]
+
+
+def _problem(status: int) -> _Json:
+    classes = problem_classes()[status]
+    return {
+        "description": " ".join(f"`{cls.problem_type()}`: {_summary(cls)}" for cls in classes),
+        "headers": {
+            header: {"$ref": f"#/components/headers/{header}"} for header in headers_of_problem(status)
+        },
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"$ref": SCHEMA_REF.format(model=Problem.__name__)},
+                "examples": {
+                    cls.problem_type().rpartition(":")[2]: {"summary": _summary(cls), "value": _example(cls)}
+                    for cls in classes
+                },
+            }
+        },
+    }
+
+
+def _summary(cls: type[CinestrataError]) -> str:
+    return (cls.__doc__ or cls.title).partition("\n")[0]
+
+
+def _example(cls: type[CinestrataError]) -> _Json:
+    error = InvalidInput.at("limit", "0 is below the minimum 1.", "Send at least 1.")
+    problem = Problem(
+        type=cls.problem_type(),
+        title=cls.title,
+        status=cls.status,
+        detail=error.detail if cls is InvalidInput else _summary(cls),
+        instance=f"{PREFIX}/tasks",
+        errors=[vars(field) for field in error.errors] if cls is InvalidInput else [],  # type: ignore[misc]
+    )
+    return problem.model_dump()
+
+
+@cache
+def _recorded_examples() -> Mapping[str, Any]:
+    """Answers of a small library by operation id."""
+    examples: _Json = json.loads((files("api") / "response_examples.json").read_text(encoding="utf-8"))
+    return examples

@@ -1,0 +1,100 @@
+"""The reference of the API at ``/docs``, rendered on the server from the OpenAPI document.
+
+The content security policy of the pages permits neither scripts nor styles of other hosts; the reference needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup, escape
+
+from api.dependencies import SettingsDep
+from api.security.route_scopes import ScopedRoute, requires
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
+
+_CODE = re.compile(r"`([^`]+)`")
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_Json = Mapping[str, Any]
+
+
+@router.get("/docs", response_class=HTMLResponse)
+@requires("public")
+def reference_page(request: Request, settings: SettingsDep) -> Response:
+    """The reference of all operations, models and error types, which is the same for every library."""
+    content = _render(request.app.openapi(), settings.api_key is not None)
+    return HTMLResponse(content, headers={"Cache-Control": "no-cache"})
+
+
+def _render(document: dict[str, Any], is_protected: bool) -> str:
+    operations: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in document["tags"]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            entry = {"path": path, "method": method, **operation}
+            operations.setdefault(operation["tags"][0], []).append(entry)
+    return _environment.get_template("reference.html").render(
+        page="reference",
+        protected=is_protected,
+        document=document,
+        operations=operations,
+        resolve=partial(_resolve, document),
+    )
+
+
+def _resolve(document: _Json, node: _Json) -> _Json:
+    """A part of the document that may be a reference."""
+    while "$ref" in node:
+        target: Any = document
+        for part in node["$ref"].removeprefix("#/").split("/"):
+            target = target[part]
+        node = target
+    return node
+
+
+def _type_name(schema: _Json) -> Markup:
+    """The type of a schema, with links to models."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return Markup('<a href="#model-{0}">{0}</a>').format(name)
+    if options := schema.get("anyOf", schema.get("oneOf")):
+        return Markup(" | ").join(_type_name(option) for option in options)
+    if "enum" in schema:
+        return Markup(" | ").join(
+            Markup("<code>{}</code>").format(json.dumps(value)) for value in schema["enum"]
+        )
+    if "const" in schema:
+        return Markup("<code>{}</code>").format(json.dumps(schema["const"]))
+    if schema.get("type") == "array":
+        return Markup("list of {}").format(_type_name(schema.get("items", {})))
+    return escape(schema.get("format", schema.get("type", "any")))
+
+
+def _prose(text: str) -> Markup:
+    """Paragraphs of a description; words in backticks become code."""
+    paragraphs = (
+        Markup(_CODE.sub(r"<code>\1</code>", str(escape(part)))) for part in _PARAGRAPH.split(text.strip())
+    )
+    return Markup("").join(Markup("<p>{}</p>").format(paragraph) for paragraph in paragraphs)
+
+
+def _example_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+_environment = Environment(
+    loader=PackageLoader("api.pages", "templates"),
+    autoescape=select_autoescape(),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters |= {"type_name": _type_name, "prose": _prose, "example_text": _example_text}

@@ -1,0 +1,166 @@
+"""The OpenAPI document: examples of each answer, error types, headers, security, and paths below ``/v1`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+from fastapi.testclient import TestClient
+
+from api.openapi_document import problem_classes
+from api.schema_examples import complete_example
+
+# Headers of HTTP itself, and those that the security middleware adds to every answer.
+COMMON = {"content-length", "content-type", "vary", "content-encoding", "date", "server", "transfer-encoding"}
+SECURITY = {
+    "content-security-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "permissions-policy",
+    "referrer-policy",
+    "x-content-type-options",
+    "x-frame-options",
+}
+
+
+@pytest.fixture(scope="module")
+def document(client: TestClient) -> dict[str, Any]:
+    """The OpenAPI document."""
+    content: dict[str, Any] = client.get("/v1/openapi.json").json()
+    return content
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def _resolve(document: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in node:
+        for part in node["$ref"].removeprefix("#/").split("/"):
+            document = document[part]
+        return document
+    return node
+
+
+def test_only_versioned_paths_are_documented(document: dict[str, Any]) -> None:
+    assert all(path.startswith("/v1/") for path in document["paths"])
+    assert document["servers"] == [{"url": "/", "description": "The service that answers this document."}]
+    assert {tag["name"] for tag in document["tags"]} == {
+        tag for _, _, operation in _operations(document) for tag in operation["tags"]
+    }
+
+
+def test_each_operation_has_security_examples_errors_and_headers(document: dict[str, Any]) -> None:
+    for path, method, operation in _operations(document):
+        name = f"{method} {path}"
+        responses = {status: _resolve(document, r) for status, r in operation["responses"].items()}
+        success = [status for status in responses if status[0] == "2"]
+        assert success, name
+        for status, response in responses.items():
+            if status[1:] == "XX":
+                continue
+            assert "X-Request-ID" in response.get("headers", {}), (name, status)
+            if status[0] in "23":
+                for media_type, content in response.get("content", {}).items():
+                    is_binary = media_type.startswith(("image/", "video/"))
+                    assert "example" in content or is_binary, (name, status, media_type)
+            else:
+                problem = (
+                    response["content"].get("application/problem+json")
+                    or response["content"]["application/json"]
+                )
+                assert problem.get("examples") or problem.get("example"), (name, status)
+        is_public = operation["x-required-scope"] == "public"
+        assert (operation["security"] == []) is is_public, name
+        assert ("401" in responses) is not is_public, name
+        assert {"403", "422", "500"} <= set(responses), name
+        assert ("404" in responses) is ("{" in path), name
+
+
+def test_examples_are_valid(document: dict[str, Any]) -> None:
+    """Recorded answers and problems fit the schemas of their operations."""
+    checked = 0
+    for path, method, operation in _operations(document):
+        for status, given in operation["responses"].items():
+            for content in _resolve(document, given).get("content", {}).values():
+                examples = [content["example"]] if "example" in content else []
+                examples += [example["value"] for example in content.get("examples", {}).values()]
+                schema = {**content.get("schema", {}), "components": document["components"]}
+                validator = jsonschema_rs.Draft202012Validator(schema)
+                for example in examples:
+                    if isinstance(example, dict | list):
+                        errors = [error.message for error in validator.iter_errors(example)]
+                        assert errors == [], (method, path, status)
+                        checked += 1
+    assert checked > 300
+
+
+def test_each_problem_type_has_an_example(document: dict[str, Any]) -> None:
+    types = {
+        example["value"]["type"]
+        for response in document["components"]["responses"].values()
+        for example in response["content"]["application/problem+json"]["examples"].values()
+    }
+    classes = [cls for listed in problem_classes().values() for cls in listed]
+    assert types == {cls.problem_type() for cls in classes}
+    assert len(types) == len(classes) > 20
+    assert {"urn:cinestrata:problem:not-found", "urn:cinestrata:problem:too-many-requests"} <= types
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options"),
+    [
+        ("get", "/v1/tasks", {}),
+        ("get", "/v1/tasks", {"headers": {"If-None-Match": "*"}}),
+        ("get", "/v1/videos", {}),
+        ("get", "/v1/forgetting", {}),
+        ("get", "/v1/library", {}),
+        ("get", "/v1/syncs", {}),
+        ("get", "/v1/releases", {}),
+        ("get", "/v1/livez", {}),
+        ("get", "/v1/readyz", {}),
+        ("get", "/v1/metrics", {}),
+        ("get", "/v1/audit.jsonl", {}),
+        ("get", "/v1/videos/x", {}),
+        ("get", "/v1/search", {}),
+        ("get", "/v1/search", {"params": {"q": "a taxi"}}),
+        ("post", "/v1/tasks", {"json": {}}),
+        ("post", "/v1/uploads", {"headers": {"Tus-Resumable": "1.0.0", "Upload-Length": "3"}}),
+        ("post", "/v1/uploads", {"headers": {"Upload-Length": "3"}}),
+        ("options", "/v1/uploads", {"headers": {"Tus-Resumable": "1.0.0"}}),
+    ],
+)
+def test_headers_and_statuses_of_answers_are_documented(
+    client: TestClient, document: dict[str, Any], method: str, path: str, options: dict[str, Any]
+) -> None:
+    answer: httpx.Response = client.request(method, path, **options)
+    template = "/v1/videos/{video_id}" if path == "/v1/videos/x" else path
+    documented = document["paths"][template][method]["responses"]
+    response = _resolve(document, documented[str(answer.status_code)])
+    named = {header.lower() for header in response["headers"]}
+    assert {header.lower() for header in answer.headers} - COMMON - SECURITY <= named
+    if answer.status_code != 304:
+        assert answer.headers.get("content-type", "").partition(";")[0] in {*response.get("content", {}), ""}
+
+
+@pytest.mark.parametrize(
+    ("schema", "recorded", "expected"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {}, {"a": 1}),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 5, "gone": 1}, {"a": 5}),
+        ({"type": "array", "items": {"$ref": "#/components/schemas/T"}}, [{}], [{"t": "x"}]),
+        ({"anyOf": [{"type": "string", "minLength": 6}, {"type": "null"}]}, None, None),
+        ({"type": "string", "minLength": 6}, ..., "textxx"),
+        ({"type": "integer", "minimum": 5}, ..., 5),
+        ({}, ..., {}),
+    ],
+)
+def test_examples_are_completed_from_the_schema(schema: dict[str, Any], recorded: Any, expected: Any) -> None:
+    schemas = {"T": {"type": "object", "properties": {"t": {"const": "x"}}, "required": ["t"]}}
+    known = () if recorded is ... else (recorded,)
+    assert complete_example(schema, schemas, *known) == expected
