@@ -5,11 +5,19 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from service.catalog.tables import Task
+from service.catalog.tables import PositionCounter, Task
 from service.core.domain_names import name_key, unused_slug
 from service.core.errors import Conflict, NotFound
 
-__all__ = ["assign_slug", "find_task", "require_task", "require_unused_name"]
+__all__ = ["assign_slug", "find_task", "lock_names", "require_task", "require_unused_name"]
+
+
+def lock_names(session: Session) -> None:
+    """Let other transactions that store names of domains wait until this one ends.
+
+    The row is the counter of positions, which the creation of a task locks. SQLite locks the whole file.
+    """
+    session.execute(select(PositionCounter.id).where(PositionCounter.id == 1).with_for_update())
 
 
 def find_task(session: Session, name_or_id: str) -> Task | None:

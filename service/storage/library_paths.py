@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 
 from media import MediaError, resolve_uri
 from service.core.settings import settings
 
-__all__ = ["UPLOAD_SCHEME", "recall_cache_path", "resolve_video_path", "thumbnail_path"]
+__all__ = ["UPLOAD_SCHEME", "normalize_uri", "recall_cache_path", "resolve_video_path", "thumbnail_path"]
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
+
+
+def normalize_uri(uri: str) -> str:
+    """Return the URI of a video as the catalog stores it.
+
+    URIs of uploads are compared as texts, so they contain neither empty segments nor ``.`` and ``..``.
+    """
+    if not uri.startswith(UPLOAD_SCHEME):
+        return uri
+    return UPLOAD_SCHEME + posixpath.normpath(uri.removeprefix(UPLOAD_SCHEME))
 
 
 def resolve_video_path(uri: str) -> Path:

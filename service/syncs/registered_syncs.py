@@ -19,6 +19,7 @@ from media.sources.source_uris import redact_uri
 from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync, Task
+from service.catalog.task_names import lock_names
 from service.core.domain_names import name_key
 from service.core.errors import LeaseLost, NotFound
 from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
@@ -43,6 +44,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
     """
     check_source(spec.source)
     with session_scope(write=True) as session:
+        lock_names(session)  # no index covers names that differ in case, or a slug
         former = _syncs_of_domain(session, spec.name)
         at = now(session)
         for other in former[1:]:

@@ -181,8 +181,6 @@ def append_archive(
         InvalidInput, TooLarge: the archive or its manifest is invalid.
         IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task_from_archive`.
     """
-    with session_scope() as session:
-        _require_learned(session.get(Task, task_id), task_id)  # before the archive is unpacked
     request = _Request(task_id, idempotency_key, caller)
     return _create_from_archive(
         request, archive, filename, {}, lambda body: validate_append(AppendSpec.model_validate(body))
@@ -334,6 +332,9 @@ def _create_from_archive(
     task_id = new_id("tsk")
     try:
         is_append = request.target_id is not None
+        if is_append:  # before the archive is unpacked
+            with session_scope() as session:
+                _require_learned(session.get(Task, request.target_id), request.target_id)
         # Videos are compressed already, so their files in the archive have about their size.
         require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
         videos = unpack_archive(archive, filename, task_id)

@@ -17,6 +17,7 @@ from service.core.method_names import METHOD_NAMES
 from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.storage.library_backbone import default_method
+from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
 
 __all__ = [
@@ -109,7 +110,9 @@ def _raise_first(found: Iterable[FieldError]) -> None:
 
 def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
     return [
-        VideoRecord(v.uri, [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})
+        VideoRecord(
+            normalize_uri(v.uri), [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {}
+        )
         for v in videos
     ]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from alembic import command
@@ -14,7 +16,7 @@ from service.catalog.migrations import alembic_config, upgrade
 from service.catalog.tables import Task
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict
-from service.core.schemas import TaskDetails
+from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings
 from service.library import task_listing
 from service.library.deletion import delete_task
@@ -102,3 +104,26 @@ def test_existing_domains_receive_slugs(
         "t2",
         "t3",
     ]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_concurrent_tasks_with_names_that_differ_in_case_are_refused(
+    tmp_path: Path, settings_factory: Callable[..., Settings], database: str, make_file: Callable[..., Path]
+) -> None:
+    settings_factory(tmp_path, database)
+    make_file("a.mp4")
+    names = ["Films", "films", "FILMS", "FiLMS"]
+    barrier = Barrier(len(names))
+
+    def create(name: str) -> str | None:
+        spec = TaskSpec.model_validate({"name": name, "videos": [{"uri": "a.mp4"}]})
+        barrier.wait()
+        try:
+            return commands.create_task(spec).task.id
+        except Conflict:
+            return None
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        created = [task for task in threads.map(create, names) if task]
+    assert [task.id for task in commands.list_tasks()] == created
+    assert len(created) == 1

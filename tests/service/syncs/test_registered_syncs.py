@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -272,6 +274,27 @@ def test_domain_follows_one_source(films: Path) -> None:
         assert again.id == first.id
     register(name="others", source="other")
     assert len(list_syncs()) == 2
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_concurrent_registrations_of_a_name_store_one_sync(
+    database: str, tmp_path: Path, settings_factory: Callable[..., Any]
+) -> None:
+    """Names that differ in case are one name; no unique index compares them."""
+    settings_factory(tmp_path / database, database)
+    (settings().media_root / "films").mkdir()
+    for attempt in range(4):
+        names = [f"Films {attempt}", f"films {attempt}", f"FILMS {attempt}", f"FiLMS {attempt}"]
+        barrier = Barrier(len(names))
+
+        def start(name: str, barrier: Barrier = barrier) -> SyncDetails:
+            barrier.wait()
+            return register(name=name)
+
+        with ThreadPoolExecutor(len(names)) as threads:
+            stored = {sync.id for sync in threads.map(start, names)}
+        assert len(stored) == 1
+        assert len(list_syncs()) == attempt + 1
 
 
 def test_two_domains_follow_equal_files(films: Path) -> None:

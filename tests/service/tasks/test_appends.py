@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import redis
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Shard, Task, Video
-from service.core.errors import Conflict, IdempotencyMismatch, NotFound
+from service.core.errors import Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from service.core.schemas import AppendSpec, TaskDetails
-from service.core.settings import Settings
+from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
 
 Post = Callable[..., TaskDetails]
@@ -24,10 +26,10 @@ def domain(catalog: Settings, post_probed: Post) -> str:
     return _learned(post_probed("birds").id)
 
 
-def _learned(task_id: str) -> str:
+def _learned(task_id: str, order: int = 1) -> str:
     with session_scope(write=True) as session:
         task = session.get_one(Task, task_id)
-        task.state, task.learned_order, task.finished_at = "ready", 1, now(session)
+        task.state, task.learned_order, task.finished_at = "ready", order, now(session)
     return task_id
 
 
@@ -66,6 +68,58 @@ def test_request_is_executed_once(domain: str, append: Callable[..., TaskDetails
     assert append(domain, idempotency_key="k").id == first.id
     with pytest.raises(IdempotencyMismatch):
         append(domain, "other", idempotency_key="k")
+
+
+def test_repeated_request_does_not_append_again(
+    domain: str, make_file: Callable[..., Any], append: Callable[..., TaskDetails], post_probed: Post
+) -> None:
+    """Whatever happened to the append and its domain meanwhile; another body or domain is refused."""
+    other = _learned(post_probed("other").id, 2)
+    make_file("new.mp4")
+    spec = AppendSpec.model_validate({"videos": [{"uri": "new.mp4"}]})
+
+    def send(task: str = domain, body: AppendSpec = spec) -> commands.CreateOutcome:
+        return commands.append_videos(task, body, idempotency_key="k")
+
+    def send_archive(task: str = domain, content: bytes = b"video") -> commands.CreateOutcome:
+        archive = BytesIO()
+        with ZipFile(archive, "w") as members:
+            members.writestr("manifest.jsonl", '{"uri": "a.mp4"}')
+            members.writestr("a.mp4", content)
+        archive.seek(0)
+        return commands.append_archive(task, archive, "a.zip", idempotency_key="archive")
+
+    first, packed = send(), send_archive()
+    for change in ("none", "finished", "deleted"):
+        with session_scope(write=True) as session:
+            if change == "finished":
+                session.get_one(Task, first.task.id).state = "failed"
+                session.get_one(Task, packed.task.id).state = "failed"
+            if change == "deleted":
+                session.get_one(Task, domain).deleted_at = now(session)
+        for outcome, task in ((send(), first.task), (send_archive(), packed.task)):
+            assert (outcome.task.id, outcome.replayed) == (task.id, True)
+    changed = AppendSpec.model_validate({"videos": [{"uri": "new.mp4", "captions": ["a cat"]}]})
+    for repeat in (
+        lambda: send(body=changed),
+        lambda: send(other),
+        lambda: send_archive(content=b"other"),
+        lambda: send_archive(other),
+    ):
+        with pytest.raises(IdempotencyMismatch):
+            repeat()
+    assert len([task for task in commands.list_tasks() if task.into]) == 2
+    with pytest.raises(Conflict, match="was deleted"):
+        commands.append_archive(domain, BytesIO(b""), "a.zip", idempotency_key="new")
+    assert list(settings().uploads_dir.iterdir()) == [settings().uploads_dir / packed.task.id]
+
+
+def test_failed_append_frees_its_key(domain: str, make_file: Callable[..., Any]) -> None:
+    missing = AppendSpec.model_validate({"videos": [{"uri": "later.mp4"}]})
+    with pytest.raises(InvalidInput):
+        commands.append_videos(domain, missing, idempotency_key="k")
+    make_file("later.mp4")
+    assert not commands.append_videos(domain, missing, idempotency_key="k").replayed
 
 
 def test_refusals_name_the_reason(domain: str, append: Callable[..., TaskDetails], post: Post) -> None:

@@ -23,7 +23,7 @@ from service.catalog.tables import Task
 from service.core.errors import InDoubt, Unavailable
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
-from service.library.deletion import delete_task
+from service.library.deletion import delete_task, delete_videos
 from service.storage import index_manifest, library_paths, video_files
 from service.tasks import commands, lifecycle
 from service.tasks.archives import upload_storage
@@ -270,3 +270,20 @@ def test_postgresql_failure_in_the_commit_leaves_the_files_to_the_sweep(
     assert commands.list_tasks() == []
     stored = _post(key="k")
     assert _uploads() == {left, stored}
+
+
+def test_uploaded_file_of_another_video_stays_however_its_address_was_written() -> None:
+    """The addresses of uploads are compared as texts, so they are stored in one form."""
+    file = settings().uploads_dir / "tsk_one" / "clips" / "a.mp4"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"video")
+    for name, uri in (
+        ("one", "upload://tsk_one/clips/a.mp4"),
+        ("two", "upload://tsk_one//clips/./x/../a.mp4"),
+    ):
+        spec = TaskSpec.model_validate({"name": name, "videos": [{"uri": uri, "id": name}]})
+        commands.create_task(spec)
+    delete_videos(["one"])
+    assert file.exists()
+    delete_videos(["two"])
+    assert not file.exists()
