@@ -17,6 +17,7 @@ from service.core.schemas import (
     AppendSpec,
     AuditPage,
     DeletionResult,
+    DeliveryDetails,
     Readiness,
     RecallMatrix,
     RelearnSpec,
@@ -28,11 +29,15 @@ from service.core.schemas import (
     SyncDetails,
     SyncSpec,
     TaskDetails,
+    TaskMove,
     TaskSpec,
     VideoDetails,
     VideoPage,
     VideoPatch,
     VideoSummary,
+    WebhookDetails,
+    WebhookSecret,
+    WebhookSpec,
 )
 
 if TYPE_CHECKING:
@@ -130,6 +135,11 @@ class HttpServiceClient:
         """Queue a failed or cancelled task again."""
         return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/retry"))
 
+    def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
+        """Move a waiting task in the queue."""
+        body = move.model_dump(exclude_none=True)
+        return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/move", json=body))
+
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
         body = RelearnSpec(name=name).model_dump(exclude_none=True)
@@ -173,6 +183,23 @@ class HttpServiceClient:
         """Let searches use a release, and return the effects; a dry run only returns them."""
         path = f"/releases/{quote(release, safe='')}/serve"
         return ServeOutcome.model_validate(self._request("POST", path, json={"dry_run": dry_run}))
+
+    def create_webhook(self, spec: WebhookSpec) -> WebhookSecret:
+        """Register an endpoint of webhooks, and return its secret."""
+        return WebhookSecret.model_validate(self._request("POST", "/webhooks", json=spec.model_dump()))
+
+    def webhooks(self) -> list[WebhookDetails]:
+        """All webhooks, oldest first."""
+        return [WebhookDetails.model_validate(webhook) for webhook in self._request("GET", "/webhooks")]
+
+    def remove_webhook(self, webhook_id: str) -> None:
+        """Remove a webhook with its messages."""
+        self._request("DELETE", f"/webhooks/{quote(webhook_id, safe='')}")
+
+    def test_webhook(self, webhook_id: str) -> DeliveryDetails:
+        """Send a test message now, and return its result."""
+        path = f"/webhooks/{quote(webhook_id, safe='')}/test"
+        return DeliveryDetails.model_validate(self._request("POST", path))
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

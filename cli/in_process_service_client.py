@@ -25,13 +25,15 @@ from service.library import (
 )
 from service.library.recall import recall_matrix
 from service.syncs import registered_syncs
-from service.tasks import commands, relearning
+from service.tasks import commands, queue_order, relearning
+from service.webhooks import endpoints
 
 if TYPE_CHECKING:
     from service.core.schemas import (
         AppendSpec,
         AuditPage,
         DeletionResult,
+        DeliveryDetails,
         RecallMatrix,
         ReleaseSummary,
         SearchResponse,
@@ -40,11 +42,15 @@ if TYPE_CHECKING:
         SyncDetails,
         SyncSpec,
         TaskDetails,
+        TaskMove,
         TaskSpec,
         VideoDetails,
         VideoPage,
         VideoPatch,
         VideoSummary,
+        WebhookDetails,
+        WebhookSecret,
+        WebhookSpec,
     )
     from service.core.settings import QueryMode
     from service.search.engine import SearchEngine
@@ -115,6 +121,10 @@ class InProcessServiceClient:
         """Queue a failed or cancelled task again."""
         return commands.retry_task(task_id)
 
+    def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
+        """Move a waiting task in the queue."""
+        return queue_order.move_task(task_id, move)
+
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
         return relearning.relearn_appended_videos(task_id, RelearnSpec(name=name)).task
@@ -146,6 +156,22 @@ class InProcessServiceClient:
     def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
         """Let searches use a release, and return the effects; a dry run only returns them."""
         return release_serving.serve_release(release, dry_run=dry_run)
+
+    def create_webhook(self, spec: WebhookSpec) -> WebhookSecret:
+        """Register an endpoint of webhooks, and return its secret."""
+        return endpoints.create_webhook(spec)
+
+    def webhooks(self) -> list[WebhookDetails]:
+        """All webhooks, oldest first."""
+        return endpoints.list_webhooks()
+
+    def remove_webhook(self, webhook_id: str) -> None:
+        """Remove a webhook with its messages."""
+        endpoints.remove_webhook(webhook_id)
+
+    def test_webhook(self, webhook_id: str) -> DeliveryDetails:
+        """Send a test message now, and return its result."""
+        return endpoints.send_test(webhook_id)
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

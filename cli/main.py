@@ -12,6 +12,7 @@ from cli.commands import (
     release_commands,
     task_commands,
     video_commands,
+    webhook_commands,
 )
 from cli.console import console
 from cli.declarations import library_declarations, process_declarations, video_declarations
@@ -39,6 +40,7 @@ app.add_typer(task_commands.app, name="tasks")
 app.add_typer(video_commands.app, name="videos")
 app.add_typer(registered_sync_commands.app, name="syncs")
 app.add_typer(release_commands.app, name="releases")
+app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(bench_commands.app, name="bench")
 
 

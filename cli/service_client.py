@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         AppendSpec,
         AuditPage,
         DeletionResult,
+        DeliveryDetails,
         RecallMatrix,
         ReleaseSummary,
         SearchResponse,
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
         SyncDetails,
         SyncSpec,
         TaskDetails,
+        TaskMove,
         TaskSpec,
         VideoDetails,
         VideoPage,
         VideoPatch,
         VideoSummary,
+        WebhookDetails,
+        WebhookSecret,
+        WebhookSpec,
     )
     from service.core.settings import QueryMode
 
@@ -65,6 +70,9 @@ class ServiceClient(Protocol):
     def retry(self, task_id: str) -> TaskDetails:
         """Queue a failed or cancelled task again."""
 
+    def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
+        """Move a waiting task in the queue."""
+
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
 
@@ -88,6 +96,18 @@ class ServiceClient(Protocol):
 
     def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
         """Let searches use a release, and return the effects; a dry run only returns them."""
+
+    def create_webhook(self, spec: WebhookSpec) -> WebhookSecret:
+        """Register an endpoint of webhooks, and return its secret."""
+
+    def webhooks(self) -> list[WebhookDetails]:
+        """All webhooks, oldest first."""
+
+    def remove_webhook(self, webhook_id: str) -> None:
+        """Remove a webhook with its messages."""
+
+    def test_webhook(self, webhook_id: str) -> DeliveryDetails:
+        """Send a test message now, and return its result."""
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

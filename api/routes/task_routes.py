@@ -30,11 +30,12 @@ from service.core.schemas import (
     RejectedVideoPage,
     RelearnSpec,
     TaskDetails,
+    TaskMove,
     TaskSpec,
     VideoPage,
 )
 from service.library import task_listing, video_listing
-from service.tasks import commands, relearning
+from service.tasks import commands, queue_order, relearning
 from service.tasks.commands import CreateOutcome
 
 __all__ = ["router"]
@@ -152,6 +153,13 @@ def cancel_task(task_id: str) -> TaskDetails:
 def retry_task(task_id: str) -> TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks."""
     return commands.retry_task(task_id)
+
+
+@router.post("/{task_id}/move", operation_id="move_task")
+@requires("ingest")
+def move_task(task_id: str, move: TaskMove) -> TaskDetails:
+    """Move a waiting task to an end of the queue, or before another waiting task. The task in training stays first."""
+    return queue_order.move_task(task_id, move)
 
 
 @router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")

@@ -1,4 +1,4 @@
-"""``cinestrata tasks``: list, show, watch, cancel and retry tasks."""
+"""``cinestrata tasks``: list, show, watch, move, cancel and retry tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "find_task", "follow", "report_created", "task_facts", "task_table"]
 
-app = typer.Typer(help="List, show, watch, cancel and retry tasks.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, move, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
 _NAME_COLUMNS = 18  # longer names take several lines
@@ -103,6 +103,30 @@ def retry(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data =
 
     client = connect(url, data)
     _print_state(client.retry(find_task(client, task).id))
+
+
+@app.command()
+@report_errors
+def move(
+    task: TaskName,
+    front: Annotated[bool, typer.Option("--front", help="Behind the task that is being learned.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="To the end of the queue.")] = False,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TASK", help="Before this waiting task.")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Move a waiting task in the queue."""
+    from cli.connection import connect
+    from service.core.schemas import TaskMove
+
+    if [front, back, before is not None].count(True) != 1:
+        raise typer.BadParameter("Use one of --front, --back and --before.")
+    client = connect(url, data)
+    place = TaskMove(before=before) if before else TaskMove(to="front" if front else "back")
+    _print_state(client.move_task(find_task(client, task).id, place))
 
 
 def follow(

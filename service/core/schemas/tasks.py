@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.core.schemas.model_types import (
     Identifier,
@@ -30,6 +31,7 @@ __all__ = [
     "StageTimes",
     "TaskDetails",
     "TaskEvent",
+    "TaskMove",
     "TaskProgress",
     "TaskSpec",
     "VideoCounts",
@@ -154,6 +156,25 @@ class TaskProgress(ResponseModel):
         description="For a ready append, and for its domain: how well the domain's encoder finds the appended videos; "
         "null with too few captions.",
     )
+
+
+class TaskMove(RequestModel):
+    """New place of a waiting task: an end of the queue, or before another waiting task."""
+
+    to: Literal["front", "back"] | None = Field(
+        default=None, description="End of the queue; the front is behind the task that is being learned."
+    )
+    before: str | None = Field(
+        default=None, min_length=1, max_length=1000, description="Name or id of a waiting task."
+    )
+
+    @model_validator(mode="after")
+    def _require_one(self) -> TaskMove:
+        if (self.to is None) == (self.before is None):
+            raise PydanticCustomError(
+                "place", "The place is missing or ambiguous", {"hint": "Send either 'to' or 'before'."}
+            )
+        return self
 
 
 class RejectedVideo(ResponseModel):

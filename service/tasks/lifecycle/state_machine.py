@@ -17,6 +17,7 @@ __all__ = [
     "clear_lease",
     "first_active_task",
     "lock_owned_task",
+    "lock_positions",
     "lock_task",
     "lock_task_if",
     "next_position",
@@ -109,9 +110,14 @@ def first_active_task(session: Session) -> Task | None:
 
 def next_position(session: Session) -> int:
     """Return the next position in the queue of tasks, locked until commit so that positions become visible in order."""
-    line = session.scalars(_for_update(select(PositionCounter).where(PositionCounter.id == 1))).one()
+    line = lock_positions(session)
     line.last_position += 1
     return line.last_position
+
+
+def lock_positions(session: Session) -> PositionCounter:
+    """Lock the positions of all tasks until commit, and return the row of the last assigned one."""
+    return session.scalars(_for_update(select(PositionCounter).where(PositionCounter.id == 1))).one()
 
 
 def _for_update(query: Select[_Row]) -> Select[_Row]:

@@ -1,0 +1,83 @@
+"""Webhooks and the order of the queue from the command line."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import select
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.core.settings import Settings, settings
+from tests.web_files import Handler, WebFiles, send
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_webhook_is_registered_tested_and_removed(
+    folder: Settings, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_WEBHOOK_TARGETS", f"private+{web_files.url}/")
+    settings.cache_clear()
+    statuses = [204, 500]
+    bodies: list[bytes] = []
+
+    def receive(request: Handler) -> None:
+        bodies.append(request.rfile.read(int(request.headers["Content-Length"])))
+        send(request, statuses.pop(0), b"\x1b[31mno")
+
+    web_files.handlers["/hook"] = receive
+    created = _run(
+        "webhooks", "create", f"{web_files.url}/hook?key=hunter2", "--event", "task.ready", "--json"
+    )
+    webhook = json.loads(created.output)
+    assert (webhook["events"], webhook["secret"][:6]) == (["task.ready"], "whsec_")
+    accepted = _run("webhooks", "test", webhook["id"])
+    assert (accepted.exit_code, "status 204" in accepted.output) == (0, True)
+    assert json.loads(bodies[0])["type"] == "webhook.test"
+    refused = _run("webhooks", "test", webhook["id"])
+    assert (refused.exit_code, "status 500" in refused.output) == (1, True)
+    assert "\x1b" not in refused.output
+    listed = _run("webhooks", "list")
+    assert webhook["id"] in listed.output
+    assert "hunter2" not in listed.output
+    assert "whsec_" not in listed.output
+    assert _run("webhooks", "remove", webhook["id"]).exit_code == 0
+    assert json.loads(_run("webhooks", "list", "--json").output) == []
+    assert _run("webhooks", "remove", webhook["id"]).exit_code == 1
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1/", "https://u:p@example.com/", "ftp://example.com/"])
+def test_address_that_is_not_allowed_is_refused(folder: Settings, address: str) -> None:
+    refused = _run("webhooks", "create", address)
+    assert refused.exit_code == 1
+    assert "url" in refused.output
+
+
+def test_waiting_task_is_moved(folder: Settings) -> None:
+    with session_scope(write=True) as session:
+        at = datetime.now(UTC)
+        session.add_all(
+            Task(
+                id=f"t{number}",
+                position=number,
+                name=name,
+                method="strata",
+                progress={"stage": "queued"},
+                created_at=at,
+            )
+            for number, name in enumerate(("a", "b", "c"))
+        )
+    moved = _run("tasks", "move", "c", "--before", "b")
+    assert moved.exit_code == 0, moved.output
+    assert _run("tasks", "move", "a", "--back").exit_code == 0
+    with session_scope() as session:
+        assert session.scalars(select(Task.name).order_by(Task.position)).all() == ["c", "b", "a"]
+    assert _run("tasks", "move", "a").exit_code == 2
+    assert _run("tasks", "move", "a", "--back", "--front").exit_code == 2
