@@ -62,7 +62,7 @@ def audit(store: ShardStore) -> Audit:
     manifest = store.manifest()
     damaged_releases: dict[str, str] = {}
     damaged_shards: dict[str, str] = {}
-    contradictions: list[str] = []
+    contradictions = [] if store.is_manifest_canonical() else ["manifest.json was altered outside its values"]
     ids: dict[str, Ids] = {}
     deleted: dict[str, Ids] = {}
     for release in manifest.releases.values():

@@ -78,13 +78,21 @@ class ShardWriter:
             None if frames is None else batches(frames, _BATCH_FRAMES),
         )
 
-    def copy(self, shard: SearchableShard, vector_store: VectorStore, *, keep_dtype: bool) -> SegmentEntry:
+    def copy(
+        self,
+        shard: SearchableShard,
+        vector_store: VectorStore,
+        *,
+        keep_dtype: bool,
+        queries: Vectors | None = None,
+    ) -> SegmentEntry:
         """Copy the vectors of a shard that are not deleted into one new segment.
 
         Args:
             shard: Shard to copy.
             vector_store: Store of the new rows.
             keep_dtype: Store the maximum precision of the segments, rather than the precision of new segments.
+            queries: Queries that measure an ANN structure; None: those of the segments.
         """
         ids = shard.ids
 
@@ -97,7 +105,9 @@ class ShardWriter:
         entry = _new_entry(
             pinned.task, pinned.release, pinned.fingerprint, pinned.dim, dtype if keep_dtype else _DTYPE
         )
-        queries, frames = self._stored_queries(shard.segments), None
+        frames = None
+        if queries is None:
+            queries = self._stored_queries(shard.segments)
         videos = ids[: count_videos(ids)]
         if shard.has_frames and len(videos):
             frames = map(shard.frame_vectors, batches(videos, _BATCH_FRAMES))

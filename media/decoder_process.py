@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from media.content_seal import append_seal
 from media.errors import MediaError
 from media.frame_images import crop_square
 from media.media_paths import frame_cache_path, staged_path
@@ -104,11 +105,13 @@ def decode_video(request: dict[str, Any]) -> dict[str, Any]:
         target = frame_cache_path(Path(request["cache"]), frames, size, content)
         _replace(target, lambda staged: np.save(staged, np.stack(squares), allow_pickle=False))
     if request["thumbnail"]:
-        _replace(
-            Path(request["thumbnail"]),
-            lambda staged: thumbnails[0].save(staged, "JPEG", quality=85, optimize=True),
-        )
+        _replace(Path(request["thumbnail"]), lambda staged: _save_thumbnail(thumbnails[0], staged))
     return asdict(info)
+
+
+def _save_thumbnail(thumbnail: Image.Image, path: Path) -> None:
+    thumbnail.save(path, "JPEG", quality=85, optimize=True)
+    append_seal(path)
 
 
 def _sample_frames(request: dict[str, Any]) -> None:

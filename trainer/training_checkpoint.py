@@ -18,13 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from index.files.durable_files import sync
+from index.files.durable_files import find_damage, hash_files, sync
 
-__all__ = ["Checkpoint", "CheckpointStore", "run_identity"]
+__all__ = ["Checkpoint", "CheckpointStore", "is_intact_checkpoint", "run_identity"]
 
 log = structlog.get_logger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no checksums
 _DESCRIPTION_FILE, _METHOD_FILE, _OPTIMIZER_FILE = "checkpoint.json", "method.safetensors", "optimiser.pt"
 _UNREADABLE = (
     OSError,
@@ -93,7 +93,7 @@ class CheckpointStore:
         try:
             save_file(_storable(checkpoint.method), staged / _METHOD_FILE)
             torch.save(checkpoint.optimizer, staged / _OPTIMIZER_FILE)
-            (staged / _DESCRIPTION_FILE).write_text(json.dumps(description))
+            _write_description(staged, {**description, "files": hash_files(staged)})
             for path in (*staged.iterdir(), staged):
                 sync(path)
         except Exception:  # each of the three writers raises its own errors
@@ -119,7 +119,7 @@ class CheckpointStore:
     def _newest(self, folders: Iterable[Path]) -> Checkpoint | None:
         for folder in folders:
             try:
-                description = json.loads((folder / _DESCRIPTION_FILE).read_text())
+                description = _read_description(folder)
                 if (description["schema"], description["run"]) != (SCHEMA, self.run):
                     continue
                 return Checkpoint(
@@ -137,6 +137,32 @@ class CheckpointStore:
     def clear(self) -> None:
         """Remove the task's checkpoints, including those of other runs."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def is_intact_checkpoint(folder: Path) -> bool:
+    """Whether the files of a checkpoint are those that were written."""
+    try:
+        _read_description(folder)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _write_description(folder: Path, body: Mapping[str, Any]) -> None:
+    text = json.dumps(body)
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    (folder / _DESCRIPTION_FILE).write_text(f"{text}\n{checksum}\n", encoding="utf-8")
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    """The description of a checkpoint; raises ValueError if it or a file of the checkpoint was altered."""
+    text, _, checksum = (folder / _DESCRIPTION_FILE).read_text(encoding="utf-8").partition("\n")
+    if checksum != hashlib.sha256(text.encode()).hexdigest() + "\n":
+        raise ValueError(f"{_DESCRIPTION_FILE} was altered")
+    description: dict[str, Any] = json.loads(text)
+    if problem := find_damage(folder, description["files"], None, verify=True):
+        raise ValueError(problem)
+    return description
 
 
 def _token_of(path: Path) -> int:

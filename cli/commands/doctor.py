@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.commands.file_checks import check_catalog_file, check_files
 from cli.console import console, error_console
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from index.files.manifest_format import AnnStructure
     from service.core.settings import Settings
 
-__all__ = ["CHECKS", "CheckFailed", "check_index", "describe_structures", "run_doctor"]
+__all__ = [
+    "CHECKS",
+    "CheckFailed",
+    "check_index",
+    "check_stored_files",
+    "describe_structures",
+    "run_doctor",
+]
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
@@ -33,14 +41,27 @@ class CheckFailed(Exception):
     """A failed check. The message names the fault and its correction."""
 
 
-def run_doctor(data: Path | None, as_json: bool) -> None:
+def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup: Path | None = None) -> None:
     """Run all checks and print their results. Exits with status 1 if a check fails.
 
     Args:
         data: Data folder; None takes it from the environment.
         as_json: Whether to print one JSON document instead of lines.
+        repair: Whether to restore damaged files first.
+        backup: Backup that damaged files of the index are taken from; implies ``repair``.
     """
+    from cli.commands.library_repair import RepairReport, repair_library
+
     settings = data_folder_settings(data)
+    report = RepairReport()
+    if repair or backup is not None:
+        with error_console.status("Repairing …"):
+            report = repair_library(settings, backup)
+    if not as_json:
+        for color, word, lines in (("green", "repaired", report.repaired), ("red", "lost", report.lost)):
+            for line in lines:
+                console.print(f"{word:<8}", style=color, end="")
+                console.print(f"  {line}", soft_wrap=True, markup=False)
     results: list[dict[str, str | bool]] = []
     for name, check in CHECKS.items():
         with error_console.status(f"Checking {name} …"):
@@ -54,7 +75,8 @@ def run_doctor(data: Path | None, as_json: bool) -> None:
             console.print(f"  {name:<12} {detail}", soft_wrap=True)
     all_ok = all(result["ok"] for result in results)
     if as_json:
-        print(json.dumps({"ok": all_ok, "checks": results}, ensure_ascii=False, indent=1))
+        body = {"ok": all_ok, "checks": results, "repaired": report.repaired, "lost": report.lost}
+        print(json.dumps(body, ensure_ascii=False, indent=1))
     if not all_ok:
         raise typer.Exit(1)
 
@@ -97,6 +119,12 @@ def check_catalog(settings: Settings) -> str:
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
         return "not created yet; the first start creates it"
+    if file and (faults := check_catalog_file(file)):
+        raise CheckFailed(
+            "\n".join(
+                [f"The catalog is damaged: {faults[0]}", *faults[1:], "Run: cinestrata doctor --repair"]
+            )
+        )
     ping()
     with engine(settings).connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
@@ -157,6 +185,20 @@ def check_index(settings: Settings) -> str:
     )
 
 
+def check_stored_files(settings: Settings) -> str:
+    """Checksums of videos in the data folder, thumbnails, the rank ledger and checkpoints."""
+    report = check_files(settings)
+    if report.faults:
+        hint = "Run: cinestrata doctor --repair"
+        raise CheckFailed("\n".join([*(fault.text for fault in report.faults), hint]))
+    missing, unverified = len(report.missing_thumbnails), report.unverified
+    return (
+        f"{report.verified} files with correct checksums"
+        + (f"; {unverified} previews of an earlier version have no checksum" if unverified else "")
+        + (f"; {missing} previews are missing (doctor --repair)" if missing else "")
+    )
+
+
 def describe_structures(structures: list[AnnStructure]) -> str:
     """The ANN structures of shards that are large enough for one, with their measured recall."""
     return ", ".join(
@@ -196,6 +238,7 @@ CHECKS: dict[str, Callable[[Settings], str]] = {
     "catalog": check_catalog,
     "broker": check_broker,
     "index": check_index,
+    "files": check_stored_files,
     "backbone": check_backbone,
     "decoders": check_decoders,
 }

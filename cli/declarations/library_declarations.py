@@ -39,11 +39,18 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of lines.")
     ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First restore damaged files from what is left of the library.")
+    ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take damaged files of the index from this backup, too.", exists=True),
+    ] = None,
 ) -> None:
     """Check software, storage, services and library. Exits with status 1 if a check fails."""
     from cli.commands.doctor import run_doctor
 
-    run_doctor(data, as_json)
+    run_doctor(data, as_json, repair=repair, backup=source)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
@@ -121,6 +122,14 @@ class StoreFolder:
             raise ManifestError("manifest.json is not text; restore it from a backup") from error
         except OSError as error:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
+
+    def is_manifest_canonical(self) -> bool:
+        """Whether the text of the manifest is as it was written; its checksum covers its values only."""
+        try:
+            text = self.manifest_path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return True
+        return text == json.dumps(json.loads(text), indent=1) + "\n"
 
     def replace_manifest(self, current: Manifest, changed: Manifest) -> Manifest:
         """Publish a changed manifest as the next generation.

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.files.durable_files import replacing
+from media.content_seal import append_seal, read_seal
 from trainer.evaluation.gallery import Vectors
 from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
 
@@ -169,13 +170,17 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
             # The rows of all tasks in order. A task without queries has no vector width, so empty parts are dropped.
             parts = [table[name] for table in tables]
             columns[f"{mode}/{name}"] = np.concatenate([part for part in parts if len(part)] or parts[:1])
-    with replacing(path) as staged, staged.open("wb") as file:
-        np.savez(file, **columns)  # type: ignore[arg-type]
+    with replacing(path) as staged:
+        with staged.open("wb") as file:
+            np.savez(file, **columns)  # type: ignore[arg-type]
+        append_seal(staged)
 
 
 def read_ledger(path: Path) -> RankLedger:
-    """The ledger in a file; empty if the file is missing or cannot be read."""
+    """The ledger in a file; empty if the file is missing, was altered, or cannot be read."""
     try:
+        if read_seal(path) == "damaged":
+            return {}
         with np.load(path, allow_pickle=False) as columns:
             modes = [name.removesuffix("/seals") for name in columns.files if name.endswith("/seals")]
             return {mode: _page(columns, mode) for mode in modes}

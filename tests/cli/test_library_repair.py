@@ -1,0 +1,327 @@
+"""`cinestrata doctor` finds every changed byte of a library's files, and `--repair` restores what is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from cli.commands import doctor
+from cli.commands.library_repair import repair_library
+from cli.main import app
+from media import VideoDecoder, content_hash
+from media.content_seal import append_seal
+from service.catalog.database import dispose, session_scope
+from service.catalog.migrations import upgrade
+from service.catalog.tables import Video
+from service.core.settings import settings
+from trainer.training_checkpoint import Checkpoint, CheckpointStore
+
+STORED = Path(__file__).parents[1] / "stored_library" / "0009.tar.gz"
+UPLOADED = "microscope-0"  # of the first learned domain, which has an append and a deleted video
+
+
+@pytest.fixture(scope="module")
+def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Snapshot of a tiny library."""
+    path = tmp_path_factory.mktemp("backup") / "library.tar"
+    with gzip.open(STORED) as source, path.open("wb") as plain:
+        shutil.copyfileobj(source, plain)
+    return path
+
+
+@pytest.fixture(scope="module")
+def complete(backup: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data folder of the library with an uploaded video, thumbnails, a ledger and a checkpoint."""
+    folder = tmp_path_factory.mktemp("complete") / "data"
+    before = dict(os.environ)
+    settings.cache_clear()
+    restored = CliRunner().invoke(app, ["restore", str(backup), "--data", str(folder)])
+    assert restored.exit_code == 0, restored.output
+    dispose()
+    upgrade(settings())
+    _add_files(folder)
+    dispose()
+    os.environ.clear()
+    os.environ.update(before)
+    settings.cache_clear()
+    return folder
+
+
+def _add_files(folder: Path) -> None:
+    import av
+
+    video = settings().uploads_dir / "tsk_0123456789abcdef" / "clip.mp4"
+    video.parent.mkdir(parents=True)
+    with av.open(str(video), "w") as container:
+        stream = container.add_stream("libx264", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for shade in (0, 80, 160, 240):
+            picture = np.full((64, 64, 3), shade, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    with session_scope(write=True) as session, VideoDecoder() as decoder:
+        rows = session.scalars(select(Video).where(Video.status == "accepted")).all()
+        for row in rows:
+            thumbnail = settings().thumbnails_dir / f"{row.id}.jpg"
+            decoder.decode(video, frames=8, size=64, thumbnail=thumbnail)
+            if row.id == UPLOADED:
+                row.uri = f"upload://{video.relative_to(settings().uploads_dir)}"
+                row.content_hash = content_hash(video)
+    ledger = settings().index_dir / "ledger.npz"
+    with ledger.open("wb") as file:
+        np.savez(file, ranks=np.arange(5))
+    append_seal(ledger)
+    store = CheckpointStore(settings().checkpoints_dir / "tsk_x", "run", 3)
+    store.save(Checkpoint(2, [1.0, 0.5], {"weight": torch.ones(3)}, {"state": {}, "param_groups": []}))
+
+
+@pytest.fixture
+def library(complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of that data folder, which the settings name."""
+    before = dict(os.environ)
+    folder = tmp_path / "data"
+    shutil.copytree(complete, folder)
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(folder))
+    dispose()
+    settings.cache_clear()
+    yield folder
+    dispose()
+    os.environ.clear()
+    os.environ.update(before)
+    settings.cache_clear()
+
+
+def _checked_files(folder: Path) -> list[Path]:
+    """Files with bytes that the doctor verifies, without the catalog, whose values SQLite stores without checksums."""
+    parts = ("index", "media/uploads", "thumbnails", "checkpoints")
+    return sorted(
+        path
+        for part in parts
+        for path in (folder / part).rglob("*")
+        if path.is_file() and path.stat().st_size
+    )
+
+
+def _faults() -> str:
+    texts = []
+    for check in (doctor.check_index, doctor.check_stored_files):
+        try:
+            check(settings())
+        except Exception as error:
+            texts.append(str(error))
+    return "\n".join(texts)
+
+
+def _repair(backup: Path | None = None) -> dict[str, list[str]]:
+    return vars(repair_library(settings(), backup))
+
+
+def _flip(path: Path, offset: int = -1, change: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= change
+    path.write_bytes(content)
+
+
+def _find(folder: Path, pattern: str) -> Path:
+    return sorted(folder.glob(pattern))[0]
+
+
+@pytest.mark.slow
+def test_every_changed_byte_is_found(library: Path) -> None:
+    files = _checked_files(library)
+    kinds = {path.suffix for path in files}
+    assert kinds == {".npy", ".json", ".faiss", ".safetensors", ".jpg", ".npz", ".mp4", ".pt"}
+    assert _faults() == ""
+
+    @hypothesis_settings(
+        max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(
+        file=st.sampled_from(files), position=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255)
+    )
+    def check(file: Path, position: float, change: int) -> None:
+        offset = int(position * file.stat().st_size)
+        content = file.read_bytes()
+        _flip(file, offset, change)
+        try:
+            assert _faults(), f"byte {offset} of {file.relative_to(library)} was changed by {change:#x}"
+        finally:
+            file.write_bytes(content)
+
+    check()
+    assert _faults() == ""
+
+
+@pytest.mark.slow
+def test_every_truncated_or_missing_file_is_found(library: Path) -> None:
+    for file in _checked_files(library):
+        content = file.read_bytes()
+        for kept in (0, 1, len(content) // 2, len(content) - 1):
+            file.write_bytes(content[:kept])
+            assert _faults(), f"{kept} bytes of {file.relative_to(library)}"
+        file.write_bytes(content)
+    assert _faults() == ""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("index/shards/*/shard.json", "made again, with the checksum of the published file"),
+        ("index/shards/*/ids.npy", "made again, with the checksum of the published file"),
+        ("index/tombstones/*/deleted.npy", "made again, with the checksum of the published file"),
+    ],
+)
+def test_derived_index_files_are_restored_exactly(library: Path, pattern: str, text: str) -> None:
+    files = sorted(library.glob(pattern))
+    contents = [file.read_bytes() for file in files]
+    for number, file in enumerate(files):
+        file.unlink() if number % 2 else _flip(file)
+    report = _repair()
+    assert [file.read_bytes() for file in files] == contents
+    assert report["lost"] == []
+    assert [line.split(": ")[1] for line in report["repaired"]] == [text] * len(files)
+    assert _faults() == ""
+
+
+def test_files_beside_the_index_are_restored_or_removed(library: Path) -> None:
+    thumbnail, ledger = library / "thumbnails" / f"{UPLOADED}.jpg", library / "index" / "ledger.npz"
+    expected = thumbnail.read_bytes()
+    _flip(thumbnail, 200)
+    _flip(ledger, 10)
+    _flip(_find(library, "checkpoints/*/epoch-*/*.safetensors"))
+    assert {"was altered"} == {line.split(" ", 1)[1] for line in _faults().splitlines()[:-1]}
+    report = _repair()
+    assert report["lost"] == []
+    assert len(report["repaired"]) == 3
+    assert thumbnail.read_bytes() == expected
+    assert not ledger.exists()
+    assert not list(library.glob("checkpoints/*/epoch-*"))
+    assert _faults() == ""
+
+
+def test_altered_format_of_the_manifest_is_restored(library: Path) -> None:
+    manifest = library / "index" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace(": ", ":\t", 1))
+    assert "altered outside its values" in _faults()
+    assert _repair()["repaired"] == ["index/manifest.json: written again from its values"]
+    assert manifest.read_text() == text
+
+
+def test_lost_files_are_named_with_their_consequence(library: Path) -> None:
+    vectors = _find(library, "index/shards/*/vectors.faiss")
+    weights = _find(library, "index/releases/*/weights.safetensors")
+    video = _find(library, "media/uploads/*/clip.mp4")
+    thumbnail = library / "thumbnails" / f"{UPLOADED}.jpg"
+    for path in (vectors, weights, video, thumbnail):
+        _flip(path, 200)
+    report = _repair()
+    assert report["repaired"] == []
+    assert len(report["lost"]) == 4
+    lost = "\n".join(report["lost"])
+    for path in (vectors, weights, video, thumbnail):
+        assert str(path.relative_to(library)) in lost
+    assert "is not searched" in lost
+    assert "--from" in lost
+
+
+def test_index_files_are_copied_from_a_backup(library: Path, backup: Path) -> None:
+    damaged = [
+        _find(library, "index/shards/*/vectors.faiss"),
+        _find(library, "index/releases/*/weights.safetensors"),
+        _find(library, "index/releases/*/release.json"),
+    ]
+    contents = [path.read_bytes() for path in damaged]
+    _flip(damaged[0])
+    damaged[1].unlink()
+    shutil.rmtree(damaged[2].parent)
+    report = _repair(backup)
+    assert [path.read_bytes() for path in damaged] == contents
+    assert report["lost"] == []
+    assert all(line.endswith("copied from the backup") for line in report["repaired"])
+    assert _faults() == ""
+
+
+def test_manifest_is_copied_from_a_backup_of_the_same_generation_only(library: Path, backup: Path) -> None:
+    manifest = library / "index" / "manifest.json"
+    text = manifest.read_text()
+    manifest.unlink()
+    assert any("manifest.json is missing" in line for line in _repair()["lost"])
+    newer = library / "index" / "shards" / ("0" * 64)
+    newer.mkdir()
+    assert any("older than the library" in line for line in _repair(backup)["lost"])
+    newer.rmdir()
+    report = _repair(backup)
+    assert report["repaired"] == ["index/manifest.json: copied from the backup of the same generation"]
+    assert manifest.read_text() == text
+    assert _faults() == ""
+
+
+def test_damaged_catalog_is_found_and_its_indexes_are_repaired(library: Path) -> None:
+    dispose()
+    file = library / "catalog.sqlite3"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        ((page,),) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'ix_videos_content_hash'"
+        ).fetchall()
+        ((size,),) = connection.execute("PRAGMA page_size").fetchall()
+    _flip(file, page * size - 10, 0x40)  # the last cell of the index
+    with pytest.raises(doctor.CheckFailed, match="The catalog is damaged"):
+        doctor.check_catalog(settings())
+    assert _repair()["repaired"] == ["catalog.sqlite3: its indexes were made again from its tables"]
+    doctor.check_catalog(settings())
+    content = bytearray(file.read_bytes())
+    content[size : 3 * size] = bytes(2 * size)
+    file.write_bytes(content)
+    dispose()
+    report = _repair()
+    assert report["repaired"] == []
+    assert "cannot be restored in place" in report["lost"][0]
+
+
+def test_intact_library_is_not_changed(library: Path, backup: Path) -> None:
+    files = {path: path.read_bytes() for path in _checked_files(library)}
+    report = _repair(backup)
+    assert (report["repaired"], report["lost"]) == ([], [])
+    assert {path: path.read_bytes() for path in _checked_files(library)} == files
+
+
+def test_missing_thumbnails_are_made_where_the_video_exists(
+    library: Path,
+) -> None:
+    shutil.rmtree(library / "thumbnails")
+    assert "previews are missing" in doctor.check_stored_files(settings())
+    report = _repair()
+    assert report["repaired"] == [f"thumbnails/{UPLOADED}.jpg: made from its video"]
+    assert report["lost"] == []
+
+
+def test_command_repairs_checks_and_reports(
+    library: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", {"index": doctor.check_index})
+    _flip(_find(library, "index/shards/*/vectors.faiss"))
+    lost = CliRunner().invoke(app, ["doctor", "--repair"])
+    assert lost.exit_code == 1
+    assert "lost      index/shards/" in lost.output
+    repaired = CliRunner().invoke(app, ["doctor", "--from", str(backup), "--json"])
+    assert repaired.exit_code == 0, repaired.output
+    body: dict[str, Any] = json.loads(repaired.stdout)
+    assert (body["ok"], len(body["repaired"]), body["lost"]) == (True, 1, [])
