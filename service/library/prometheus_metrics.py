@@ -21,6 +21,7 @@ from service.catalog.operation_tables import Alert
 from service.catalog.tables import STATES, Shard, Task
 from service.core.errors import Unavailable
 from service.core.schemas import ALERT_KINDS
+from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
 
 __all__ = [
     "GENERATION",
@@ -107,6 +108,8 @@ class _CatalogCollector(Collector):
 
 
 REGISTRY.register(_CatalogCollector())
+REGISTRY.register(MeasureCollector())
+REGISTRY.register(GpuMemoryCollector())
 
 
 def render() -> tuple[bytes, str]:

@@ -20,7 +20,11 @@ COMPOSE_VARIABLES = {"CINESTRATA_MEDIA", "CINESTRATA_WEIGHTS", "CINESTRATA_BIND"
 
 def test_services_start_after_the_migration(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert set(services) == {*PRODUCT, "migrate", "redis", "postgres"}
+    assert set(services) == {*PRODUCT, "migrate", "redis", "postgres", "prometheus", "grafana"}
+    assert {name for name, service in services.items() if service.get("profiles") == ["observability"]} == {
+        "prometheus",
+        "grafana",
+    }
     for name in PRODUCT:
         assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
         assert services[name]["build"]["target"] == name
@@ -50,7 +54,12 @@ def test_services_have_no_more_rights_than_they_need(compose: dict[str, Any]) ->
     for name in (*PRODUCT, "migrate"):
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
-    assert [name for name, service in services.items() if "ports" in service] == ["api"]
+    assert [name for name, service in services.items() if "ports" in service] == ["api", "grafana"]
+    assert all(
+        service["ports"][0].startswith("${CINESTRATA_BIND:-127.0.0.1}:")
+        for service in services.values()
+        if "ports" in service
+    )
 
 
 def test_every_volume_has_a_name(compose: dict[str, Any]) -> None:
@@ -67,6 +76,10 @@ def test_passwords_are_not_part_of_urls(compose: dict[str, Any]) -> None:
     for service in services.values():
         for name, value in service.get("environment", {}).items():
             assert "PASSWORD" not in (value or "") or name in ("PGPASSWORD", "POSTGRES_PASSWORD")
+            assert "API_KEY" not in (value or "") or name in (
+                "CINESTRATA_API_KEY",
+                "GF_SECURITY_ADMIN_PASSWORD",
+            )
     environment = services["api"]["environment"]
     assert make_url(environment["CINESTRATA_DATABASE_URL"]).password is None
     assert environment["PGPASSWORD"] == services["postgres"]["environment"]["POSTGRES_PASSWORD"]

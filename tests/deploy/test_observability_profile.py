@@ -1,0 +1,86 @@
+"""The Compose profile ``observability``: files, paths, names and ports of its parts agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+@pytest.fixture(scope="module")
+def mounted(root: Path, compose: dict[str, Any]) -> dict[str, dict[str, Path]]:
+    """For each service of the profile the files that it sees, by path in the container."""
+    return {
+        name: {
+            entry["target"]: root / compose["configs"][entry["source"]]["file"]
+            for entry in compose["services"][name]["configs"]
+        }
+        for name in ("prometheus", "grafana")
+    }
+
+
+def test_every_file_is_mounted_and_exists(
+    compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
+) -> None:
+    sources = [entry["source"] for name in mounted for entry in compose["services"][name]["configs"]]
+    assert sorted(sources) == sorted(compose["configs"])
+    assert all(path.is_file() for files in mounted.values() for path in files.values())
+
+
+def test_prometheus_reads_its_rules_and_scrapes_the_api_with_the_key(
+    compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
+) -> None:
+    service = compose["services"]["prometheus"]
+    config_path = next(
+        part.partition("=")[2] for part in service["command"] if part.startswith("--config.file=")
+    )
+    config = yaml.safe_load(mounted["prometheus"][config_path].read_text())
+    folder = config_path.rpartition("/")[0]
+    assert {f"{folder}/{name}" for name in config["rule_files"]} <= mounted["prometheus"].keys()
+    (job,) = config["scrape_configs"]
+    (secret,) = service["secrets"]
+    assert job["authorization"]["credentials_file"] == secret["target"]
+    assert compose["secrets"][secret["source"]] == {"environment": "CINESTRATA_API_KEY"}
+    host, port = job["static_configs"][0]["targets"][0].split(":")
+    assert compose["services"][host]["ports"][0].endswith(f":{port}")
+
+
+def test_grafana_is_provisioned_with_the_dashboard_and_its_data_source(
+    compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
+) -> None:
+    files = mounted["grafana"]
+    folders = {path.rpartition("/")[0]: path for path in files}
+    (source,) = yaml.safe_load(files[folders["/etc/grafana/provisioning/datasources"]].read_text())[
+        "datasources"
+    ]
+    (provider,) = yaml.safe_load(files[folders["/etc/grafana/provisioning/dashboards"]].read_text())[
+        "providers"
+    ]
+    dashboard_path = folders[provider["options"]["path"]]
+    dashboard = json.loads(files[dashboard_path].read_text())
+    (variable,) = dashboard["templating"]["list"]
+    assert (variable["type"], variable["query"]) == ("datasource", source["type"])
+    assert source["isDefault"] is True
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {f"${{{variable['name']}}}"}
+    assert source["url"] == "http://prometheus:9090"
+    environment = compose["services"]["grafana"]["environment"]
+    assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == dashboard_path
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap(root: Path) -> None:
+    panels = json.loads((root / "deploy/grafana/cinestrata.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & covered, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        covered |= cells

@@ -1,0 +1,79 @@
+"""Gauges of the measures: values of the served release, bounded labels, silence without measures."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.core.settings import Settings
+from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
+from tests.measured_library import add_measured_domains
+
+
+def _samples(collector: MeasureCollector | GpuMemoryCollector) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in collector.collect()
+        for sample in family.samples
+    }
+
+
+def test_empty_library_has_no_measures(catalog: Settings) -> None:
+    assert _samples(MeasureCollector()) == {("cinestrata_unfound_domains",): 0}
+
+
+def test_gauges_are_those_of_the_served_release(catalog: Settings) -> None:
+    cells = {(1, 1): 0.8, (2, 1): 0.5, (2, 2): 0.9}
+    add_measured_domains(cells, queries=lambda i, t: 100)
+    add_measured_domains(cells, gallery="global", queries=lambda i, t: 100)
+    samples = _samples(MeasureCollector())
+    assert samples["cinestrata_recall", "local"] == pytest.approx(0.7)
+    assert samples["cinestrata_recall_queries", "local"] == 200
+    assert samples["cinestrata_forgetting", "local"] == pytest.approx(0.3)
+    assert samples["cinestrata_router_accuracy",] == pytest.approx(0.7)
+    assert samples["cinestrata_unfound_domains",] == 0
+
+
+def test_stage_times_are_means_over_measured_stages_of_known_names(catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.5, (2, 2): 0.5, (3, 3): 0.5})
+    seconds = [{"training": 10.0, "probing": None}, {"training": 20.0}, {"invented": 5.0}]
+    with session_scope(write=True) as session:
+        for number, measured in enumerate(seconds, 1):
+            times = {"videos": 4, "captioned": True, "seconds": measured}
+            session.get_one(Task, f"t{number}").progress = {"stage": "ready", "times": times}
+    stages = {
+        name[1]: v for name, v in _samples(MeasureCollector()).items() if name[0].endswith("stage_seconds")
+    }
+    assert stages == {"training": 15.0}
+
+
+def test_number_of_series_does_not_grow_with_the_library(catalog: Settings) -> None:
+    add_measured_domains({(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)})
+    few = len(_samples(MeasureCollector()))
+    add_measured_domains({(i, t): 0.5 for i in range(4, 30) for t in range(1, i + 1)})
+    assert len(_samples(MeasureCollector())) == few
+
+
+def test_gpu_memory_is_that_of_each_visible_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, mem_get_info=lambda device: (10 + device, 100)
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert _samples(GpuMemoryCollector()) == {
+        ("cinestrata_gpu_memory_used_bytes", "0"): 90,
+        ("cinestrata_gpu_memory_used_bytes", "1"): 89,
+        ("cinestrata_gpu_memory_total_bytes", "0"): 100,
+        ("cinestrata_gpu_memory_total_bytes", "1"): 100,
+    }
+    cuda.is_available = lambda: False
+    assert _samples(GpuMemoryCollector()) == {}
+
+
+def test_process_without_torch_exports_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert _samples(GpuMemoryCollector()) == {}
+    assert "torch" not in sys.modules
