@@ -22,9 +22,10 @@ from service.audit.actor import Actor, set_process_actor
 from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.maintenance import MaintenanceThread
+from service.operations import maintenance_jobs
 from service.syncs import sync_run
 from service.tasks import lifecycle, probing
-from service.tasks.broker import PROBE, SYNC, celery_app
+from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due, shutdown
 from service.webhooks.deliveries import DeliveryThread
 
@@ -52,6 +53,12 @@ def probe(task_id: str) -> None:
 def sync(sync_id: str) -> None:
     """Run a registered sync, unless it is running."""
     sync_run.run_sync(sync_id)
+
+
+@celery_app.task(name=MAINTAIN, ignore_result=True)  # type: ignore[untyped-decorator]
+def maintain(job_id: str) -> None:
+    """Run a maintenance job, unless it is running."""
+    maintenance_jobs.run_job(int(job_id))
 
 
 _maintenance_threads: list[MaintenanceThread | DeliveryThread] = []

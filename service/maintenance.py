@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,10 +12,13 @@ import structlog
 
 from index.files.durable_files import replace_text
 from service.catalog import database
+from service.catalog.database import session_scope
+from service.catalog.worker_reports import report_worker, sweep_worker_reports
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
 from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
+from service.operations import maintenance_jobs
 from service.storage import video_files
 from service.storage.data_folder import check_data_folder
 from service.syncs import registered_syncs
@@ -54,6 +58,15 @@ def write_health(path: Path | None) -> None:
         log.warning("health_file_not_written", path=str(path), reason=str(error))
 
 
+def _report_worker() -> None:
+    try:
+        free_bytes = shutil.disk_usage(settings().data_dir).free
+    except OSError:
+        free_bytes = None
+    with session_scope(write=True) as session:
+        report_worker(session, free_bytes)
+
+
 class MaintenanceThread(threading.Thread):
     """Reconciles every few seconds and sweeps every few minutes, until it is stopped."""
 
@@ -75,8 +88,10 @@ class MaintenanceThread(threading.Thread):
                         cancelled=report.cancelled,
                     )
                 registered_syncs.send_due_syncs()
+                maintenance_jobs.send_due_jobs()
                 if time.monotonic() >= alerts_due:
                     alerts_due = time.monotonic() + _ALERT_SECONDS
+                    _report_worker()
                     evaluate_alerts()
                 if time.monotonic() >= sweep_due:
                     sweep_due = time.monotonic() + _SWEEP_SECONDS
@@ -89,6 +104,8 @@ class MaintenanceThread(threading.Thread):
                     if expired := upload_store.sweep_incoming():
                         log.info("expired_uploads_removed", uploads=len(expired))
                     sweep_alerts()
+                    with session_scope(write=True) as session:
+                        sweep_worker_reports(session)
             except CinestrataError as error:
                 log.warning("maintenance_postponed", reason=str(error))
             except Exception:

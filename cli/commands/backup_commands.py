@@ -1,38 +1,28 @@
-"""``cinestrata snapshot`` and ``cinestrata restore``: a consistent backup of catalog and index, without downtime.
-
-The catalog is copied first. If a task is published in between, the manifest contains its shard before the catalog
-calls it ready. That is the state after a worker's death, and the next worker completes it.
-"""
+"""``cinestrata snapshot`` and ``cinestrata restore``: a backup of catalog and index, without downtime."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import tarfile
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cli.commands.backup_catalog import has_catalog_rows, installed_catalog, write_catalog_copy
-from cli.commands.backup_files import (
+from cli.console import console, fail, print_json, progress_bar
+from cli.embedded.data_folder import data_folder_settings
+from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
+from index.files.durable_files import sync
+from service.backups.backup_catalog import has_catalog_rows, installed_catalog
+from service.backups.backup_files import (
     CATALOG,
-    DESCRIPTION,
-    MANIFEST,
     BackupDamaged,
-    BackupFile,
     copy_and_verify,
     open_backup,
     read_description,
     require_intact_catalog,
-    verify_files,
-    write_backup,
-    write_description,
 )
-from cli.console import console, fail, print_json
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
-from index.files.durable_files import sync
 
 if TYPE_CHECKING:
     from service.core.settings import Settings
@@ -48,50 +38,24 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
         data: Data folder; None takes it from the environment.
         index_only: Whether to omit the catalog.
     """
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from index.errors import ShardStoreError
+    from service.backups.snapshot_writing import write_snapshot
 
     settings = data_folder_settings(data)
-    target = target.expanduser().absolute()
-    if target.exists():
-        fail(f"{target} already exists.", "Name a new folder, or a new .tar file.")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=".snapshot-") as temporary:
-            files = _collect_files(settings, Path(temporary), index_only)
-            external_tasks = _count_external_tasks(files[MANIFEST].path)
-            total = sum(file.bytes for file in files.values())
-            free = shutil.disk_usage(temporary).free
-            if free < total:
-                fail(
-                    f"The backup needs {total:,} bytes, but {target.parent} has {free:,} bytes free.",
-                    "Free some space, or choose another folder.",
-                )
-            part = Path(temporary) / f"part{target.suffix}"
-            write_backup(part, files)
-            with open_backup(part) as open_file:
-                verify_files(open_file, files)
-            os.rename(part, target)
-            sync(target.parent)
-    except (
-        OSError,
-        ShardStoreError,
-        SQLAlchemyError,
-        sqlite3.Error,
-        tarfile.TarError,
-        BackupDamaged,
-    ) as error:
-        fail(
-            f"The backup failed: {error}",
-            "No files were left behind. Correct the reported cause, then try again.",
+    with progress_bar("bytes") as bar:
+        task = bar.add_task("Copying", total=None)
+        report = write_snapshot(
+            settings,
+            target.expanduser().absolute(),
+            index_only=index_only,
+            progress=lambda copied, total: bar.update(task, completed=copied, total=total),
         )
-    print_json({"path": str(target), "files": len(files), "bytes": total, "external_tasks": external_tasks})
-    console.print(f"{target}: {len(files)} files, {total:,} bytes, verified", soft_wrap=True)
-    if external_tasks:
+    print_json(asdict(report))
+    console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
+    if report.external_tasks:
         console.print(
-            f"The vectors of {external_tasks} tasks are in Milvus and not part of the backup, which contains their "
-            "ids and digests. Back them up with milvus-backup now, and restore them before you restore this backup.",
+            f"The vectors of {report.external_tasks} tasks are in Milvus and not part of the backup, which contains "
+            "their ids and digests. Back them up with milvus-backup now, and restore them before you restore this "
+            "backup.",
             soft_wrap=True,
         )
 
@@ -164,36 +128,3 @@ def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catal
             "The database that CINESTRATA_DATABASE_URL names contains tasks already.",
             "Restore into an empty database.",
         )
-
-
-def _collect_files(settings: Settings, temporary: Path, index_only: bool) -> dict[str, BackupFile]:
-    """The files of a backup by name; files that may change are copied to ``temporary`` first."""
-    from index.manifest_files import list_manifest_files
-    from index.shard_store import ShardStore
-
-    files: dict[str, BackupFile] = {}
-    if not index_only:
-        copy = temporary / CATALOG
-        if write_catalog_copy(settings, copy):
-            files[CATALOG] = BackupFile.from_path(copy)
-    store = ShardStore(settings.index_dir)
-    manifest = store.manifest()
-    if manifest.release is None:
-        fail("The library is empty: there is nothing to back up.")
-    written = temporary / "manifest.json"
-    written.write_text(manifest.dumps(), encoding="utf-8")
-    files[MANIFEST] = BackupFile.from_path(written)
-    for name, (path, digest) in list_manifest_files(store, manifest).items():
-        files[f"index/{name}"] = BackupFile(path, path.stat().st_size, digest)
-    description = write_description(
-        temporary / DESCRIPTION, files, generation=manifest.generation, release=manifest.release
-    )
-    return {DESCRIPTION: description, **files}
-
-
-def _count_external_tasks(manifest: Path) -> int:
-    """Number of tasks whose vectors are in another vector store."""
-    from index.files.manifest_format import Manifest
-
-    shards = Manifest.loads(manifest.read_text(encoding="utf-8")).shards
-    return sum(bool(shard.place) for shard in shards.values())

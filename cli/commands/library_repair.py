@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cli.commands.backup_files import FileOpener, open_backup
 from cli.commands.file_checks import FileFault, check_catalog_file, check_files
+from service.backups.backup_files import FileOpener, open_backup
 
 if TYPE_CHECKING:
     from index.arrays import Ids

@@ -356,6 +356,11 @@ class Settings(BaseSettings):
         return self.data_dir / "media" / "uploads"
 
     @property
+    def backups_dir(self) -> Path:
+        """Folder of the backups that workers write on request."""
+        return self.data_dir / "backups"
+
+    @property
     def run_dir(self) -> Path:
         """Folder of the socket, lock and logs of running processes."""
         return self.data_dir / "run"

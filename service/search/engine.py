@@ -22,6 +22,7 @@ from service.core.schemas import (
     QueryReport,
     Readiness,
     ResultExplanation,
+    SearchLoad,
     SearchQuery,
     SearchResponse,
     SimilarVideosResponse,
@@ -33,6 +34,7 @@ from service.search.explanations.query_reports import QueryReports
 from service.search.explanations.result_explanation import explain_result
 from service.search.requests.search_request import SearchRequest, parse_requests
 from service.search.requests.video_filters import NO_FILTER
+from service.search.search_rate import SearchRate
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.executor import (
@@ -83,6 +85,7 @@ class SearchEngine:
         self.metadata_cache = VideoMetadataCache()
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
+        self._search_rate = SearchRate()
         self.query_reports = QueryReports(self.settings, self.metadata_cache)
 
     def start(self) -> None:
@@ -92,9 +95,11 @@ class SearchEngine:
         use_one_thread_per_search()
         torch.set_num_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
+        self._search_rate.start()
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
+        self._search_rate.close()
         self.snapshots.close()
         self.clips.close()
 
@@ -113,6 +118,10 @@ class SearchEngine:
     def readiness(self) -> Readiness:
         """Whether this process can answer requests; see :meth:`SnapshotManager.readiness`."""
         return self.snapshots.readiness()
+
+    def search_load(self) -> SearchLoad:
+        """Number and duration of the searches of this process in the last minutes."""
+        return self._search_rate.read()
 
     def degraded(self) -> dict[str, str]:
         """Task ID → reason why it cannot be searched."""

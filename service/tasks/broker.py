@@ -1,4 +1,4 @@
-"""The broker: messages that start workers. A message carries the id of a task or a sync and nothing else.
+"""The broker: messages that start workers. A message carries the id of a task, a sync or a job and nothing else.
 
 Messages may be lost or duplicated; the catalog decides which jobs run (``service.tasks.lifecycle``).
 """
@@ -20,6 +20,7 @@ __all__ = [
     "EMBED",
     "GPU_QUEUE",
     "LEARN",
+    "MAINTAIN",
     "PROBE",
     "SYNC",
     "celery_app",
@@ -28,6 +29,7 @@ __all__ = [
     "send_append",
     "send_embed",
     "send_learn",
+    "send_maintenance",
     "send_probe",
     "send_sync",
 ]
@@ -35,6 +37,7 @@ __all__ = [
 PROBE, LEARN, APPEND = "cinestrata.probe", "cinestrata.learn", "cinestrata.append"
 EMBED = "cinestrata.embed"
 SYNC = "cinestrata.sync"
+MAINTAIN = "cinestrata.maintain"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
 _VISIBILITY_SECONDS = 12 * 3600  # Redis delivers an unacknowledged message again after this time
 _UNREACHABLE = (OperationalError, RedisError, OSError)
@@ -61,6 +64,7 @@ def _configuration() -> dict[str, Any]:
         "task_routes": {
             PROBE: {"queue": CPU_QUEUE},
             SYNC: {"queue": CPU_QUEUE},
+            MAINTAIN: {"queue": CPU_QUEUE},
             LEARN: {"queue": GPU_QUEUE},
             APPEND: {"queue": GPU_QUEUE},
             EMBED: {"queue": GPU_QUEUE},
@@ -104,6 +108,11 @@ def send_append(task_id: str) -> bool:
 def send_sync(sync_id: str) -> bool:
     """Send the message that a registered sync is due; False if the broker is unreachable."""
     return _send(SYNC, CPU_QUEUE, sync_id)
+
+
+def send_maintenance(job_id: str) -> bool:
+    """Send the message that a maintenance job is due; False if the broker is unreachable."""
+    return _send(MAINTAIN, CPU_QUEUE, job_id)
 
 
 def send_embed(task_id: str) -> bool:

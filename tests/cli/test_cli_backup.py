@@ -21,10 +21,11 @@ import pytest
 from sqlalchemy import delete, select
 from typer.testing import CliRunner
 
-from cli.commands import backup_catalog, doctor
+from cli.commands import doctor
 from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
+from service.backups import backup_catalog
 from service.catalog.database import dispose, open_engine, session_scope
 from service.catalog.tables import Base, Task, Video
 from service.core.settings import Settings, settings

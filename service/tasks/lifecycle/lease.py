@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Chunk, Task
+from service.catalog.worker_reports import record_worker_error
 from service.core.errors import (
     CinestrataError,
     LeaseLost,
@@ -315,6 +316,7 @@ class Claim:
             set_state(
                 session, lock_owned_task(session, self.task.id, self.token), "failed", error=reason, hint=hint
             )
+            record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")
         self._finished.set()
 
     def cancel(self) -> None:

@@ -14,14 +14,13 @@ import json
 import os
 import sqlite3
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from cli.console import progress_bar
 from index.files.durable_files import sync
 
 __all__ = [
@@ -31,6 +30,7 @@ __all__ = [
     "BackupDamaged",
     "BackupFile",
     "FileOpener",
+    "ProgressReport",
     "copy_and_verify",
     "open_backup",
     "read_description",
@@ -45,6 +45,7 @@ _SCHEMA = 1
 _CHUNK_BYTES = 1 << 20
 
 FileOpener = Callable[[str], IO[bytes]]
+ProgressReport = Callable[[int, int], object]  # copied bytes, bytes of all files
 
 
 class BackupDamaged(Exception):
@@ -126,22 +127,24 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
     return files
 
 
-def write_backup(target: Path, files: Mapping[str, BackupFile]) -> None:
+def write_backup(
+    target: Path, files: Mapping[str, BackupFile], progress: ProgressReport | None = None
+) -> None:
     """Write the files durably, to a tar archive if the target ends in ``.tar`` and to a folder otherwise."""
-    (_write_tar if target.suffix == ".tar" else _write_folder)(target, files)
+    (_write_tar if target.suffix == ".tar" else _write_folder)(target, _with_progress(files, progress))
 
 
-def _write_folder(target: Path, files: Mapping[str, BackupFile]) -> None:
-    for name, file in _with_progress(files):
+def _write_folder(target: Path, files: Iterable[tuple[str, BackupFile]]) -> None:
+    for name, file in files:
         with file.path.open("rb") as source:
             _copy(source, target / name)
     for folder in [target, *(path for path in target.rglob("*") if path.is_dir())]:
         sync(folder)
 
 
-def _write_tar(target: Path, files: Mapping[str, BackupFile]) -> None:
+def _write_tar(target: Path, files: Iterable[tuple[str, BackupFile]]) -> None:
     with tarfile.open(target, "w") as archive:
-        for name, file in _with_progress(files):
+        for name, file in files:
             member = tarfile.TarInfo(name)
             member.size = file.bytes
             with file.path.open("rb") as source:
@@ -149,12 +152,15 @@ def _write_tar(target: Path, files: Mapping[str, BackupFile]) -> None:
     sync(target)
 
 
-def _with_progress(files: Mapping[str, BackupFile]) -> Iterator[tuple[str, BackupFile]]:
-    with progress_bar("bytes") as bar:
-        task = bar.add_task("Copying", total=sum(file.bytes for file in files.values()))
-        for name, file in files.items():
-            yield name, file
-            bar.advance(task, file.bytes)
+def _with_progress(
+    files: Mapping[str, BackupFile], progress: ProgressReport | None
+) -> Iterator[tuple[str, BackupFile]]:
+    total, copied = sum(file.bytes for file in files.values()), 0
+    for name, file in files.items():
+        yield name, file
+        copied += file.bytes
+        if progress is not None:
+            progress(copied, total)
 
 
 @contextmanager

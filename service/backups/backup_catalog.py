@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cli.commands.backup_files import CATALOG, BackupFile, require_intact_catalog, write_backup
 from index.files.durable_files import sync
+from service.backups.backup_files import CATALOG, BackupFile, require_intact_catalog, write_backup
 
 if TYPE_CHECKING:
     from service.core.settings import Settings

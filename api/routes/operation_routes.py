@@ -1,0 +1,45 @@
+"""Operation of the library: its state, and maintenance jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import QueryDep
+from api.list_parameters import StrictParameters
+from api.security.route_scopes import ScopedRoute, requires
+from service.core.schemas import JobDetails, JobSpec, OperationsStatus
+from service.operations import maintenance_jobs
+from service.operations.operations_status import operations_status
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["operation"], route_class=ScopedRoute)
+
+
+@router.get("/operations", operation_id="get_operations")
+@requires("admin")
+def get_operations(service: QueryDep, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
+    """Workers with their last errors, queue, running tasks with loss and throughput, jobs, disk, and searches.
+
+    The searches are those of the process that answers; `/metrics` has those of every process.
+    """
+    return operations_status(service.search_load())
+
+
+@router.get("/maintenance", operation_id="list_jobs")
+@requires("admin")
+def list_jobs(_parameters: Annotated[StrictParameters, Query()]) -> list[JobDetails]:
+    """The last 100 maintenance jobs, newest first."""
+    return maintenance_jobs.list_jobs(100)
+
+
+@router.post("/maintenance", status_code=202, operation_id="start_job")
+@requires("admin")
+def start_job(spec: JobSpec) -> JobDetails:
+    """Compact shards, or write a backup to the folder `backups` of the data folder. A worker runs the job.
+
+    An unfinished job of the same kind is returned instead of a second one. Searches continue meanwhile.
+    """
+    return maintenance_jobs.start_job(spec)

@@ -1,0 +1,132 @@
+"""A consistent backup of catalog and index while all processes run.
+
+The catalog is copied first. If a task is published in between, the manifest contains its shard before the catalog
+calls it ready. That is the state after a worker's death, and the next worker completes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from index.errors import ShardStoreError
+from index.files.durable_files import sync
+from index.files.manifest_format import Manifest
+from index.manifest_files import list_manifest_files
+from index.shard_store import ShardStore
+from service.backups.backup_catalog import write_catalog_copy
+from service.backups.backup_files import (
+    CATALOG,
+    DESCRIPTION,
+    MANIFEST,
+    BackupDamaged,
+    BackupFile,
+    ProgressReport,
+    open_backup,
+    verify_files,
+    write_backup,
+    write_description,
+)
+from service.core.errors import Conflict, Unavailable
+from service.core.settings import Settings
+
+__all__ = ["SnapshotReport", "write_snapshot"]
+
+
+@dataclass(frozen=True)
+class SnapshotReport:
+    """A written and verified backup.
+
+    Attributes:
+        path: Folder or archive.
+        files: Number of files.
+        bytes: Total size of the files.
+        external_tasks: Number of tasks whose vectors are in another vector store, and not in the backup.
+    """
+
+    path: Path
+    files: int
+    bytes: int
+    external_tasks: int
+
+
+def write_snapshot(
+    settings: Settings, target: Path, *, index_only: bool = False, progress: ProgressReport | None = None
+) -> SnapshotReport:
+    """Write a backup and verify it. After an error nothing is left of it.
+
+    Args:
+        settings: Settings of the library.
+        target: New folder, or new file that ends in ``.tar``.
+        index_only: Omit the catalog.
+        progress: Receives the copied and the total bytes after each file.
+
+    Raises:
+        Conflict: the target exists, or the library is empty.
+        Unavailable: the disk has no space, or a file cannot be read, written or verified.
+    """
+    if target.exists():
+        raise Conflict(f"{target} already exists. Name a new folder, or a new .tar file.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent, prefix=".snapshot-") as temporary:
+            files, manifest = _collect_files(settings, Path(temporary), index_only)
+            total = sum(file.bytes for file in files.values())
+            free = shutil.disk_usage(temporary).free
+            if free < total:
+                raise Unavailable(
+                    f"The backup needs {total:,} bytes, but {target.parent} has {free:,} bytes free. Free some space, "
+                    "or choose another folder.",
+                    60,
+                )
+            part = Path(temporary) / f"part{target.suffix}"
+            write_backup(part, files, progress)
+            with open_backup(part) as open_file:
+                verify_files(open_file, files)
+            os.rename(part, target)
+            sync(target.parent)
+    except (
+        OSError,
+        ShardStoreError,
+        SQLAlchemyError,
+        sqlite3.Error,
+        tarfile.TarError,
+        BackupDamaged,
+    ) as error:
+        raise Unavailable(
+            f"The backup failed: {error}. No files were left behind. Correct the reported cause, then try again.",
+            60,
+        ) from error
+    external = sum(bool(shard.place) for shard in manifest.shards.values())
+    return SnapshotReport(target, len(files), total, external)
+
+
+def _collect_files(
+    settings: Settings, temporary: Path, index_only: bool
+) -> tuple[dict[str, BackupFile], Manifest]:
+    """The files of a backup by name, and the manifest; files that may change are copied to ``temporary`` first."""
+    files: dict[str, BackupFile] = {}
+    if not index_only:
+        copy = temporary / CATALOG
+        if write_catalog_copy(settings, copy):
+            files[CATALOG] = BackupFile.from_path(copy)
+    store = ShardStore(settings.index_dir)
+    manifest = store.manifest()
+    if manifest.release is None:
+        raise Conflict("The library is empty: there is nothing to back up.")
+    written = temporary / "manifest.json"
+    written.write_text(manifest.dumps(), encoding="utf-8")
+    files[MANIFEST] = BackupFile.from_path(written)
+    for name, (path, digest) in list_manifest_files(store, manifest).items():
+        files[f"index/{name}"] = BackupFile(path, path.stat().st_size, digest)
+    description = write_description(
+        temporary / DESCRIPTION, files, generation=manifest.generation, release=manifest.release
+    )
+    return {DESCRIPTION: description, **files}, manifest

@@ -1,0 +1,53 @@
+"""Reports of worker processes in the catalog: signs of life, free disk and last errors."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now
+from service.catalog.operation_tables import WorkerReport
+
+__all__ = ["RETENTION", "process_name", "record_worker_error", "report_worker", "sweep_worker_reports"]
+
+RETENTION = timedelta(days=1)
+_MAX_TEXT_CHARS = 2000
+
+
+def process_name(owner: str = "") -> str:
+    """Return host and process of a worker; without the owner of a claim, those of this process.
+
+    Args:
+        owner: Host, process and thread, as in leases.
+    """
+    parts = owner.rsplit(":", 1)[0] if owner.count(":") >= 2 else owner
+    return (parts or f"{socket.gethostname()}:{os.getpid()}")[:255]
+
+
+def report_worker(session: Session, free_bytes: int | None) -> None:
+    """Store a sign of life of this process."""
+    row = _row(session, process_name())
+    row.seen_at, row.free_bytes = now(session), free_bytes
+
+
+def record_worker_error(session: Session, owner: str, error: str) -> None:
+    """Store the last error of a worker, in the transaction of the caller."""
+    row = _row(session, process_name(owner))
+    row.error, row.error_at = error[:_MAX_TEXT_CHARS], now(session)
+
+
+def sweep_worker_reports(session: Session) -> None:
+    """Delete reports of processes that have not been seen for a day."""
+    session.execute(delete(WorkerReport).where(WorkerReport.seen_at < now(session) - RETENTION))
+
+
+def _row(session: Session, name: str) -> WorkerReport:
+    row = session.get(WorkerReport, name)
+    if row is None:
+        row = WorkerReport(name=name, seen_at=now(session))
+        session.add(row)
+    return row

@@ -1,0 +1,122 @@
+"""Requests and responses about the operation of a library: maintenance jobs, workers, queues and searches."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from service.core.schemas.model_types import RequestModel, ResponseModel, State
+
+__all__ = [
+    "JobDetails",
+    "JobSpec",
+    "OperationsStatus",
+    "QueuedTask",
+    "RunningTask",
+    "SearchLoad",
+    "TrainingPoint",
+    "WorkerDetails",
+]
+
+
+class JobSpec(RequestModel):
+    """A maintenance job: free the disk space of deleted vectors, or write a backup."""
+
+    kind: Literal["compact", "snapshot"]
+    task: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="Of a compaction: name or id of a single domain; default: all domains.",
+    )
+
+
+class JobDetails(ResponseModel):
+    """A maintenance job with its result."""
+
+    id: int
+    kind: Literal["compact", "snapshot"]
+    task_id: str | None
+    state: Literal["queued", "running", "done", "failed"]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    result: dict[str, Any] | None = Field(
+        description="Of a compaction: `domains`, `deleted`, `bytes_before`, `bytes_after`; of a snapshot: `path`, "
+        "`files`, `bytes`, `external_tasks`."
+    )
+
+
+class WorkerDetails(ResponseModel):
+    """A worker process of the last day."""
+
+    name: str = Field(description="Host and process.")
+    alive: bool = Field(description="Whether it has reported within the last minute.")
+    seen_at: datetime
+    free_bytes: int | None = Field(description="Free disk space of its data folder.")
+    task: str | None = Field(description="Name of a task that it has claimed.")
+    error: str | None = Field(description="Its last error.")
+    error_at: datetime | None
+
+
+class QueuedTask(ResponseModel):
+    """A task that waits for a worker."""
+
+    id: str
+    name: str
+    state: State
+    kind: Literal["domain", "append"]
+    videos: int
+    eta_seconds: float | None
+
+
+class TrainingPoint(ResponseModel):
+    """A progress report: loss of a training step, and throughput."""
+
+    at: datetime
+    stage: str
+    fraction: float
+    loss: float | None
+    videos_per_second: float | None
+
+
+class RunningTask(ResponseModel):
+    """A task that a worker processes, with its last progress reports."""
+
+    id: str
+    name: str
+    state: State
+    points: list[TrainingPoint] = Field(description="The last reports, at most 200, oldest first.")
+
+
+class SearchLoad(ResponseModel):
+    """Searches of the answering process in the last minutes."""
+
+    seconds: float = Field(description="Length of the measured time, at most five minutes.")
+    searches: int
+    per_minute: float
+    p95_seconds: float | None = Field(
+        description="95th percentile of the search time, from a histogram; null without searches."
+    )
+
+
+class OperationsStatus(ResponseModel):
+    """State of the operation, with a bounded size."""
+
+    searches: SearchLoad
+    waiting: int = Field(description="Number of tasks that wait for a worker.")
+    queue: list[QueuedTask] = Field(description="The first 20 of them in the order of the queue.")
+    messages: dict[str, int | None] = Field(
+        description="Number of messages in each queue of the broker; null if it does not answer."
+    )
+    running: list[RunningTask] = Field(description="The first 3 tasks that workers process.")
+    workers: list[WorkerDetails] = Field(description="Up to 50 worker processes, the last seen first.")
+    jobs: list[JobDetails] = Field(description="The last 10 maintenance jobs, newest first.")
+    free_bytes: int | None = Field(description="Free disk space of the data folder.")
+    total_bytes: int | None
+    compactable_bytes: int = Field(
+        description="Size of the shards with deleted vectors or several segments, which a compaction rewrites."
+    )

@@ -1,0 +1,220 @@
+"""Compactions and snapshots that operators start on the page, run by workers.
+
+A job is claimed like a task: one conditional UPDATE with a lease and a fencing token. A worker that dies leaves a lease
+that expires, and the job starts again; both kinds may be repeated. After three lost workers the job fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import or_, select, update
+
+from service.audit.audit_log import record_change
+from service.backups.snapshot_writing import write_snapshot
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import MaintenanceJob
+from service.catalog.task_names import require_task
+from service.catalog.worker_reports import process_name, record_worker_error
+from service.core.errors import CinestrataError, InvalidInput
+from service.core.schemas import JobDetails, JobSpec
+from service.core.settings import settings
+from service.library import compaction
+from service.tasks import broker
+
+__all__ = ["LEASE", "list_jobs", "run_job", "send_due_jobs", "start_job"]
+
+LEASE = timedelta(seconds=120)
+_RENEWAL_SECONDS = 30.0
+_MAX_RUNS = 3
+_MAX_TEXT_CHARS = 2000
+
+log = structlog.get_logger(__name__)
+
+
+def start_job(spec: JobSpec) -> JobDetails:
+    """Store a job and send a message to the workers. An unfinished job of the same kind and domain is returned instead.
+
+    Raises:
+        NotFound: the domain does not exist.
+        InvalidInput: a snapshot names a domain.
+    """
+    if spec.kind == "snapshot" and spec.task is not None:
+        raise InvalidInput.at("task", "A snapshot contains all domains.", "Omit the field.")
+    with session_scope(write=True) as session:
+        task_id = require_task(session, spec.task).id if spec.task is not None else None
+        row = session.scalars(
+            select(MaintenanceJob).where(
+                MaintenanceJob.kind == spec.kind,
+                MaintenanceJob.task_id == task_id,
+                MaintenanceJob.state.in_(("queued", "running")),
+            )
+        ).first()
+        if row is None:
+            row = MaintenanceJob(
+                kind=spec.kind, task_id=task_id, state="queued", created_at=now(session), fencing_token=0
+            )
+            session.add(row)
+            session.flush()
+            record_change(session, f"maintenance.{spec.kind}", task_id or "", {"job": row.id})
+        details = _details(row)
+    broker.send_maintenance(str(details.id))
+    return details
+
+
+def list_jobs(limit: int = 10) -> list[JobDetails]:
+    """Return the last jobs, newest first."""
+    with session_scope() as session:
+        rows = session.scalars(select(MaintenanceJob).order_by(MaintenanceJob.id.desc()).limit(limit))
+        return [_details(row) for row in rows]
+
+
+def send_due_jobs() -> int:
+    """Send messages for queued jobs and for those of dead workers, if the queue is empty; returns their number."""
+    with session_scope() as session:
+        due = session.scalars(
+            select(MaintenanceJob.id).where(
+                or_(
+                    MaintenanceJob.state == "queued",
+                    (MaintenanceJob.state == "running") & (MaintenanceJob.lease_expires_at < now(session)),
+                )
+            )
+        ).all()
+    if not due or broker.queue_length(broker.CPU_QUEUE) != 0:
+        return 0
+    return sum(broker.send_maintenance(str(job)) for job in due)
+
+
+def run_job(job_id: int) -> None:
+    """Run a job, unless it is running or finished."""
+    claimed = _claim(job_id)
+    if claimed is None:
+        return
+    kind, task_id, token = claimed
+    try:
+        with _renewed_lease(job_id, token):
+            result = _snapshot(job_id) if kind == "snapshot" else _compact(task_id)
+    except (CinestrataError, OSError) as error:
+        log.warning("maintenance_job_failed", job=job_id, kind=kind, reason=str(error))
+        _finish(job_id, token, error=str(error))
+    except Exception as error:
+        log.exception("maintenance_job_failed", job=job_id, kind=kind)
+        _finish(job_id, token, error=f"{type(error).__name__}: {error}")
+    else:
+        _finish(job_id, token, result=result)
+
+
+def _compact(task_id: str | None) -> dict[str, Any]:
+    usages = [usage for usage in compaction.storage_usage(task_id) if usage.is_compactable]
+    compacted = [compaction.compact(usage.task_id) for usage in usages]
+    return {
+        "domains": len(usages),
+        "deleted": sum(usage.deleted for usage in usages),
+        "bytes_before": sum(usage.bytes for usage in usages),
+        "bytes_after": sum(usage.bytes for usage in compacted),
+    }
+
+
+def _snapshot(job_id: int) -> dict[str, Any]:
+    with session_scope() as session:
+        at = now(session)
+    # The number distinguishes a repeated run of a dead worker, whose file may exist.
+    name = f"cinestrata-{at:%Y%m%dT%H%M%SZ}-{job_id}.tar"
+    report = write_snapshot(settings(), settings().backups_dir / name)
+    return {
+        "path": str(report.path),
+        "files": report.files,
+        "bytes": report.bytes,
+        "external_tasks": report.external_tasks,
+    }
+
+
+def _claim(job_id: int) -> tuple[str, str | None, int] | None:
+    """Kind, domain and fencing token of a claimed job; None if it is not due."""
+    with session_scope(write=True) as session:
+        at = now(session)
+        free = or_(MaintenanceJob.lease_expires_at.is_(None), MaintenanceJob.lease_expires_at < at)
+        row = session.execute(
+            update(MaintenanceJob)
+            .where(MaintenanceJob.id == job_id, MaintenanceJob.state.in_(("queued", "running")), free)
+            .values(
+                state="running",
+                started_at=at,
+                lease_expires_at=at + LEASE,
+                fencing_token=MaintenanceJob.fencing_token + 1,
+            )
+            .returning(MaintenanceJob.kind, MaintenanceJob.task_id, MaintenanceJob.fencing_token)
+            .execution_options(synchronize_session=False)
+        ).one_or_none()
+    if row is None:
+        return None
+    if row.fencing_token > _MAX_RUNS:
+        _finish(job_id, row.fencing_token, error=f"The worker stopped {_MAX_RUNS} times during this job.")
+        return None
+    return row.kind, row.task_id, row.fencing_token
+
+
+@contextmanager
+def _renewed_lease(job_id: int, token: int) -> Iterator[None]:
+    """Renew the lease in the background: a large shard takes minutes to copy."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(_RENEWAL_SECONDS):
+            try:
+                with session_scope(write=True) as session:
+                    session.execute(
+                        update(MaintenanceJob)
+                        .where(MaintenanceJob.id == job_id, MaintenanceJob.fencing_token == token)
+                        .values(lease_expires_at=now(session) + LEASE)
+                        .execution_options(synchronize_session=False)
+                    )
+            except CinestrataError as error:
+                log.warning("maintenance_lease_not_renewed", job=job_id, reason=str(error))
+
+    thread = threading.Thread(target=renew, name=f"job-{job_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _finish(
+    job_id: int, token: int, *, result: dict[str, Any] | None = None, error: str | None = None
+) -> None:
+    with session_scope(write=True) as session:
+        session.execute(
+            update(MaintenanceJob)
+            .where(MaintenanceJob.id == job_id, MaintenanceJob.fencing_token == token)
+            .values(
+                state="done" if error is None else "failed",
+                result=result,
+                error=error and error[:_MAX_TEXT_CHARS],
+                finished_at=now(session),
+                lease_expires_at=None,
+            )
+            .execution_options(synchronize_session=False)
+        )
+        if error is not None:
+            record_worker_error(session, process_name(), f"Maintenance job {job_id}: {error}")
+
+
+def _details(row: MaintenanceJob) -> JobDetails:
+    return JobDetails(
+        id=row.id,
+        kind=row.kind,  # type: ignore[arg-type]
+        task_id=row.task_id,
+        state=row.state,  # type: ignore[arg-type]
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=row.error,
+        result=row.result,
+    )

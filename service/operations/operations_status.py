@@ -1,0 +1,135 @@
+"""State of the operation in an answer of bounded size: workers, queue, running tasks, jobs, disk and searches."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import WorkerReport
+from service.catalog.tables import ACTIVE_STATES, Event, Task
+from service.catalog.worker_reports import process_name
+from service.core.schemas import (
+    OperationsStatus,
+    QueuedTask,
+    RunningTask,
+    SearchLoad,
+    TrainingPoint,
+    WorkerDetails,
+)
+from service.core.settings import settings
+from service.operations.maintenance_jobs import list_jobs
+from service.storage.index_manifest import published_manifest
+from service.tasks import broker
+from service.tasks.queue_order import waiting_tasks
+from service.tasks.task_details import task_details
+
+__all__ = ["operations_status"]
+
+_QUEUED = 20
+_RUNNING = 3
+_POINTS = 200
+_WORKERS = 50
+_ALIVE = timedelta(seconds=60)
+
+
+def operations_status(searches: SearchLoad) -> OperationsStatus:
+    """Return the state of the operation.
+
+    Args:
+        searches: Load of the answering process.
+
+    Raises:
+        Unavailable: the catalog is unreachable.
+    """
+    with session_scope() as session:
+        at = now(session)
+        waiting = waiting_tasks(session)
+        claimed = session.scalars(
+            select(Task)
+            .where(Task.state.in_(ACTIVE_STATES), Task.lease_owner.is_not(None), Task.lease_expires_at >= at)
+            .order_by(Task.position)
+        ).all()
+        queue = [
+            QueuedTask(
+                id=task.id,
+                name=task.name,
+                state=task.state,
+                kind="append" if task.into else "domain",
+                videos=task.counts.videos,
+                eta_seconds=task.eta_seconds,
+            )
+            for task in task_details(session, waiting[:_QUEUED])
+        ]
+        running = [_running(session, task) for task in claimed[:_RUNNING]]
+        tasks = {process_name(task.lease_owner or ""): task.name for task in claimed}
+        rows = session.scalars(
+            select(WorkerReport).order_by(WorkerReport.seen_at.desc(), WorkerReport.name).limit(_WORKERS)
+        ).all()
+        workers = [
+            WorkerDetails(
+                name=row.name,
+                alive=at - row.seen_at < _ALIVE,
+                seen_at=row.seen_at,
+                free_bytes=row.free_bytes,
+                task=tasks.get(row.name),
+                error=row.error,
+                error_at=row.error_at,
+            )
+            for row in rows
+        ]
+    free, total = _disk()
+    return OperationsStatus(
+        searches=searches,
+        waiting=len(waiting),
+        queue=queue,
+        messages={name: broker.queue_length(name) for name in (broker.CPU_QUEUE, broker.GPU_QUEUE)},
+        running=running,
+        workers=workers,
+        jobs=list_jobs(),
+        free_bytes=free,
+        total_bytes=total,
+        compactable_bytes=_compactable_bytes(),
+    )
+
+
+def _disk() -> tuple[int | None, int | None]:
+    """Free and total bytes of the disk of the data folder; None if they cannot be read."""
+    try:
+        disk = shutil.disk_usage(settings().data_dir)
+    except OSError:
+        return None, None
+    return disk.free, disk.total
+
+
+def _running(session: Session, task: Task) -> RunningTask:
+    events = session.execute(
+        select(Event.at, Event.data)
+        .where(Event.task_id == task.id, Event.kind == "progress")
+        .order_by(Event.id.desc())
+        .limit(_POINTS)
+    ).all()
+    points = [
+        TrainingPoint(
+            at=at,
+            stage=str(data.get("stage", "")),
+            fraction=data.get("fraction", 0.0),
+            loss=data.get("loss"),
+            videos_per_second=data.get("videos_per_second"),
+        )
+        for at, data in reversed(events)
+    ]
+    return RunningTask(id=task.id, name=task.name, state=task.state, points=points)  # type: ignore[arg-type]
+
+
+def _compactable_bytes() -> int:
+    manifest, _ = published_manifest()
+    return sum(
+        segment.bytes
+        for task in manifest.shards
+        if task in manifest.tombstones or task in manifest.appended
+        for segment in manifest.segments(task)
+    )

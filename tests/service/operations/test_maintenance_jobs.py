@@ -1,0 +1,108 @@
+"""Compactions and snapshots that workers run on request."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from models.backbones.backbone import Backbone
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import MaintenanceJob, WorkerReport
+from service.core.errors import InvalidInput, NotFound
+from service.core.schemas import JobSpec
+from service.core.settings import Settings
+from service.library import compaction, deletion
+from service.operations.maintenance_jobs import list_jobs, run_job, send_due_jobs, start_job
+from tests.service.search.caption_library import BIRDS, CARS, Library
+
+
+@pytest.fixture
+def library(configured: Settings, backbone: Backbone) -> Library:
+    library = Library(configured, backbone, "zero_shot")
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
+    return library
+
+
+def test_compaction_drops_deleted_vectors(library: Library) -> None:
+    deletion.delete_videos(["birds-0"])
+    job = start_job(JobSpec(kind="compact"))
+    assert job.state == "queued"
+    assert start_job(JobSpec(kind="compact")).id == job.id  # one at a time
+    run_job(job.id)
+    (done,) = list_jobs()
+    assert (done.state, done.error) == ("done", None)
+    assert done.result is not None
+    assert (done.result["domains"], done.result["deleted"]) == (1, 1)
+    assert library.store.manifest().tombstones == {}
+    run_job(job.id)  # a repeated message has no effect
+    assert start_job(JobSpec(kind="compact", task="cars")).id != job.id
+
+
+def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) -> None:
+    run_job(start_job(JobSpec(kind="snapshot")).id)
+    (done,) = list_jobs()
+    assert done.state == "done", done.error
+    assert done.result is not None
+    path = Path(done.result["path"])
+    assert path.parent == configured.data_dir / "backups"
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+    assert len(names) == done.result["files"]
+    assert {"catalog.sqlite3", "snapshot.json", "index/manifest.json"} <= set(names)
+
+
+def test_failed_job_reports_its_reason_and_its_worker(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_task: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compaction, "compact", fail)
+    deletion.delete_videos(["birds-0"])
+    run_job(start_job(JobSpec(kind="compact", task="birds")).id)
+    (failed,) = list_jobs()
+    assert (failed.state, failed.error) == ("failed", "[Errno 28] No space left on device")
+    with session_scope() as session:
+        (report,) = session.scalars(select(WorkerReport)).all()
+    assert "No space left on device" in (report.error or "")
+
+
+def test_empty_library_has_no_backup(sqlite_catalog: Settings) -> None:
+    run_job(start_job(JobSpec(kind="snapshot")).id)
+    (failed,) = list_jobs()
+    assert (failed.state, failed.error) == ("failed", "The library is empty: there is nothing to back up.")
+    assert list((sqlite_catalog.data_dir / "backups").iterdir()) == []
+
+
+def test_job_of_a_dead_worker_starts_again_at_most_three_times(
+    tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
+) -> None:
+    settings_factory(tmp_path, redis_url=broker_url)
+    job = start_job(JobSpec(kind="compact"))
+    with session_scope(write=True) as session:
+        session.execute(
+            update(MaintenanceJob).values(
+                state="running", fencing_token=3, lease_expires_at=now(session) + timedelta(minutes=1)
+            )
+        )
+    run_job(job.id)
+    assert list_jobs()[0].state == "running"  # its worker lives
+    with session_scope(write=True) as session:
+        session.execute(update(MaintenanceJob).values(lease_expires_at=now(session) - timedelta(seconds=1)))
+    assert send_due_jobs() == 0  # the first message still waits in the queue
+    run_job(job.id)
+    assert list_jobs()[0].error == "The worker stopped 3 times during this job."
+
+
+def test_invalid_jobs_are_refused(sqlite_catalog: Settings) -> None:
+    with pytest.raises(NotFound):
+        start_job(JobSpec(kind="compact", task="nobody"))
+    with pytest.raises(InvalidInput, match="contains all domains"):
+        start_job(JobSpec(kind="snapshot", task="x"))
+    assert list_jobs() == []
