@@ -17,6 +17,7 @@ from starlette.responses import Response
 from api import openapi, openapi_document, problem_details
 from api.pages import html_pages, reference_page
 from api.request_metrics import RequestMetricsMiddleware
+from api.request_tracing import RequestTracingMiddleware
 from api.routes import (
     alert_routes,
     audit_routes,
@@ -40,7 +41,7 @@ from api.security.loopback import is_loopback
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
 from api.version_prefix import VersionPrefixMiddleware, first_segment
-from service.core import logging, request_ids
+from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 
@@ -61,6 +62,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     """
     configured = configured or settings()
     logging.configure_logging(configured.log_format, configured.log_level)
+    tracing.start_tracing(configured.otlp_endpoint, "cinestrata-api")
     if not is_loopback(configured.host) and configured.api_key is None:
         raise ValueError(
             f"CINESTRATA_HOST={configured.host} opens the service to the network without an API key: "
@@ -121,6 +123,8 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(SecurityMiddleware, settings=configured)
     if configured.cors_origins:
         share_with_origins(app, configured.cors_origins)
+    if tracing.is_tracing():
+        app.add_middleware(RequestTracingMiddleware)
     app.add_middleware(VersionPrefixMiddleware, resources=_api_resources(app))
     app.add_middleware(
         CorrelationIdMiddleware,

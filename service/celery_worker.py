@@ -21,6 +21,7 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from service.audit.actor import Actor, set_process_actor
 from service.core.logging import configure_logging
 from service.core.settings import settings
+from service.core.tracing import start_tracing
 from service.maintenance import MaintenanceThread
 from service.operations import maintenance_jobs
 from service.syncs import sync_run
@@ -88,6 +89,7 @@ def _stop_maintenance(**_: Any) -> None:
 def _configure_worker_logging(**_: Any) -> None:
     configured = settings()
     configure_logging(configured.log_format, configured.log_level)
+    start_tracing(configured.otlp_endpoint, "cinestrata-worker")
     if configured.log_format == "json":
         # Celery prints the messages of its signal handlers as plain text.
         celery_worker_app.safe_say = _write_json_line

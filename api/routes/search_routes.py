@@ -13,6 +13,7 @@ from api.dependencies import QueryDep
 from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
 from api.search_parameters import ParameterModelRoute, SearchParameters
 from api.security.route_scopes import ScopedRoute, requires
+from service.core import tracing
 from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, SearchTiming
 from service.library import prometheus_metrics
 from service.search.engine import SearchEngine
@@ -74,5 +75,21 @@ def _json_response(body: BaseModel) -> Response:
 
 
 def _observe_timing(response: SearchResponse) -> None:
-    for stage, milliseconds in response.timing_ms:
+    times = response.timing_ms
+    for stage, milliseconds in times:
         _STAGE_SECONDS[stage].observe(milliseconds / 1000)
+    if tracing.is_tracing():
+        # The times are those of the search alone; it may have shared its steps with others, and waited for them.
+        stages = [
+            ("route", times.route),
+            ("encode", times.encode),
+            ("search", times.search),
+            ("merge", times.merge),
+        ]
+        facts = {
+            "cinestrata.release": response.release,
+            "cinestrata.mode": response.mode,
+            "cinestrata.results": len(response.results),
+            "cinestrata.searched_tasks": sum(task.searched for task in response.routing),
+        }
+        tracing.record_stages("search", stages, facts)

@@ -214,8 +214,9 @@ class Settings(BaseSettings):
     # Logs
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    otlp_endpoint: str | None = None  # http://collector:4318, which receives traces; default: none
 
-    @field_validator("backbone", "method", mode="before")
+    @field_validator("backbone", "method", "otlp_endpoint", mode="before")
     @classmethod
     def _drop_empty_name(cls, value: object) -> object:
         return value or None  # a compose file passes unset variables as empty strings
@@ -236,6 +237,19 @@ class Settings(BaseSettings):
     @classmethod
     def _split_list(cls, value: object) -> object:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _validate_collector(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(
+                f"{value!r} is not the URL of a collector: write for example http://collector:4318"
+            )
+        if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+            raise ValueError("traces need OpenTelemetry: pip install 'cinestrata[otel]'")
+        return value
 
     @field_validator("cors_origins")
     @classmethod

@@ -35,6 +35,7 @@ from service.core.errors import (
 from service.core.request_ids import use_request_id
 from service.core.schemas import TaskProgress
 from service.core.settings import settings
+from service.core.tracing import TaskTrace
 from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.heartbeat import Heartbeat
@@ -119,6 +120,13 @@ class Claim:
         self._finished = threading.Event()
         self._heartbeat = Heartbeat(self._beat, self._finished, f"lease-{task.id}")
         self._context = ExitStack()
+        self._trace = TaskTrace(
+            {
+                "cinestrata.task_id": task.id,
+                "cinestrata.method": task.method,
+                "cinestrata.attempt": task.attempts,
+            }
+        )
 
     # --- progress ---
 
@@ -151,6 +159,7 @@ class Claim:
             LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
         """
         self.tick()
+        self._trace.enter_stage(stage)
         self._estimator.observe(stage, fraction)
         is_new_epoch = epoch is not None and epoch > self._epoch
         due = stage != self._stage or is_new_epoch or fraction >= 1
@@ -228,6 +237,7 @@ class Claim:
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
         """Enter a stage. The first entry counts as progress (see ``max_attempts``)."""
         self.tick()
+        self._trace.enter_stage(state)
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)
             if task.state == state:
@@ -348,6 +358,7 @@ class Claim:
     def __enter__(self) -> Self:
         # Log lines of the block carry the identifier of the request that created the task.
         self._context.enter_context(use_request_id(self.task.request_id))
+        self._trace.start()
         self._heartbeat.start()
         return self
 
@@ -364,6 +375,7 @@ class Claim:
         finally:
             self._finished.set()
             self._heartbeat.join()
+            self._trace.end(error)
             self._context.close()
         return error is None or isinstance(error, Exception)
 

@@ -1,0 +1,165 @@
+"""Traces with OpenTelemetry: spans of requests, search stages and task stages, sent by OTLP over HTTP.
+
+Without ``CINESTRATA_OTLP_ENDPOINT`` no module of OpenTelemetry is imported, and every function returns at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from service.core.request_ids import current_request_id
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span, Tracer
+
+__all__ = [
+    "TaskTrace",
+    "is_tracing",
+    "record_stages",
+    "request_span",
+    "start_tracing",
+    "use_provider",
+]
+
+_NANOSECONDS = 1_000_000
+_provider: TracerProvider | None = None
+_tracer: Tracer | None = None
+
+
+def start_tracing(endpoint: str | None, service: str) -> None:
+    """Send the spans of this process to a collector.
+
+    Args:
+        endpoint: URL of the collector, such as ``http://collector:4318``; None: nothing is traced.
+        service: Name of the process in traces.
+    """
+    if endpoint is None or _tracer is not None:
+        return
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create(
+        {"service.name": service, "service.instance.id": f"{os.uname().nodename}:{os.getpid()}"}
+    )
+    provider = TracerProvider(resource=resource)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    use_provider(provider)
+
+
+def use_provider(provider: TracerProvider | None) -> None:
+    """Record the spans of this process with a provider, and send those of the former provider; None: record nothing."""
+    global _provider, _tracer
+    if _provider is not None:
+        _provider.shutdown()
+    _provider = provider
+    _tracer = None if provider is None else provider.get_tracer("cinestrata")
+
+
+def is_tracing() -> bool:
+    """Whether spans are recorded."""
+    return _tracer is not None
+
+
+@contextmanager
+def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
+    """Record the span of an HTTP request, as a part of the trace that its ``traceparent`` names.
+
+    Args:
+        method: HTTP method.
+        headers: Headers by lower-case name.
+    """
+    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    assert _tracer is not None
+    context = TraceContextTextMapPropagator().extract(headers)
+    attributes = _attributes({"http.request.method": method})
+    with _tracer.start_as_current_span(
+        method, context=context, kind=SpanKind.SERVER, attributes=attributes
+    ) as span:
+        yield span
+
+
+def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Mapping[str, Any]) -> None:
+    """Record a span and its consecutive stages, which have just ended, below the current span.
+
+    Args:
+        name: Name of the span.
+        stages: Names and milliseconds of the stages, in order.
+        attributes: Attributes of the span.
+    """
+    if _tracer is None:
+        return
+    from opentelemetry import trace
+
+    start = time.time_ns() - int(sum(milliseconds for _, milliseconds in stages) * _NANOSECONDS)
+    parent = _tracer.start_span(name, start_time=start, attributes=_attributes(attributes))
+    context = trace.set_span_in_context(parent)
+    for stage, milliseconds in stages:
+        span = _tracer.start_span(f"{name} {stage}", context, attributes=_attributes({}), start_time=start)
+        start += int(milliseconds * _NANOSECONDS)
+        span.end(start)
+    parent.end(start)
+
+
+class TaskTrace:
+    """The span of a worker's work on a task, with a span for each stage.
+
+    Args:
+        attributes: Attributes of the task.
+    """
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._attributes = attributes
+        self._task: Span | None = None
+        self._stage: Span | None = None
+        self._stage_name = ""
+
+    def start(self) -> None:
+        """Begin the span of the task."""
+        if _tracer is not None:
+            self._task = _tracer.start_span("task", attributes=_attributes(self._attributes))
+
+    def enter_stage(self, name: str) -> None:
+        """Begin the span of a stage, and end that of the stage before; repetitions have no effect."""
+        if _tracer is None or self._task is None or name == self._stage_name:
+            return
+        from opentelemetry import trace
+
+        self._end_stage()
+        context = trace.set_span_in_context(self._task)
+        self._stage, self._stage_name = (
+            _tracer.start_span(f"task {name}", context, attributes=_attributes({})),
+            name,
+        )
+
+    def end(self, error: BaseException | None) -> None:
+        """End the spans, with the error that ended the work."""
+        if self._task is None:
+            return
+        if error is not None:
+            from opentelemetry.trace import StatusCode
+
+            self._task.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        self._end_stage()
+        self._task.end()
+        self._task = None
+
+    def _end_stage(self) -> None:
+        if self._stage is not None:
+            self._stage.end()
+            self._stage = None
+
+
+def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes without missing values, and with the identifier of the request."""
+    with_request = {"cinestrata.request_id": current_request_id(), **values}
+    return {name: value for name, value in with_request.items() if value is not None}
