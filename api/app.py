@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
@@ -11,14 +12,16 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
-from api.pages import html_pages, reference_page
+from api.pages import html_pages, reference_page, sign_in_pages
 from api.request_metrics import RequestMetricsMiddleware
 from api.request_tracing import RequestTracingMiddleware
 from api.routes import (
+    access_routes,
     alert_routes,
     audit_routes,
     clip_routes,
@@ -36,8 +39,8 @@ from api.routes import (
     video_routes,
     webhook_routes,
 )
+from api.security.authentication import Authenticator, require_network_credentials
 from api.security.cross_origin import share_with_origins
-from api.security.loopback import is_loopback
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
 from api.version_prefix import VersionPrefixMiddleware, first_segment
@@ -58,21 +61,21 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         configured: Settings; None takes them from the environment.
 
     Raises:
-        ValueError: The address is reachable from the network and no API key is set.
+        ValueError: The address is reachable from the network, and there is no API key or a short one.
     """
     configured = configured or settings()
     logging.configure_logging(configured.log_format, configured.log_level)
     tracing.start_tracing(configured.otlp_endpoint, "cinestrata-api")
-    if not is_loopback(configured.host) and configured.api_key is None:
-        raise ValueError(
-            f"CINESTRATA_HOST={configured.host} opens the service to the network without an API key: "
-            "set CINESTRATA_API_KEY, or listen on 127.0.0.1"
-        )
+    require_network_credentials(configured)
+    authenticator = Authenticator(configured)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.query_service.start()
+        recording = asyncio.create_task(authenticator.record_failures())
         yield
+        recording.cancel()
+        await run_in_threadpool(authenticator.record_waiting_failures)
         app.state.query_service.close()
 
     app = FastAPI(
@@ -87,6 +90,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     )
     app.state.query_service = SearchEngine(configured)
     app.state.settings = configured
+    app.state.authenticator = authenticator
     for router in (
         search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
         task_routes.router,
@@ -99,6 +103,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         deletion_routes.router,
         sync_routes.router,
         library_routes.router,
+        access_routes.router,
         audit_routes.router,
         webhook_routes.router,
         alert_routes.router,
@@ -107,6 +112,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         description_routes.router,
         html_pages.router,
         reference_page.router,
+        sign_in_pages.router,
     ):
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
@@ -120,7 +126,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_UNCOMPRESSED_TYPES
     )
-    app.add_middleware(SecurityMiddleware, settings=configured)
+    app.add_middleware(SecurityMiddleware, settings=configured, authenticator=authenticator)
     if configured.cors_origins:
         share_with_origins(app, configured.cors_origins)
     if tracing.is_tracing():

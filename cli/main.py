@@ -8,9 +8,11 @@ import typer
 
 from cli.commands import (
     bench_commands,
+    key_commands,
     registered_sync_commands,
     release_commands,
     task_commands,
+    user_commands,
     video_commands,
     webhook_commands,
 )
@@ -41,6 +43,8 @@ app.add_typer(video_commands.app, name="videos")
 app.add_typer(registered_sync_commands.app, name="syncs")
 app.add_typer(release_commands.app, name="releases")
 app.add_typer(webhook_commands.app, name="webhooks")
+app.add_typer(key_commands.app, name="keys")
+app.add_typer(user_commands.app, name="users")
 app.add_typer(bench_commands.app, name="bench")
 
 

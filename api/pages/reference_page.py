@@ -16,7 +16,6 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup, escape
 
-from api.dependencies import SettingsDep
 from api.security.route_scopes import ScopedRoute, requires
 
 __all__ = ["router"]
@@ -30,13 +29,13 @@ _Json = Mapping[str, Any]
 
 @router.get("/docs", response_class=HTMLResponse)
 @requires("public")
-def reference_page(request: Request, settings: SettingsDep) -> Response:
+def reference_page(request: Request) -> Response:
     """The reference of all operations, models and error types, which is the same for every library."""
-    content = _render(request.app.openapi(), settings.api_key is not None)
+    content = _render(request.app.openapi())
     return HTMLResponse(content, headers={"Cache-Control": "no-cache"})
 
 
-def _render(document: dict[str, Any], is_protected: bool) -> str:
+def _render(document: dict[str, Any]) -> str:
     operations: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -44,7 +43,6 @@ def _render(document: dict[str, Any], is_protected: bool) -> str:
             operations.setdefault(operation["tags"][0], []).append(entry)
     return _environment.get_template("reference.html").render(
         page="reference",
-        protected=is_protected,
         document=document,
         operations=operations,
         resolve=partial(_resolve, document),

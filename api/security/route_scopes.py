@@ -23,8 +23,11 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.routing import Mount
 
-from service.access.principal import AccessScope, Principal, includes_scope
+from api.security.authentication import client_address
+from service.access.principal import OPEN_PRINCIPAL, AccessScope, Principal, includes_scope
+from service.audit.actor import Actor, acting_as
 from service.core.errors import CinestrataError, Unauthorized
+from service.core.request_ids import current_request_id
 
 __all__ = [
     "Forbidden",
@@ -33,8 +36,8 @@ __all__ = [
     "check_declarations",
     "current_principal",
     "declared_scope",
+    "request_actor",
     "requires",
-    "set_principal",
 ]
 
 RouteScope = AccessScope | Literal["public"]
@@ -73,15 +76,16 @@ def declared_scope(endpoint: Callable[..., Any] | None) -> RouteScope | None:
     return scope
 
 
-def set_principal(request: Request, principal: Principal | None) -> None:
-    """Store the authenticated sender of a request for its route."""
-    request.scope[_PRINCIPAL_KEY] = principal
-
-
 def current_principal(request: Request) -> Principal | None:
-    """The authenticated sender of a request; None without valid credentials."""
+    """The authenticated sender of a request; None on a public route."""
     principal: Principal | None = request.scope.get(_PRINCIPAL_KEY)
     return principal
+
+
+def request_actor(request: Request, principal: Principal | None) -> Actor:
+    """The actor of changes of a request."""
+    sender = principal or OPEN_PRINCIPAL
+    return Actor(sender.kind, sender.name, client_address(request) or None, current_request_id())
 
 
 class ScopedRoute(APIRoute):
@@ -94,9 +98,9 @@ class ScopedRoute(APIRoute):
         is_page = getattr(self.endpoint, "__is_page__", False)
 
         async def handle_permitted(request: Request) -> Response:
-            principal = current_principal(request)
-            if scope == "public":
+            if scope == "public":  # answers also while the catalog is unreachable
                 return await handle(request)
+            principal = await request.app.state.authenticator.identify(request)
             if principal is None and is_page:
                 return _redirect_to_sign_in(request)
             if principal is None:
@@ -108,7 +112,9 @@ class ScopedRoute(APIRoute):
                 raise Forbidden(
                     f"The request needs the scope {scope!r}; {principal.name!r} has the scope {principal.scope!r}."
                 )
-            return await handle(request)
+            request.scope[_PRINCIPAL_KEY] = principal
+            with acting_as(request_actor(request, principal)):
+                return await handle(request)
 
         return handle_permitted
 

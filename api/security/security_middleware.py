@@ -1,6 +1,5 @@
-"""ASGI middleware for access control and security headers.
+"""ASGI middleware for the form of requests and for security headers; routes check the scopes that they declare.
 
-* The sender is identified by key or session; the route checks the scope that it declares.
 * State-changing requests that a browser sends for another site are refused (cross-site request forgery).
 * A server bound to loopback answers only loopback host names, so that no foreign name can resolve to it (DNS
   rebinding).
@@ -9,26 +8,26 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
-from asgi_correlation_id import correlation_id
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problem_details import problem_response
-from api.security.api_keys import identify
+from api.security.authentication import Authenticator
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.loopback import is_loopback
-from api.security.route_scopes import Forbidden, set_principal
+from api.security.route_scopes import Forbidden, request_actor
 from api.version_prefix import route_path
-from service.access.principal import OPEN_PRINCIPAL, Principal
-from service.audit.actor import Actor, acting_as
+from service.access.credentials import KEY_PATTERN
+from service.audit.actor import acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound
 from service.core.settings import Settings
 
 __all__ = ["SecurityMiddleware"]
 
+_KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -47,8 +46,9 @@ _SECURITY_HEADERS = {
 class SecurityMiddleware:
     """Refuses requests that violate the access rules, and sets security headers on all responses."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, authenticator: Authenticator) -> None:
         self.app = app
+        self.authenticator = authenticator
         self.settings = settings
         self.loopback_only = is_loopback(settings.host)
 
@@ -71,9 +71,7 @@ class SecurityMiddleware:
         except CinestrataError as error:
             await problem_response(request, error)(scope, receive, send_with_headers)
             return
-        principal = identify(request, self.settings)
-        set_principal(request, principal)
-        with acting_as(_actor(request, principal)):
+        with acting_as(request_actor(request, None)):
             await self.app(scope, limit_body(receive, limit), send_with_headers)
 
     def _check(self, request: Request, limit: int) -> None:
@@ -86,19 +84,13 @@ class SecurityMiddleware:
         path = route_path(request.scope)  # the decoded path, which the router matches
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a text
             raise NotFound("There is no resource at this address; it contains control characters.")
+        _refuse_key_in_query(request.scope["query_string"], self.authenticator)
         _check_query_encoding(request.scope["query_string"])
         check_content_length(headers.get("content-length", ""), limit)
 
     def _is_foreign_site(self, headers: Headers) -> bool:
         """Whether a browser names another site as origin, and the settings do not allow this origin."""
         return _is_cross_site(headers) and headers.get("origin") not in self.settings.cors_origins
-
-
-def _actor(request: Request, principal: Principal | None) -> Actor:
-    """The actor of changes of a request."""
-    sender = principal or OPEN_PRINCIPAL
-    address = request.client.host if request.client else None
-    return Actor(sender.kind, sender.name, address, correlation_id.get())
 
 
 def _host_name(header: str) -> str:
@@ -124,6 +116,23 @@ def _is_cross_site(headers: Headers) -> bool:
         return urlsplit(origin).netloc != headers.get("host")
     except ValueError:
         return True
+
+
+def _refuse_key_in_query(query: bytes, authenticator: Authenticator) -> None:
+    """Refuse a key in the address, which browsers, proxies and logs store. The error does not contain the key."""
+    if not query:
+        return
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None)
+    for name, value in pairs:
+        is_key = any(
+            KEY_PATTERN.search(text) or authenticator.is_long_environment_key(text) for text in (name, value)
+        )
+        if is_key or name.lower() in _KEY_PARAMETERS:
+            raise InvalidInput.at(
+                name if name.lower() in _KEY_PARAMETERS else "query",
+                "An API key in an address is stored by browsers, proxies and logs, and is not accepted.",
+                "Send it as the header X-API-Key. Revoke a key that was sent in an address.",
+            )
 
 
 def _check_query_encoding(query: bytes) -> None:

@@ -173,13 +173,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _require_key_or_loopback(settings: Settings) -> None:
-    from api.security.loopback import is_loopback
+    from api.security.authentication import require_network_credentials
 
-    if settings.api_key is None and not is_loopback(settings.host):
-        fail(
-            f"Listening on {settings.host} opens the service to the network without an API key.",
-            "Set CINESTRATA_API_KEY to a secret, or listen on 127.0.0.1.",
-        )
+    try:
+        require_network_credentials(settings)
+    except ValueError as error:
+        fail(f"{error}.")
 
 
 def _listener_url(listener: socket.socket) -> str:

@@ -1,20 +1,22 @@
-"""Tables of access: the audit log."""
+"""Tables of access: API keys, users, sessions of browsers, and the audit log."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, Index, String
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.catalog.tables import Base, GrowingId
 
-__all__ = ["AuditEntry"]
+__all__ = ["ApiKey", "AuditEntry", "BrowserSession", "User"]
+
+_SCOPE = "scope IN ('search', 'ingest', 'admin')"
 
 
 class AuditEntry(Base):
-    """A change, or an attempt to sign in. Entries are never changed or deleted."""
+    """A change, or attempts to sign in. Entries are never changed or deleted."""
 
     __tablename__ = "audit_log"
     __table_args__ = (
@@ -33,3 +35,56 @@ class AuditEntry(Base):
     address: Mapped[str | None] = mapped_column(String(64))
     request_id: Mapped[str | None] = mapped_column(String(128))
     details: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+
+class ApiKey(Base):
+    """An API key. Its secret is stored as a hash only; a revoked key keeps its row."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (CheckConstraint(_SCOPE, name="scope"),)
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(80))
+    name_key: Mapped[str] = mapped_column(String(240), index=True)
+    secret_hash: Mapped[str] = mapped_column(String(64))  # SHA-256 of the whole key
+    scope: Mapped[str] = mapped_column(String(8))
+    created_at: Mapped[datetime]
+    created_by: Mapped[str] = mapped_column(String(255))
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]  # written at most once a minute
+    revoked_at: Mapped[datetime | None]
+
+
+class User(Base):
+    """A user of the dashboard, with a password or an identity of an OpenID provider."""
+
+    __tablename__ = "users"
+    __table_args__ = (CheckConstraint(_SCOPE, name="scope"), UniqueConstraint("issuer", "subject"))
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(80))
+    name_key: Mapped[str] = mapped_column(String(240), unique=True)
+    password_hash: Mapped[str | None] = mapped_column(Text)  # None: signs in at the provider
+    issuer: Mapped[str | None] = mapped_column(String(255))
+    subject: Mapped[str | None] = mapped_column(String(255))
+    scope: Mapped[str] = mapped_column(String(8))
+    created_at: Mapped[datetime]
+    last_sign_in_at: Mapped[datetime | None]
+
+
+class BrowserSession(Base):
+    """A session of a signed-in browser: of a user, of a key, or of the key of the environment."""
+
+    __tablename__ = "browser_sessions"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)  # SHA-256 of the cookie
+    user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    # Digest of the key of the environment, which ends the session when the key changes.
+    environment_key: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+    last_seen_at: Mapped[datetime]  # written at most once a minute
+    address: Mapped[str | None] = mapped_column(String(64))
+    user_agent: Mapped[str] = mapped_column(String(256))

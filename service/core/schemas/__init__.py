@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from service.core.schemas.access import (
+    CurrentAccess,
+    KeyDetails,
+    KeySecret,
+    KeySpec,
+    SessionDetails,
+    UserDetails,
+    UserPatch,
+    UserSpec,
+)
 from service.core.schemas.alerts import (
     ALERT_KINDS,
     AlertDetails,
@@ -136,6 +146,7 @@ __all__ = [
     "CaptionsResponse",
     "ClipSearchResponse",
     "ClipTiming",
+    "CurrentAccess",
     "DeletionRequest",
     "DeletionResult",
     "DeliveryDetails",
@@ -148,6 +159,9 @@ __all__ = [
     "Gallery",
     "JobDetails",
     "JobSpec",
+    "KeyDetails",
+    "KeySecret",
+    "KeySpec",
     "LibraryOverview",
     "LibraryStatus",
     "LibraryVersions",
@@ -191,6 +205,7 @@ __all__ = [
     "ServeSpec",
     "ServedChange",
     "ServedRecall",
+    "SessionDetails",
     "ShardPage",
     "ShardSummary",
     "SimilarVideosResponse",
@@ -210,6 +225,9 @@ __all__ = [
     "TrainingPoint",
     "UnfoundDomain",
     "UploadPreview",
+    "UserDetails",
+    "UserPatch",
+    "UserSpec",
     "VideoCounts",
     "VideoDetails",
     "VideoMoment",

@@ -137,10 +137,11 @@ def test_session_cookie_permits_thumbnails_and_events(
     secured.state.query_service = client.app.state.query_service  # type: ignore[attr-defined]
     with serve(secured) as url:
         browser.get(f"{url}/?q=moves")
-        assert browser.current_url == f"{url}/login"
+        assert browser.current_url == f"{url}/login?next=/%3Fq%3Dmoves"
+        browser.find_element(By.CSS_SELECTOR, ".login summary").click()
         browser.find_element(By.ID, "key").send_keys("s3cret\n")
         wait_for(browser, "#domains button", 3)
-        browser.get(f"{url}/?q=moves")
+        assert browser.current_url == f"{url}/?q=moves"
         wait_for(browser, "[data-testid=result]", 5)
         picture = browser.find_element(By.CSS_SELECTOR, "[data-testid=result] img")
         wait_until(browser, lambda b: picture.get_property("naturalWidth"))

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
+import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
+from limits import RateLimitItemPerMinute
 from pydantic import SecretStr
 from starlette.routing import Mount
 
 from api.app import create_app
 from api.search_parameters import ParameterModelRoute
+from api.security import authentication
+from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import ScopedRoute, check_declarations, declared_scope, requires
 from api.tus_protocol import TusRoute
+from service.access.api_keys import create_key, revoke_key
+from service.access.principal import SCOPES
+from service.access.sessions import SessionOwner, start_session
+from service.access.users import create_user
+from service.catalog.access_tables import ApiKey
+from service.catalog.database import session_scope
+from service.core.schemas import KeySpec, UserSpec
 from service.core.settings import Settings
 
 SECRET = "s3cret-of-the-environment"
@@ -28,7 +42,7 @@ def guarded(configured: Settings) -> TestClient:
 
 
 @pytest.fixture
-def permitting(configured: Settings) -> Iterator[TestClient]:
+def permitting(configured: Settings) -> Iterator[FastAPI]:
     """The application with an API key, whose permitted requests end with 204 before their endpoints run."""
 
     async def end(request: Request) -> Response:
@@ -38,13 +52,13 @@ def permitting(configured: Settings) -> Iterator[TestClient]:
     with pytest.MonkeyPatch.context() as patch:
         for route in (ScopedRoute, TusRoute, ParameterModelRoute):
             patch.setattr(route, "permitted_handler", lambda self: end)
-        yield TestClient(create_app(secured), base_url="http://search.example.org")
+        yield create_app(secured)
 
 
-def _routes(client: TestClient) -> list[tuple[str, str, str]]:
+def _routes(app: FastAPI) -> list[tuple[str, str, str]]:
     """Method, path and declared scope of every route."""
     found = []
-    for context in iter_route_contexts(client.app.routes):  # type: ignore[attr-defined]
+    for context in iter_route_contexts(app.routes):
         if isinstance(context.original_route, Mount):
             continue
         scope = declared_scope(context.endpoint)
@@ -59,19 +73,55 @@ class _Ids(dict[str, str]):
         return "none"
 
 
-def test_every_route_refuses_requests_without_its_scope(permitting: TestClient) -> None:
-    credentials = {"no key": {}, "wrong key": {"X-API-Key": "guess"}, "environment": {"X-API-Key": SECRET}}
+@pytest.fixture(scope="module")
+def credentials(configured: Settings) -> dict[str, tuple[str | None, dict[str, str]]]:
+    """Name → granted scope and headers; scope None is refused everywhere."""
+    granted: dict[str, tuple[str | None, dict[str, str]]] = {
+        "no key": (None, {}),
+        "wrong key": (None, {"X-API-Key": "guess"}),
+        "unknown key": (None, {"X-API-Key": f"cine_{'0' * 12}_{'A' * 43}"}),
+        "environment": ("admin", {"Authorization": f"Bearer {SECRET}"}),
+    }
+    for scope in SCOPES:
+        granted[scope] = (scope, {"X-API-Key": create_key(KeySpec(name=f"matrix {scope}", scope=scope)).key})
+    revoked = create_key(KeySpec(name="matrix revoked", scope="admin"))
+    revoke_key(revoked.id)
+    granted["revoked"] = (None, {"X-API-Key": revoked.key})
+    expired = create_key(KeySpec(name="matrix expired", scope="admin"))
+    with session_scope(write=True) as session:
+        session.get_one(ApiKey, expired.id).expires_at = datetime(2026, 1, 1, tzinfo=UTC)
+    granted["expired"] = (None, {"X-API-Key": expired.key})
+    user = create_user(UserSpec(name="matrix user", password=SecretStr("correct horse"), scope="ingest"))
+    token = start_session(SessionOwner(user_id=user.id), "password", "tests")
+    granted["session"] = ("ingest", {"Cookie": f"{SESSION_COOKIE}={token}"})
+    return granted
+
+
+def test_every_route_refuses_requests_without_its_scope(
+    permitting: FastAPI,
+    credentials: dict[str, tuple[str | None, dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # a line for each request
+    monkeypatch.setattr(authentication, "KEY_LIMIT", RateLimitItemPerMinute(10**6))
+    asyncio.run(_check_matrix(permitting, credentials))
+
+
+async def _check_matrix(app: FastAPI, credentials: dict[str, tuple[str | None, dict[str, str]]]) -> None:
+    routes = _routes(app)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://search.example.org")
     wrong = []
     cells = 0
-    for method, path, scope in _routes(permitting):
-        for name, headers in credentials.items():
-            answer = permitting.request(method, path, headers=headers, follow_redirects=False)
-            is_permitted = scope == "public" or name == "environment"
+    for method, path, scope in routes:
+        for name, (granted, headers) in credentials.items():
+            answer = await client.request(method, path, headers=headers)
+            is_permitted = scope == "public" or (granted and SCOPES.index(granted) >= SCOPES.index(scope))
+            refusals = {403} if granted else {303, 401}
             cells += 1
-            if (answer.status_code == 204) != is_permitted or answer.status_code not in (204, 303, 401, 403):
+            if answer.status_code not in ({204} if is_permitted else refusals):
                 wrong.append((method, path, name, scope, answer.status_code))
     assert wrong == []
-    assert cells > 100
+    assert cells == len(routes) * len(credentials) > 500
 
 
 def test_route_without_declaration_is_refused_at_start() -> None:

@@ -1,0 +1,36 @@
+"""Rendering of page templates."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from fastapi.templating import Jinja2Templates
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from api.security.route_scopes import current_principal
+from service.core import request_limits
+
+__all__ = ["render_page"]
+
+_templates = Jinja2Templates(
+    env=Environment(loader=PackageLoader("api.pages", "templates"), autoescape=select_autoescape())
+)
+
+
+def render_page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
+    """A page that browsers do not store.
+
+    Args:
+        request: Request of the page; the template receives its sender as ``principal``.
+        template: File name of the template, whose stem is the name of the page.
+        status: Status of the response.
+        values: Further variables of the template.
+    """
+    context = {
+        "page": template.removesuffix(".html"),
+        "principal": current_principal(request),
+        "max_query_chars": request_limits.MAX_QUERY_CHARS,
+        **values,
+    }
+    headers = {"Cache-Control": "no-store"}
+    return _templates.TemplateResponse(request, template, context, status_code=status, headers=headers)

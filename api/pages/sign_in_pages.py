@@ -1,0 +1,152 @@
+"""Sign-in of browsers at ``/login``, and sign-out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.pages.page_rendering import render_page
+from api.security.authentication import SESSION_COOKIE, Authenticator, client_address
+from api.security.route_scopes import ScopedRoute, request_actor, requires
+from service.access import sessions
+from service.access.attempt_limits import SIGN_IN_LIMIT
+from service.access.passwords import verify_password
+from service.access.sessions import SESSION_SECONDS, SessionOwner
+from service.audit.actor import acting_as
+from service.core.domain_names import name_key, normalize_name
+from service.core.errors import NotFound, TooManyRequests
+
+__all__ = ["local_path", "router", "start_browser_session"]
+
+router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
+
+_MAX_PATH_CHARS = 2000
+_MAX_NAME_CHARS = 256
+_CONCURRENT_HASHES = 2  # each takes 64 MiB
+_MAX_WAITING_HASHES = 16
+# Parameters of a form are longer than any credential, so that a long one is a wrong one.
+_Text = Annotated[str, Form(max_length=4096)]
+_Path = Annotated[str, Query(max_length=_MAX_PATH_CHARS)]
+
+
+@router.get("/login", response_class=HTMLResponse)
+@requires("public")
+def login_page(request: Request, next: _Path = "/") -> Response:
+    """The sign-in page."""
+    return _login_page(request, next)
+
+
+@router.post("/login")
+@requires("public")
+async def sign_in(
+    request: Request, name: _Text = "", password: _Text = "", key: _Text = "", next: _Text = "/"
+) -> Response:
+    """Check name and password, or an API key, and set the cookie of a new session."""
+    authenticator: Authenticator = request.app.state.authenticator
+    address = client_address(request)
+    label = name_key(normalize_name(name[:_MAX_NAME_CHARS])) if not key else ""
+    try:
+        authenticator.limits.check_address(SIGN_IN_LIMIT, address)
+        await run_in_threadpool(authenticator.limits.check, SIGN_IN_LIMIT, address, label)
+        if key:
+            owner = await _owner_of_key(authenticator, key, address)
+        else:
+            owner = await _owner_of_password(name, password)
+    except TooManyRequests as error:
+        authenticator.failures.add("session.fail", address, name, refused=True)
+        return _login_page(request, next, name=name, status=429, retry_after=error.retry_after)
+    if owner is None:
+        authenticator.failures.add("session.fail", address, name)
+        await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, label)
+        return _login_page(request, next, name=name, status=401, wrong="key" if key else "password")
+    await run_in_threadpool(authenticator.limits.forget_name, SIGN_IN_LIMIT, label)
+    return await start_browser_session(request, owner, "key" if key else "password", next)
+
+
+@router.post("/logout")
+@requires("public")
+async def sign_out(request: Request) -> Response:
+    """End the session and delete its cookie."""
+    authenticator: Authenticator = request.app.state.authenticator
+    principal = await authenticator.identify_browser(request)
+    if principal is not None and principal.session_id is not None:
+        with acting_as(request_actor(request, principal)), suppress(NotFound):  # ended by another request
+            await run_in_threadpool(sessions.end_session, principal.session_id)
+    response = RedirectResponse("/login", status_code=303)
+    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="lax")
+    return response
+
+
+async def start_browser_session(request: Request, owner: SessionOwner, method: str, next: str) -> Response:
+    """Redirect a browser that has signed in, with the cookie of a new session.
+
+    Args:
+        request: Request that proved the identity.
+        owner: The identity.
+        method: ``password``, ``key`` or ``oidc``.
+        next: Local path of the page to show; another address is replaced by ``/``.
+    """
+    agent, former = request.headers.get("user-agent", ""), request.cookies.get(SESSION_COOKIE)
+    token = await run_in_threadpool(sessions.start_session, owner, method, agent, former)
+    response = RedirectResponse(local_path(next), status_code=303)
+    response.set_cookie(
+        SESSION_COOKIE,
+        token,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="lax",  # links from other sites open pages; their unsafe requests are refused by origin
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+def local_path(target: str) -> str:
+    """The path of a page of this service; ``/`` for every other address."""
+    is_local = (
+        target.startswith("/")
+        and not target.startswith("//")
+        and "\\" not in target
+        and target.isprintable()
+        and len(target) <= _MAX_PATH_CHARS
+    )
+    return target if is_local else "/"
+
+
+_hashing = anyio.CapacityLimiter(_CONCURRENT_HASHES)
+
+
+async def _owner_of_password(name: str, password: str) -> SessionOwner | None:
+    """The user with a name and a password; an unknown name takes as long as a wrong password."""
+    if _hashing.statistics().tasks_waiting >= _MAX_WAITING_HASHES:
+        raise TooManyRequests("Too many sign-ins at the same time; try again.", 2)
+    user_id, stored = await run_in_threadpool(sessions.find_password_hash, name[:_MAX_NAME_CHARS])
+    is_right = await anyio.to_thread.run_sync(verify_password, password, stored, limiter=_hashing)
+    return SessionOwner(user_id=user_id) if is_right and user_id is not None else None
+
+
+async def _owner_of_key(authenticator: Authenticator, key: str, address: str) -> SessionOwner | None:
+    principal = await authenticator.identify_key(key.strip(), address)
+    if principal is None:
+        return None
+    if principal.kind == "environment":
+        return SessionOwner(environment_key=authenticator.environment_key)
+    return SessionOwner(key_id=principal.caller.removeprefix("key:"))
+
+
+def _login_page(request: Request, next: str, *, status: int = 200, **values: object) -> Response:
+    path = local_path(next)
+    response = render_page(
+        request,
+        "login.html",
+        status=status,
+        next=path,
+        **values,
+    )
+    if "retry_after" in values:
+        response.headers["Retry-After"] = str(values["retry_after"])
+    return response

@@ -1,0 +1,111 @@
+"""API keys, users of the dashboard, and sessions of browsers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from api.list_parameters import StrictParameters
+from api.security.route_scopes import ScopedRoute, current_principal, requires
+from service.access import api_keys, sessions, users
+from service.core.schemas import (
+    CurrentAccess,
+    KeyDetails,
+    KeySecret,
+    KeySpec,
+    SessionDetails,
+    UserDetails,
+    UserPatch,
+    UserSpec,
+)
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["access"], route_class=ScopedRoute)
+
+
+@router.get("/access/current", operation_id="get_current_access")
+@requires("search")
+def get_current_access(request: Request) -> CurrentAccess:
+    """Name and scope of the key or user of the request."""
+    principal = current_principal(request)
+    assert principal is not None
+    return CurrentAccess(kind=principal.kind, name=principal.name, scope=principal.scope)
+
+
+@router.get("/keys", operation_id="list_keys")
+@requires("admin")
+def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDetails]:
+    """All API keys of the catalog with scope, expiry and last use, newest first. The key of the environment is none."""
+    return api_keys.list_keys()
+
+
+@router.post("/keys", status_code=201, operation_id="create_key")
+@requires("admin")
+def create_key(spec: KeySpec, response: Response) -> KeySecret:
+    """Create an API key. Only this answer contains the key; the catalog stores its hash."""
+    response.headers["Cache-Control"] = "no-store"
+    return api_keys.create_key(spec)
+
+
+@router.delete("/keys/{key_id}", operation_id="revoke_key")
+@requires("admin")
+def revoke_key(key_id: str) -> KeyDetails:
+    """Revoke a key (name or id), and end the sessions that were started with it. Idempotent.
+
+    Other API processes refuse the key within five seconds.
+    """
+    return api_keys.revoke_key(key_id)
+
+
+@router.get("/users", operation_id="list_users")
+@requires("admin")
+def list_users(_parameters: Annotated[StrictParameters, Query()]) -> list[UserDetails]:
+    """All users of the dashboard by name."""
+    return users.list_users()
+
+
+@router.post("/users", status_code=201, operation_id="create_user")
+@requires("admin")
+def create_user(spec: UserSpec) -> UserDetails:
+    """Create a user who signs in with a password. Users of an OpenID provider are created when they sign in."""
+    return users.create_user(spec)
+
+
+@router.patch("/users/{user_id}", operation_id="edit_user")
+@requires("admin")
+def edit_user(user_id: str, patch: UserPatch) -> UserDetails:
+    """Change the role or the password of a user (name or id). A new password ends all sessions of the user."""
+    return users.edit_user(user_id, patch)
+
+
+@router.delete("/users/{user_id}", operation_id="remove_user")
+@requires("admin")
+def remove_user(user_id: str) -> UserDetails:
+    """Remove a user (name or id) with all sessions."""
+    return users.remove_user(user_id)
+
+
+@router.delete("/users/{user_id}/sessions", status_code=204, operation_id="end_sessions_of_user")
+@requires("admin")
+def end_sessions_of_user(user_id: str) -> None:
+    """End all sessions of a user."""
+    sessions.end_sessions_of_user(user_id)
+
+
+@router.get("/sessions", operation_id="list_sessions")
+@requires("admin")
+def list_sessions(
+    request: Request, _parameters: Annotated[StrictParameters, Query()]
+) -> list[SessionDetails]:
+    """Sessions of signed-in browsers that have not ended, newest first."""
+    principal = current_principal(request)
+    return sessions.list_sessions(principal.session_id if principal else None)
+
+
+@router.delete("/sessions/{session_id}", status_code=204, operation_id="end_session")
+@requires("admin")
+def end_session(session_id: str) -> None:
+    """End a session of a browser."""
+    sessions.end_session(session_id)

@@ -1,0 +1,205 @@
+"""Identification of the sender of a request: by API key, session cookie, or none on a loopback server without either.
+
+A key is sent as ``X-API-Key`` or ``Authorization: Bearer``. Browsers send the cookie of a session instead, because
+``<video>`` and ``EventSource`` cannot send headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+
+import structlog
+from cachetools import LRUCache
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from api.security.loopback import is_loopback
+from service.access import credentials
+from service.access.attempt_limits import KEY_LIMIT, AttemptLimits
+from service.access.failed_attempts import FLUSH_SECONDS, FailedAttempts
+from service.access.principal import OPEN_PRINCIPAL, Principal
+from service.core.errors import CinestrataError, TooManyRequests, Unavailable
+from service.core.settings import Settings
+
+__all__ = [
+    "MIN_NETWORK_KEY_CHARS",
+    "SESSION_COOKIE",
+    "Authenticator",
+    "client_address",
+    "require_network_credentials",
+]
+
+SESSION_COOKIE = "cinestrata_session"
+MIN_NETWORK_KEY_CHARS = 16  # of the key of the environment, outside of loopback
+
+_FRESH_SECONDS = 5.0  # a credential that was revoked by another process is refused after this time
+_CACHED = 4096
+_MAX_SECRET_CHARS = 1024
+_ENVIRONMENT = Principal("environment", "CINESTRATA_API_KEY", "admin", "environment")
+
+log = structlog.get_logger(__name__)
+
+
+class Authenticator:
+    """Identifies senders, and remembers valid credentials for seconds.
+
+    Args:
+        settings: Settings with the key of the environment, and the address that the server listens on.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
+        self._is_loopback = is_loopback(settings.host)
+        self._known: LRUCache[tuple[str, str], tuple[float, int, Principal]] = LRUCache(_CACHED)
+        self._protected: tuple[float, int, bool] | None = None
+        self.limits = AttemptLimits(settings.redis_client_url)
+        self.failures = FailedAttempts()
+
+    @property
+    def environment_key(self) -> str | None:
+        """Digest of the key of the environment; None without one."""
+        return credentials.digest(self._key.decode()) if self._key else None
+
+    def is_environment_key(self, candidate: str) -> bool:
+        """Whether a text is the key of the environment, compared in constant time."""
+        return bool(self._key) and hmac.compare_digest(candidate.encode("utf-8", "replace"), self._key)
+
+    def is_long_environment_key(self, candidate: str) -> bool:
+        """Whether a text is the key of the environment, and no word of a search that equals a short key."""
+        return len(self._key) >= MIN_NETWORK_KEY_CHARS and self.is_environment_key(candidate)
+
+    async def is_open(self) -> bool:
+        """Whether requests need no credentials: on loopback, without keys and users. Raises as :meth:`identify`."""
+        if self._key or not self._is_loopback:
+            return False
+        at, changes = time.monotonic(), credentials.change_count()
+        cached = self._protected
+        if cached is None or at - cached[0] > _FRESH_SECONDS or cached[1] != changes:
+            try:
+                found = await run_in_threadpool(credentials.has_credentials)
+            except Unavailable:
+                if cached is None:
+                    raise
+                found = cached[2]  # searches continue while the catalog is unreachable
+            cached = self._protected = (at, changes, found)
+        return not cached[2]
+
+    async def identify(self, request: Request) -> Principal | None:
+        """The sender of a request; None without valid credentials.
+
+        Raises:
+            TooManyRequests: the address has sent too many wrong keys.
+            Unavailable: the catalog does not answer.
+        """
+        if await self.is_open():
+            return OPEN_PRINCIPAL
+        key = _sent_key(request.headers)
+        if key is not None:
+            return await self.identify_key(key, client_address(request))
+        return await self.identify_browser(request)
+
+    async def identify_browser(self, request: Request) -> Principal | None:
+        """The owner of the session of a browser; None without a session."""
+        token = request.cookies.get(SESSION_COOKIE, "")
+        if not token or len(token) > _MAX_SECRET_CHARS:
+            return None
+        return await self._find(
+            ("session", token), lambda: credentials.find_session(token, self.environment_key)
+        )
+
+    async def identify_key(self, key: str, address: str) -> Principal | None:
+        """The owner of an API key; None for a wrong key. Raises as :meth:`identify`."""
+        if self.is_environment_key(key):
+            return _ENVIRONMENT
+        match = credentials.KEY_PATTERN.fullmatch(key[:_MAX_SECRET_CHARS])
+        key_id = match[1] if match else ""
+        if ("key", credentials.digest(key)) not in self._known:
+            # Keys that were valid before are exempt: an attacker with the same address does not lock them out.
+            try:
+                self.limits.check_address(KEY_LIMIT, address)
+                await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
+            except TooManyRequests:
+                self.failures.add("key.fail", address, key_id, refused=True)
+                raise
+        principal = await self._find(("key", key), lambda: credentials.find_key(key))
+        if principal is None:
+            self.failures.add("key.fail", address, key_id)
+            await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
+        return principal
+
+    async def record_failures(self) -> None:
+        """Record failed attempts in the audit log from time to time, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await run_in_threadpool(self.record_waiting_failures)
+
+    def record_waiting_failures(self) -> None:
+        """Record failed attempts now; if the catalog cannot be written, they are only counted in the log."""
+        try:
+            self.failures.flush()
+        except Unavailable as error:
+            log.warning("failed_attempts_not_recorded", error=error.detail)
+
+    async def _find(self, sent: tuple[str, str], look_up: Callable[[], Principal | None]) -> Principal | None:
+        """The owner of a credential, from memory or by a look-up in a thread."""
+        slot = (sent[0], credentials.digest(sent[1]))
+        at, changes = time.monotonic(), credentials.change_count()
+        cached = self._known.get(slot)
+        if cached is not None and at - cached[0] <= _FRESH_SECONDS and cached[1] == changes:
+            return cached[2]
+        principal = await run_in_threadpool(look_up)
+        if principal is None:
+            self._known.pop(slot, None)
+        else:
+            self._known[slot] = (at, changes, principal)
+        return principal
+
+
+def require_network_credentials(settings: Settings) -> None:
+    """Check that a server that listens outside of loopback refuses strangers.
+
+    Raises:
+        ValueError: there is neither a key of the environment nor an administrator in the catalog, or the key is short.
+    """
+    if is_loopback(settings.host):
+        return
+    if settings.api_key is not None:
+        if len(settings.api_key.get_secret_value()) < MIN_NETWORK_KEY_CHARS:
+            raise ValueError(
+                f"CINESTRATA_API_KEY has fewer than {MIN_NETWORK_KEY_CHARS} characters, and CINESTRATA_HOST="
+                f"{settings.host} opens the service to the network: set a longer key (openssl rand -hex 32), or "
+                "listen on 127.0.0.1"
+            )
+        return
+    try:
+        has_admin = credentials.has_admin()
+    except (CinestrataError, SQLAlchemyError):  # no catalog yet
+        has_admin = False
+    if not has_admin:
+        raise ValueError(
+            f"CINESTRATA_HOST={settings.host} opens the service to the network without an API key: set "
+            "CINESTRATA_API_KEY (openssl rand -hex 32), create a key (cinestrata keys create NAME --scope admin), or "
+            "listen on 127.0.0.1"
+        )
+
+
+def client_address(request: Request) -> str:
+    """The network address of the client, as uvicorn reports it: only trusted proxies set ``X-Forwarded-For``."""
+    return request.client.host if request.client else ""
+
+
+def _sent_key(headers: Headers) -> str | None:
+    """The key of a request; None if it sends none."""
+    key = headers.get("x-api-key") or _bearer_token(headers)
+    # Servers decode header bytes as Latin-1; this restores a key that was sent as UTF-8.
+    return key.encode("latin-1", "replace").decode("utf-8", "replace") if key else None
+
+
+def _bearer_token(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

@@ -1,0 +1,84 @@
+"""``cinestrata keys``: create, list and revoke API keys."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import typer
+
+from cli.console import console, print_json, report_errors
+from cli.shared_options import AsJson, Data, Url
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+
+
+@app.command()
+@report_errors
+def create(
+    name: Annotated[str, typer.Argument(help="Name of the key, which the audit log states.")],
+    scope: Annotated[
+        Literal["search", "ingest", "admin"],
+        typer.Option(
+            "--scope", help="search reads, ingest also changes videos and domains, admin permits all."
+        ),
+    ] = "search",
+    days: Annotated[
+        int | None,
+        typer.Option("--days", min=1, max=3660, help="Days until the key expires (default: never)."),
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Create a key and print it. It is not shown again: the catalog stores its hash."""
+    from cli.access_client import connect_access
+    from service.core.schemas import KeySpec
+
+    created = connect_access(url, data).create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
+    print_json(created)
+    console.print(created.key, soft_wrap=True)
+    console.print("Store this key now: it cannot be shown again.", style="dim")
+
+
+@app.command("list")
+@report_errors
+def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """List all keys of the catalog, newest first."""
+    from rich.table import Table
+
+    from cli.access_client import connect_access
+
+    keys = connect_access(url, data).keys()
+    print_json(keys)
+    if not keys:
+        console.print("There are no keys. `cinestrata keys create NAME` creates one.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("id", "name", "scope", "state", "expires", "last used"):
+        table.add_column(heading, header_style="dim")
+    for key in keys:
+        table.add_row(key.id, key.name, key.scope, key.state, _day(key.expires_at), _day(key.last_used_at))
+    console.print(table)
+
+
+@app.command()
+@report_errors
+def revoke(
+    name: Annotated[str, typer.Argument(help="Name or id of the key.")],
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Revoke a key. Running services refuse it within seconds, and its sessions end."""
+    from cli.access_client import connect_access
+
+    revoked = connect_access(url, data).revoke_key(name)
+    print_json(revoked)
+    console.print(f"The key {revoked.name} ({revoked.id}) is revoked.")
+
+
+def _day(at: datetime | None) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M}" if at else "never"

@@ -1,0 +1,121 @@
+"""``cinestrata users``: users of the dashboard."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cli.console import console, print_json, report_errors
+from cli.shared_options import AsJson, Data, Url
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Create, list, change and remove users of the dashboard.", no_args_is_help=True)
+
+_Name = Annotated[str, typer.Argument(help="Name of the user.")]
+_Scope = Literal["search", "ingest", "admin"]
+
+
+@app.command()
+@report_errors
+def create(
+    name: _Name,
+    scope: Annotated[
+        _Scope, typer.Option("--scope", help="Role of the user: a scope, as of a key.")
+    ] = "search",
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Create a user. The password is asked for, or read from the first line of the standard input."""
+    from cli.access_client import connect_access
+    from service.core.schemas import UserSpec
+
+    created = connect_access(url, data).create_user(
+        UserSpec(name=name, password=_read_password(), scope=scope)
+    )
+    print_json(created)
+    console.print(f"{created.name} can sign in with the scope {created.scope}.")
+
+
+@app.command("list")
+@report_errors
+def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """List all users by name."""
+    from rich.table import Table
+
+    from cli.access_client import connect_access
+
+    users = connect_access(url, data).users()
+    print_json(users)
+    if not users:
+        console.print("There are no users. `cinestrata users create NAME` creates one.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "scope", "signs in with", "last sign-in", "sessions"):
+        table.add_column(heading, header_style="dim")
+    for user in users:
+        at = user.last_sign_in_at
+        table.add_row(
+            user.name,
+            user.scope,
+            user.provider or "password",
+            f"{at.astimezone():%Y-%m-%d %H:%M}" if at else "never",
+            str(user.sessions),
+        )
+    console.print(table)
+
+
+@app.command()
+@report_errors
+def passwd(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """Change the password of a user, and end all sessions of the user."""
+    from cli.access_client import connect_access
+    from service.core.schemas import UserPatch
+
+    changed = connect_access(url, data).edit_user(name, UserPatch(password=_read_password()))
+    print_json(changed)
+    console.print(f"The password of {changed.name} is changed; all sessions have ended.")
+
+
+@app.command()
+@report_errors
+def scope(
+    name: _Name,
+    scope: Annotated[_Scope, typer.Argument(help="New role of the user.")],
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Change the role of a user."""
+    from cli.access_client import connect_access
+    from service.core.schemas import UserPatch
+
+    changed = connect_access(url, data).edit_user(name, UserPatch(scope=scope))
+    print_json(changed)
+    console.print(f"{changed.name} has the scope {changed.scope}.")
+
+
+@app.command()
+@report_errors
+def remove(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """Remove a user and end all sessions of the user."""
+    from cli.access_client import connect_access
+
+    removed = connect_access(url, data).remove_user(name)
+    print_json(removed)
+    console.print(f"The user {removed.name} is removed.")
+
+
+def _read_password() -> SecretStr:
+    """The password of a prompt, which is asked for twice, or of a pipe."""
+    from pydantic import SecretStr
+
+    if sys.stdin.isatty():
+        return SecretStr(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    return SecretStr(sys.stdin.readline().rstrip("\n"))

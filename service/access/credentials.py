@@ -1,0 +1,145 @@
+"""Look-up of API keys and sessions, which every request needs.
+
+Secrets have 256 random bits, so their SHA-256 suffices as a stored form; only passwords need a slow hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.access.principal import AccessScope, Principal
+from service.catalog.access_tables import ApiKey, BrowserSession, User
+from service.catalog.database import now, session_scope
+
+__all__ = [
+    "KEY_PATTERN",
+    "change_count",
+    "digest",
+    "find_key",
+    "find_session",
+    "has_admin",
+    "has_credentials",
+    "note_change",
+]
+
+KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
+
+_USE_INTERVAL = timedelta(minutes=1)  # between two writes of the time of last use
+_UNKNOWN_HASH = hashlib.sha256(b"unknown").hexdigest()
+_changes = 0
+
+
+def digest(secret: str) -> str:
+    """Return the stored form of a key or of the token of a session."""
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def find_key(text: str) -> Principal | None:
+    """Return the sender of a request with an API key; None if the key is unknown, expired or revoked."""
+    match = KEY_PATTERN.fullmatch(text)
+    if match is None:
+        return None
+    with session_scope() as session:
+        at = now(session)
+        row = session.get(ApiKey, match[1])
+        is_equal = hmac.compare_digest(digest(text), row.secret_hash if row else _UNKNOWN_HASH)
+        if row is None or not is_equal or not _is_valid(row, at):
+            return None
+        is_due = row.last_used_at is None or row.last_used_at <= at - _USE_INTERVAL
+    if is_due:
+        with session_scope(write=True) as session:
+            unused = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at <= at - _USE_INTERVAL)
+            session.execute(update(ApiKey).where(ApiKey.id == row.id, unused).values(last_used_at=at))
+    return _key_principal(row)
+
+
+def find_session(token: str, environment_key: str | None) -> Principal | None:
+    """Return the sender of a request with the cookie of a session; None if the session has ended.
+
+    Args:
+        token: Value of the cookie.
+        environment_key: Digest of the key of the environment; None without one.
+    """
+    with session_scope() as session:
+        at = now(session)
+        row = session.scalars(
+            select(BrowserSession).where(BrowserSession.token_hash == digest(token))
+        ).one_or_none()
+        principal = _session_principal(session, row, at, environment_key) if row else None
+        if row is None or principal is None:
+            return None
+        is_due = row.last_seen_at <= at - _USE_INTERVAL
+    if is_due:
+        with session_scope(write=True) as session:
+            unseen = BrowserSession.last_seen_at <= at - _USE_INTERVAL
+            session.execute(
+                update(BrowserSession).where(BrowserSession.id == row.id, unseen).values(last_seen_at=at)
+            )
+    return principal
+
+
+def has_credentials() -> bool:
+    """Whether the catalog has a user, or a key that is not revoked."""
+    with session_scope() as session:
+        return bool(
+            session.scalar(select(func.count()).select_from(User))
+            or session.scalar(select(func.count()).select_from(ApiKey).where(ApiKey.revoked_at.is_(None)))
+        )
+
+
+def has_admin() -> bool:
+    """Whether the catalog has a user or a valid key with the scope ``admin``."""
+    with session_scope() as session:
+        keys = session.scalars(select(ApiKey).where(ApiKey.scope == "admin")).all()
+        users = session.scalar(select(func.count()).select_from(User).where(User.scope == "admin"))
+        at = now(session)
+        return bool(users) or any(_is_valid(key, at) for key in keys)
+
+
+def note_change() -> None:
+    """Invalidate what this process remembers of credentials; other processes forget it within seconds."""
+    global _changes
+    _changes += 1
+
+
+def change_count() -> int:
+    """Return the number of calls of :func:`note_change`."""
+    return _changes
+
+
+def _is_valid(row: ApiKey, at: datetime) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > at)
+
+
+def _key_principal(row: ApiKey, session_id: str | None = None) -> Principal:
+    return Principal("key", row.name, _scope(row.scope), f"key:{row.id}", session_id)
+
+
+def _session_principal(
+    session: Session, row: BrowserSession, at: datetime, environment_key: str | None
+) -> Principal | None:
+    if row.expires_at <= at:
+        return None
+    if row.user_id is not None:
+        user = session.get(User, row.user_id)
+        if user is None:
+            return None
+        return Principal("user", user.name, _scope(user.scope), f"user:{user.id}", row.id)
+    if row.key_id is not None:
+        key = session.get(ApiKey, row.key_id)
+        return _key_principal(key, row.id) if key is not None and _is_valid(key, at) else None
+    if environment_key is None or row.environment_key is None:
+        return None
+    if not hmac.compare_digest(row.environment_key, environment_key):
+        return None
+    return Principal("environment", "CINESTRATA_API_KEY", "admin", "environment", row.id)
+
+
+def _scope(text: str) -> AccessScope:
+    return "admin" if text == "admin" else "ingest" if text == "ingest" else "search"

@@ -1,0 +1,66 @@
+"""Hashes of passwords (argon2id)."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+from service.core.errors import InvalidInput
+
+__all__ = ["MAX_PASSWORD_CHARS", "MIN_PASSWORD_CHARS", "check_password", "hash_password", "verify_password"]
+
+MIN_PASSWORD_CHARS = 10
+MAX_PASSWORD_CHARS = 1024  # the time of a hash grows with the length of its input
+
+_hasher = PasswordHasher()  # the second recommendation of RFC 9106: 3 passes over 64 MiB
+
+
+def check_password(password: str) -> None:
+    """Check the length of a new password.
+
+    Raises:
+        InvalidInput: the password is too short or too long.
+    """
+    if not MIN_PASSWORD_CHARS <= len(_normalize(password)) <= MAX_PASSWORD_CHARS:
+        raise InvalidInput.at(
+            "password",
+            f"A password has {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS} characters.",
+            "Several words are easier to remember than a short mixture of characters.",
+        )
+
+
+def hash_password(password: str) -> str:
+    """Return the salted hash of a password."""
+    return _hasher.hash(_encode(password))
+
+
+def verify_password(password: str, stored: str | None) -> bool:
+    """Whether a password has a stored hash; without a stored hash, false after the same time.
+
+    Args:
+        password: The password; longer than ``MAX_PASSWORD_CHARS`` is never right.
+        stored: Hash of the user; None for an unknown user, or one without a password.
+    """
+    if len(password) > MAX_PASSWORD_CHARS:
+        return False
+    try:
+        return _hasher.verify(stored or _unknown_hash(), _encode(password)) and stored is not None
+    except (Argon2Error, InvalidHashError):
+        return False
+
+
+@cache
+def _unknown_hash() -> str:
+    return _hasher.hash("the password of no user")
+
+
+def _normalize(password: str) -> str:
+    # Keyboards send composed or decomposed characters for the same password.
+    return unicodedata.normalize("NFC", password)
+
+
+def _encode(password: str) -> bytes:
+    return _normalize(password).encode("utf-8", "surrogatepass")

@@ -1,0 +1,171 @@
+"""Sessions of browsers: start, listing, end."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import delete, select
+
+from service.access.credentials import digest, note_change
+from service.audit.actor import Actor, ActorKind, current_actor
+from service.audit.audit_log import record_change
+from service.catalog.access_tables import ApiKey, BrowserSession, User
+from service.catalog.database import now, session_scope
+from service.core.domain_names import name_key, normalize_name
+from service.core.errors import NotFound
+from service.core.schemas import SessionDetails
+
+__all__ = [
+    "SESSION_SECONDS",
+    "SessionOwner",
+    "end_session",
+    "end_sessions_of_user",
+    "find_password_hash",
+    "list_sessions",
+    "start_session",
+]
+
+SESSION_SECONDS = 7 * 24 * 3600
+_MAX_USER_AGENT_CHARS = 256
+_MAX_ADDRESS_CHARS = 64
+
+
+@dataclass(frozen=True)
+class SessionOwner:
+    """The identity that signs in; exactly one attribute is set.
+
+    Attributes:
+        user_id: Identifier of a user.
+        key_id: Identifier of an API key.
+        environment_key: Digest of the key of the environment.
+    """
+
+    user_id: str | None = None
+    key_id: str | None = None
+    environment_key: str | None = None
+
+
+def find_password_hash(name: str) -> tuple[str | None, str | None]:
+    """Return the id and the hash of the user with a name; None each for an unknown user."""
+    text = name.replace("\0", "").encode("utf-8", "replace").decode()
+    with session_scope() as session:
+        row = session.scalars(
+            select(User).where(User.name_key == name_key(normalize_name(text)))
+        ).one_or_none()
+        return (row.id, row.password_hash) if row else (None, None)
+
+
+def start_session(owner: SessionOwner, method: str, user_agent: str, former_token: str | None = None) -> str:
+    """Start a session with a new token, and return the token. The former session of the browser ends.
+
+    Args:
+        owner: The identity that signed in.
+        method: ``password``, ``key`` or ``oidc``, for the audit log.
+        user_agent: Header ``User-Agent`` of the browser.
+        former_token: Cookie that the browser sent; it is never continued.
+    """
+    token = secrets.token_urlsafe(32)
+    origin = current_actor()
+    with session_scope(write=True) as session:
+        at = now(session)
+        session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= at))
+        if former_token:
+            session.execute(delete(BrowserSession).where(BrowserSession.token_hash == digest(former_token)))
+        kind: ActorKind = "environment"
+        name = "CINESTRATA_API_KEY"
+        if owner.user_id is not None:
+            user = session.get_one(User, owner.user_id)
+            user.last_sign_in_at = at
+            kind, name = "user", user.name
+        elif owner.key_id is not None:
+            kind, name = "key", session.get_one(ApiKey, owner.key_id).name
+        row = BrowserSession(
+            id=f"ses_{secrets.token_hex(8)}",
+            token_hash=digest(token),
+            user_id=owner.user_id,
+            key_id=owner.key_id,
+            environment_key=owner.environment_key,
+            created_at=at,
+            expires_at=at + timedelta(seconds=SESSION_SECONDS),
+            last_seen_at=at,
+            address=(origin.address or "")[:_MAX_ADDRESS_CHARS] or None,
+            user_agent=_storable(user_agent),
+        )
+        session.add(row)
+        actor = Actor(kind, name, origin.address, origin.request_id)
+        record_change(session, "session.start", row.id, {"method": method}, actor=actor)
+    note_change()
+    return token
+
+
+def list_sessions(current: str | None = None) -> list[SessionDetails]:
+    """Return the sessions that have not ended, newest first.
+
+    Args:
+        current: Identifier of the session of the request.
+    """
+    with session_scope() as session:
+        rows = session.execute(
+            select(BrowserSession, User.name, ApiKey.name)
+            .outerjoin(User, User.id == BrowserSession.user_id)
+            .outerjoin(ApiKey, ApiKey.id == BrowserSession.key_id)
+            .where(BrowserSession.expires_at > now(session))
+            .order_by(BrowserSession.created_at.desc(), BrowserSession.id)
+        ).all()
+    return [
+        SessionDetails(
+            id=row.id,
+            user=user,
+            key=key or (None if user else "CINESTRATA_API_KEY"),
+            created_at=row.created_at,
+            expires_at=row.expires_at,
+            last_seen_at=row.last_seen_at,
+            address=row.address,
+            user_agent=row.user_agent,
+            current=row.id == current,
+        )
+        for row, user, key in rows
+    ]
+
+
+def end_session(session_id: str) -> None:
+    """End a session.
+
+    Raises:
+        NotFound: the session does not exist, or has ended.
+    """
+    text = session_id.replace("\0", "").encode("utf-8", "replace").decode()
+    with session_scope(write=True) as session:
+        ended = session.execute(
+            delete(BrowserSession).where(BrowserSession.id == text).returning(BrowserSession.id)
+        ).scalar_one_or_none()
+        if ended is None:
+            raise NotFound(f"There is no session {session_id[:100]!r}; it may have ended.")
+        record_change(session, "session.end", text)
+    note_change()
+
+
+def end_sessions_of_user(user_id: str) -> int:
+    """End all sessions of a user, and return their number.
+
+    Raises:
+        NotFound: the user does not exist.
+    """
+    text = user_id.replace("\0", "").encode("utf-8", "replace").decode()
+    with session_scope(write=True) as session:
+        user = session.get(User, text)
+        if user is None:
+            raise NotFound(f"There is no user {user_id[:100]!r}.")
+        ended = session.execute(
+            delete(BrowserSession).where(BrowserSession.user_id == text).returning(BrowserSession.id)
+        ).all()
+        record_change(session, "session.end", user.id, {"user": user.name, "number": len(ended)})
+    note_change()
+    return len(ended)
+
+
+def _storable(text: str) -> str:
+    printable = "".join(c if c.isprintable() else " " for c in text[:_MAX_USER_AGENT_CHARS])
+    return printable.encode("utf-8", "replace").decode()

@@ -1,0 +1,196 @@
+"""Users of the dashboard."""
+
+from __future__ import annotations
+
+import secrets
+
+from sqlalchemy import delete, func, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.access.credentials import note_change
+from service.access.passwords import check_password, hash_password
+from service.access.principal import AccessScope
+from service.audit.audit_log import record_change
+from service.catalog.access_tables import BrowserSession, User
+from service.catalog.database import now, session_scope
+from service.core.domain_names import MAX_NAME_CHARS, name_key, name_problem, normalize_name
+from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.schemas import UserDetails, UserPatch, UserSpec
+
+__all__ = ["adopt_provider_user", "create_user", "edit_user", "list_users", "remove_user"]
+
+
+def create_user(spec: UserSpec) -> UserDetails:
+    """Create a user with a password.
+
+    Raises:
+        InvalidInput: the password is too short or too long.
+        Conflict: another user has the name.
+    """
+    password = spec.password.get_secret_value()
+    check_password(password)
+    hashed = hash_password(password)  # before the transaction, which would block other writers meanwhile
+    try:
+        with session_scope(write=True) as session:
+            row = _new_user(session, spec.name, spec.scope)
+            row.password_hash = hashed
+            record_change(session, "user.create", row.id, {"name": row.name, "scope": row.scope})
+            session.flush()
+            details = _details(row, 0)
+    except IntegrityError as error:
+        raise _taken(spec.name) from error
+    note_change()
+    return details
+
+
+def list_users() -> list[UserDetails]:
+    """Return all users by name."""
+    with session_scope() as session:
+        counted = (
+            select(BrowserSession.user_id, func.count())
+            .where(BrowserSession.expires_at > now(session))
+            .group_by(BrowserSession.user_id)
+        )
+        sessions = {user: number for user, number in session.execute(counted)}
+        rows = session.scalars(select(User).order_by(User.name_key))
+        return [_details(row, sessions.get(row.id, 0)) for row in rows]
+
+
+def edit_user(name_or_id: str, patch: UserPatch) -> UserDetails:
+    """Change the password or the role of a user. A new password ends all sessions of the user.
+
+    Raises:
+        NotFound: the user does not exist.
+        InvalidInput: the password is too short or too long.
+        Conflict: the user signs in at a provider and has no password.
+    """
+    hashed = None
+    if patch.password is not None:
+        check_password(patch.password.get_secret_value())
+        hashed = hash_password(patch.password.get_secret_value())
+    with session_scope(write=True) as session:
+        row = _require_user(session, name_or_id)
+        changed = []
+        if hashed is not None:
+            if row.issuer is not None:
+                raise Conflict(
+                    f"password: The user {row.name!r} signs in at {row.issuer} and has no password."
+                )
+            row.password_hash = hashed
+            session.execute(delete(BrowserSession).where(BrowserSession.user_id == row.id))
+            changed.append("password")
+        if patch.scope is not None and patch.scope != row.scope:
+            row.scope = patch.scope
+            changed.append("scope")
+        if changed:
+            record_change(
+                session, "user.edit", row.id, {"name": row.name, "fields": changed, "scope": row.scope}
+            )
+        sessions = session.scalar(select(func.count()).where(BrowserSession.user_id == row.id)) or 0
+        details = _details(row, sessions)
+    note_change()
+    return details
+
+
+def remove_user(name_or_id: str) -> UserDetails:
+    """Remove a user with all sessions.
+
+    Raises:
+        NotFound: the user does not exist.
+    """
+    with session_scope(write=True) as session:
+        row = _require_user(session, name_or_id)
+        session.execute(delete(BrowserSession).where(BrowserSession.user_id == row.id))
+        session.delete(row)
+        record_change(session, "user.remove", row.id, {"name": row.name})
+        details = _details(row, 0)
+    note_change()
+    return details
+
+
+def adopt_provider_user(issuer: str, subject: str, name: str, scope: AccessScope) -> str:
+    """Create or update the user of an identity at an OpenID provider, and return the user's id.
+
+    A user with a password is never adopted, because anyone can choose a name at a provider: if the name is taken, it
+    gets a number.
+
+    Args:
+        issuer, subject: The identity; unique together.
+        name: Preferred name; characters that names cannot contain are dropped.
+        scope: Role by the claims of the identity, which replaces an earlier one.
+    """
+    with session_scope(write=True) as session:
+        row = session.scalars(
+            select(User).where(User.issuer == issuer, User.subject == subject).with_for_update()
+        ).one_or_none()
+        if row is None:
+            row = _new_user(session, _unused_name(session, _valid_name(name)), scope)
+            row.issuer, row.subject = issuer, subject
+            details = {"name": row.name, "scope": scope, "issuer": issuer, "subject": subject}
+            record_change(session, "user.create", row.id, details)
+        elif row.scope != scope:
+            row.scope = scope
+            record_change(
+                session, "user.edit", row.id, {"name": row.name, "fields": ["scope"], "scope": scope}
+            )
+        user_id = row.id
+    note_change()
+    return user_id
+
+
+def _new_user(session: Session, name: str, scope: str) -> User:
+    if session.scalars(select(User.id).where(User.name_key == name_key(name))).first() is not None:
+        raise _taken(name)
+    row = User(
+        id=f"usr_{secrets.token_hex(8)}",
+        name=name,
+        name_key=name_key(name),
+        scope=scope,
+        created_at=now(session),
+    )
+    session.add(row)
+    return row
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"name: A user {name!r} already exists. Choose another name.")
+
+
+def _require_user(session: Session, name_or_id: str) -> User:
+    text = name_or_id.replace("\0", "").encode("utf-8", "replace").decode()
+    row = session.scalars(
+        select(User)
+        .where(or_(User.id == text, User.name_key == name_key(normalize_name(text))))
+        .order_by((User.id == text).desc())
+        .limit(1)
+    ).first()
+    if row is None:
+        raise NotFound(f"There is no user {name_or_id[:100]!r}.")
+    return row
+
+
+def _valid_name(name: str) -> str:
+    kept = "".join(c for c in normalize_name(name) if name_problem(f"a{c}a") is None)
+    kept = normalize_name(kept)[: MAX_NAME_CHARS - 8].strip()
+    return kept if kept and name_problem(kept) is None else "user"
+
+
+def _unused_name(session: Session, name: str) -> str:
+    for number in range(1, 10_000):
+        candidate = name if number == 1 else f"{name} {number}"
+        if session.scalars(select(User.id).where(User.name_key == name_key(candidate))).first() is None:
+            return candidate
+    raise InvalidInput.at("name", f"Too many users are named {name!r}.")
+
+
+def _details(row: User, sessions: int) -> UserDetails:
+    return UserDetails(
+        id=row.id,
+        name=row.name,
+        scope=row.scope,
+        provider=row.issuer,
+        created_at=row.created_at,
+        last_sign_in_at=row.last_sign_in_at,
+        sessions=sessions,
+    )

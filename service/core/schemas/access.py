@@ -1,0 +1,109 @@
+"""Requests and responses about API keys, users and sessions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from service.core.schemas.model_types import Name, RequestModel, ResponseModel
+
+__all__ = [
+    "CurrentAccess",
+    "KeyDetails",
+    "KeySecret",
+    "KeySpec",
+    "SessionDetails",
+    "UserDetails",
+    "UserPatch",
+    "UserSpec",
+]
+
+_Scope = Literal["search", "ingest", "admin"]
+
+
+class KeySpec(RequestModel):
+    """A new API key."""
+
+    name: Name = Field(description="Name of the key, which the audit log states; unique among active keys.")
+    scope: _Scope = Field(
+        description="search reads; ingest also changes videos and domains; admin permits everything."
+    )
+    expires_in_days: int | None = Field(
+        default=None, ge=1, le=3660, description="Days until the key expires."
+    )
+    expires_at: datetime | None = Field(
+        default=None, description="Time at which the key expires; without a time zone in UTC."
+    )
+
+
+class KeyDetails(ResponseModel):
+    """An API key, without its secret."""
+
+    id: str = Field(description="Identifier; the second part of the key.")
+    name: str
+    scope: str
+    state: str = Field(description="active, expired or revoked.")
+    created_at: datetime
+    created_by: str = Field(description="Actor that created the key.")
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = Field(default=None, description="Exact to a minute.")
+    revoked_at: datetime | None = None
+
+
+class KeySecret(KeyDetails):
+    """A new API key with its secret, which no other response contains."""
+
+    key: str = Field(description="The key: `cine_`, its identifier, and a secret of 256 random bits.")
+
+
+class UserSpec(RequestModel):
+    """A new user of the dashboard."""
+
+    name: Name = Field(description="Name for signing in; unique regardless of case.")
+    password: SecretStr = Field(description="10 to 1024 characters.")
+    scope: _Scope = Field(default="search", description="Role of the user: a scope, as of a key.")
+
+
+class UserPatch(RequestModel):
+    """Changes of a user; omitted fields stay."""
+
+    password: SecretStr | None = Field(
+        default=None, description="New password. All sessions of the user end."
+    )
+    scope: _Scope | None = Field(default=None, description="New role, effective at once.")
+
+
+class UserDetails(ResponseModel):
+    """A user of the dashboard."""
+
+    id: str
+    name: str
+    scope: str
+    provider: str | None = Field(default=None, description="OpenID provider of the user; null: a password.")
+    created_at: datetime
+    last_sign_in_at: datetime | None = None
+    sessions: int = Field(default=0, description="Number of sessions that have not ended.")
+
+
+class SessionDetails(ResponseModel):
+    """A session of a signed-in browser."""
+
+    id: str
+    user: str | None = Field(default=None, description="Name of the user; null: signed in with a key.")
+    key: str | None = Field(default=None, description="Name of the key; null: signed in as a user.")
+    created_at: datetime
+    expires_at: datetime
+    last_seen_at: datetime = Field(description="Exact to a minute.")
+    address: str | None = Field(default=None, description="Network address at the sign-in.")
+    user_agent: str = Field(description="Browser, as it names itself.")
+    current: bool = Field(default=False, description="Whether the request belongs to this session.")
+
+
+class CurrentAccess(ResponseModel):
+    """The sender of a request as the service sees it."""
+
+    kind: str = Field(description="user, key, environment, or anonymous (a service without keys and users).")
+    name: str
+    scope: str

@@ -1,0 +1,253 @@
+"""Sign-in of browsers, keys and users over HTTP, and their rate limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from argon2 import PasswordHasher
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from api.app import create_app
+from api.pages.sign_in_pages import local_path
+from api.security.authentication import SESSION_COOKIE
+from service.access import passwords
+from service.access.api_keys import create_key
+from service.access.credentials import note_change
+from service.audit.audit_log import AuditFilter, export_entries
+from service.catalog.access_tables import ApiKey, BrowserSession, User
+from service.catalog.database import session_scope
+from service.core.schemas import KeySpec
+from service.core.settings import Settings
+
+SECRET = "s3cret-of-the-environment"
+ADMIN = {"X-API-Key": SECRET}
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def clean_access(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hashes of a few milliseconds, and a catalog without keys and users after each test."""
+    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    passwords._unknown_hash.cache_clear()
+    yield
+    with session_scope(write=True) as session:
+        for table in (BrowserSession, ApiKey, User):
+            session.query(table).delete()
+    note_change()
+
+
+@pytest.fixture
+def guarded(configured: Settings) -> TestClient:
+    """The application with a key in the environment, bound to a network address."""
+    secured = configured.model_copy(update={"api_key": SecretStr(SECRET), "host": "0.0.0.0"})
+    return _client(secured)
+
+
+def _client(settings: Settings, **options: object) -> TestClient:
+    return TestClient(
+        create_app(settings),
+        base_url="http://search.example.org",
+        raise_server_exceptions=False,
+        follow_redirects=False,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def _user(client: TestClient, name: str = "Ada", scope: str = "search") -> str:
+    body = {"name": name, "password": PASSWORD, "scope": scope}
+    answer = client.post("/users", json=body, headers=ADMIN)
+    assert answer.status_code == 201, answer.text
+    user_id: str = answer.json()["id"]
+    return user_id
+
+
+def _sign_in(client: TestClient, **fields: str) -> int:
+    return client.post("/login", data={"name": "Ada", "password": PASSWORD, **fields}).status_code
+
+
+def test_user_signs_in_and_out(guarded: TestClient) -> None:
+    user_id = _user(guarded, scope="search")
+    answer = guarded.post("/login", data={"name": " ADA ", "password": PASSWORD, "next": "/watch/v1?q=a"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/watch/v1?q=a")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert "secure" not in cookie
+    assert guarded.get("/access/current").json() == {"kind": "user", "name": "Ada", "scope": "search"}
+    assert guarded.get("/audit").status_code == 403
+    sessions = guarded.get("/sessions", headers=ADMIN).json()
+    assert [(each["user"], each["address"]) for each in sessions] == [("Ada", "testclient")]
+    token = guarded.cookies[SESSION_COOKIE]
+    guarded.post("/logout")
+    guarded.cookies.set(SESSION_COOKIE, token)
+    assert guarded.get("/access/current").status_code == 401
+    actions = [(e.action, e.actor) for e in export_entries(AuditFilter(action=["session"]))][-2:]
+    assert actions == [("session.start", "Ada"), ("session.end", "Ada")]
+    assert guarded.delete(f"/users/{user_id}", headers=ADMIN).status_code == 200
+
+
+def test_cookie_is_secure_on_https_and_never_adopted(guarded: TestClient) -> None:
+    _user(guarded)
+    guarded.cookies.set(SESSION_COOKIE, "chosen-by-an-attacker")
+    answer = guarded.post("https://search.example.org/login", data={"name": "Ada", "password": PASSWORD})
+    assert "secure" in answer.headers["set-cookie"].lower()
+    assert "chosen-by-an-attacker" not in answer.headers["set-cookie"]
+
+
+def test_sessions_are_revoked_by_an_administrator(guarded: TestClient) -> None:
+    user_id = _user(guarded)
+    _sign_in(guarded)
+    (session,) = guarded.get("/sessions", headers=ADMIN).json()
+    assert guarded.delete(f"/sessions/{session['id']}", headers=ADMIN).status_code == 204
+    assert guarded.get("/access/current").status_code == 401
+    _sign_in(guarded)
+    assert guarded.delete(f"/users/{user_id}/sessions", headers=ADMIN).status_code == 204
+    assert guarded.get("/access/current").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "/a\r\nSet-Cookie: x=1",
+        "",
+    ],
+)
+def test_sign_in_redirects_to_own_pages_only(guarded: TestClient, target: str) -> None:
+    assert local_path(target) == "/"
+    _user(guarded)
+    answer = guarded.post("/login", data={"name": "Ada", "password": PASSWORD, "next": target})
+    assert answer.headers["location"] == "/"
+    assert "evil" not in guarded.get("/login", params={"next": target}).text
+
+
+def test_wrong_passwords_are_limited_per_address_and_name(guarded: TestClient) -> None:
+    _user(guarded)
+    assert [_sign_in(guarded, password=f"wrong {number}") for number in range(11)] == [401] * 10 + [429]
+    limited = guarded.post("/login", data={"name": "Ada", "password": PASSWORD})
+    assert limited.status_code == 429
+    assert 1 <= int(limited.headers["retry-after"]) <= 301
+    assert _sign_in(guarded, name="other") == 429
+    guarded.app.state.authenticator.failures.flush()  # type: ignore[attr-defined]
+    entry = list(export_entries(AuditFilter(action=["session.fail"])))[-1]
+    assert (entry.details["attempts"], entry.details["refused"]) == (13, 3)
+    assert PASSWORD not in entry.model_dump_json()
+
+
+def test_success_resets_the_count_of_the_name(guarded: TestClient) -> None:
+    _user(guarded)
+    limits = guarded.app.state.authenticator.limits  # type: ignore[attr-defined]
+    for number in range(9):
+        assert _sign_in(guarded, password=f"wrong {number}") == 401
+    assert _sign_in(guarded) == 303
+    limits.check(_limit(), "10.9.9.9", "ada")
+    limits.count_failure(_limit(), "10.9.9.9", "ada")
+    limits.check(_limit(), "10.9.9.9", "ada")
+
+
+def _limit():  # type: ignore[no-untyped-def]
+    from service.access.attempt_limits import SIGN_IN_LIMIT
+
+    return SIGN_IN_LIMIT
+
+
+def test_long_and_hostile_credentials_are_wrong_ones(guarded: TestClient) -> None:
+    _user(guarded)
+    assert _sign_in(guarded, password="x" * 4000) == 401
+    assert _sign_in(guarded, password="x" * 5000) == 422
+    assert guarded.post("/login", data={"name": "a\0\ud7ff", "password": "\0"}).status_code == 401
+    page = guarded.post("/login", data={"name": '"><script>alert(1)</script>', "password": "x"})
+    assert "<script>alert" not in page.text
+    for key in ("cine_", "x" * 100_00, "cine_" + "a" * 12 + "_" + "b" * 43):
+        assert guarded.get("/tasks", headers={"X-API-Key": key}).status_code == 401
+
+
+def test_flood_of_wrong_keys_leaves_valid_keys_alone(guarded: TestClient) -> None:
+    valid = guarded.post("/keys", json={"name": "valid", "scope": "search"}, headers=ADMIN).json()["key"]
+    assert guarded.get("/access/current", headers={"X-API-Key": valid}).status_code == 200
+    statuses = [guarded.get("/tasks", headers={"X-API-Key": f"wrong {n}"}).status_code for n in range(70)]
+    assert statuses == [401] * 60 + [429] * 10
+    assert guarded.get("/tasks", headers={"X-API-Key": "wrong"}).headers["retry-after"]
+    assert guarded.get("/access/current", headers={"X-API-Key": valid}).status_code == 200
+    assert guarded.get("/access/current", headers=ADMIN).status_code == 200
+    assert guarded.get("/livez", headers={"X-API-Key": "wrong"}).status_code == 200
+
+
+def test_key_is_created_used_and_revoked(guarded: TestClient) -> None:
+    created = guarded.post(
+        "/keys", json={"name": "ci", "scope": "ingest", "expires_in_days": 7}, headers=ADMIN
+    )
+    assert created.headers["cache-control"] == "no-store"
+    key = created.json()["key"]
+    assert guarded.get("/tasks", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+    assert guarded.get("/keys", headers={"X-API-Key": key}).status_code == 403
+    listed = guarded.get("/keys", headers=ADMIN)
+    assert key not in listed.text
+    assert listed.json()[0]["last_used_at"] is not None
+    assert guarded.delete(f"/keys/{created.json()['id']}", headers=ADMIN).json()["state"] == "revoked"
+    assert guarded.get("/tasks", headers={"X-API-Key": key}).status_code == 401
+    assert guarded.get("/keys?stat=active", headers=ADMIN).status_code == 422
+
+
+def test_key_in_an_address_is_refused_and_not_logged(
+    guarded: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = create_key(KeySpec(name="leaked", scope="search")).key
+    for query in (
+        f"q={key}",
+        f"api_key={key}",
+        f"API_KEY={SECRET}",
+        f"x={SECRET}",
+        f"{key}",
+        "access_token=x",
+    ):
+        answer = guarded.get(f"/search?{query}", headers=ADMIN)
+        assert answer.status_code == 422
+        assert "X-API-Key" in answer.text
+        assert key not in answer.text
+        assert SECRET not in answer.text
+    own = [record.getMessage() for record in caplog.records if not record.name.startswith("httpx")]
+    assert not any(key in line or SECRET in line for line in own)
+
+
+def test_requests_of_other_sites_are_refused(guarded: TestClient) -> None:
+    _user(guarded, scope="admin")
+    _sign_in(guarded)
+    body = {"name": "stolen", "scope": "admin"}
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert guarded.post("/keys", json=body, headers=headers).status_code == 403
+        assert guarded.post("/login", data={"key": SECRET}, headers=headers).status_code == 403
+    assert guarded.post("/keys", json=body, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 201
+
+
+def test_first_key_closes_a_loopback_service(configured: Settings) -> None:
+    client = TestClient(create_app(configured), base_url="http://127.0.0.1:8000", follow_redirects=False)
+    assert client.get("/access/current").json()["kind"] == "anonymous"
+    key = client.post("/keys", json={"name": "first", "scope": "admin"}).json()
+    assert client.get("/tasks").status_code == 401
+    assert client.get("/").headers["location"] == "/login"
+    client.delete(f"/keys/{key['id']}", headers={"X-API-Key": key["key"]})
+    assert client.get("/tasks").status_code == 200
+
+
+def test_forwarded_address_counts_only_from_trusted_proxies(guarded: TestClient) -> None:
+    guarded.get("/tasks", headers={"X-API-Key": "wrong", "X-Forwarded-For": "203.0.113.9"})
+    failures = guarded.app.state.authenticator.failures  # type: ignore[attr-defined]
+    failures.flush()
+    assert list(export_entries(AuditFilter(action=["key.fail"])))[-1].address == "testclient"
+
+
+def test_network_service_starts_with_an_administrator_of_the_catalog(configured: Settings) -> None:
+    network = configured.model_copy(update={"host": "0.0.0.0"})
+    create_key(KeySpec(name="reader", scope="search"))
+    with pytest.raises(ValueError, match="keys create"):
+        create_app(network)
+    key = create_key(KeySpec(name="admin", scope="admin")).key
+    client = _client(network)
+    assert client.get("/keys", headers={"X-API-Key": key}).status_code == 200
+    assert client.get("/keys").status_code == 401

@@ -1,0 +1,150 @@
+"""Users, passwords and sessions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import SecretStr
+
+from service.access import passwords, sessions, users
+from service.access.api_keys import create_key, revoke_key
+from service.access.credentials import digest, find_session
+from service.access.sessions import SessionOwner, find_password_hash, start_session
+from service.catalog.access_tables import BrowserSession
+from service.catalog.database import session_scope
+from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.schemas import KeySpec, UserDetails, UserPatch, UserSpec
+from service.core.settings import Settings
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def fast_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes of a few milliseconds."""
+    from argon2 import PasswordHasher
+
+    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    passwords._unknown_hash.cache_clear()
+
+
+def _create(name: str = "Ada", scope: str = "search") -> UserDetails:
+    return users.create_user(UserSpec.model_validate({"name": name, "password": PASSWORD, "scope": scope}))
+
+
+def test_password_of_a_user_is_verified(catalog: Settings) -> None:
+    created = _create("Ada Lovelace")
+    user_id, stored = find_password_hash("ADA  LOVELACE")
+    assert user_id == created.id
+    assert stored is not None
+    assert stored.startswith("$argon2id$")
+    assert passwords.verify_password(PASSWORD, stored)
+    assert not passwords.verify_password(PASSWORD + "x", stored)
+    assert find_password_hash("nobody") == find_password_hash("\0\ud800") == (None, None)
+    assert not passwords.verify_password("the password of no user", None)
+
+
+def test_composed_and_decomposed_characters_are_the_same_password(sqlite_catalog: Settings) -> None:
+    assert passwords.verify_password("cafe\u0301 au lait", passwords.hash_password("caf\u00e9 au lait"))
+
+
+def test_unknown_user_costs_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[str] = []
+    passwords.verify_password("x", None)  # computes the hash of the unknown user
+    hasher = passwords._hasher
+    monkeypatch.setattr(
+        type(hasher), "verify", lambda self, stored, password: verified.append(stored) or True
+    )
+    assert not passwords.verify_password("x", None)
+    assert passwords.verify_password("x", "$stored")
+    assert len(verified) == 2
+    assert not passwords.verify_password("x" * 10**6, "$stored")  # is not hashed
+    assert len(verified) == 2
+
+
+@pytest.mark.parametrize("password", ["short", "x" * 1025])
+def test_length_of_passwords_is_limited(sqlite_catalog: Settings, password: str) -> None:
+    with pytest.raises(InvalidInput, match="password"):
+        users.create_user(UserSpec(name="Ada", password=SecretStr(password)))
+
+
+def test_names_that_look_equal_are_one_user(sqlite_catalog: Settings) -> None:
+    _create("Ada")
+    for other in ("ADA", "\uff21da", " ada "):
+        with pytest.raises(Conflict, match="name"):
+            _create(other)
+    assert [user.name for user in users.list_users()] == ["Ada"]
+
+
+def test_session_ends_with_its_owner(catalog: Settings) -> None:
+    user = _create("Ada", "ingest")
+    token = start_session(SessionOwner(user_id=user.id), "password", "Firefox\r\n<b>")
+    principal = find_session(token, None)
+    assert principal is not None
+    assert (principal.kind, principal.name, principal.scope) == ("user", "Ada", "ingest")
+    users.edit_user("ada", UserPatch(scope="admin"))
+    assert getattr(find_session(token, None), "scope", None) == "admin"
+    listed = sessions.list_sessions(principal.session_id)
+    assert [(each.user, each.user_agent, each.current) for each in listed] == [("Ada", "Firefox  <b>", True)]
+    users.edit_user("ada", UserPatch(password=SecretStr("another password")))
+    assert find_session(token, None) is None
+    again = start_session(SessionOwner(user_id=user.id), "password", "")
+    users.remove_user(user.id)
+    assert find_session(again, None) is None
+    assert users.list_users() == []
+
+    key = create_key(KeySpec(name="k", scope="search"))
+    of_key = start_session(SessionOwner(key_id=key.id), "key", "")
+    assert getattr(find_session(of_key, None), "scope", None) == "search"
+    revoke_key(key.id)
+    assert find_session(of_key, None) is None
+
+    of_environment = start_session(SessionOwner(environment_key=digest("old")), "key", "")
+    assert find_session(of_environment, digest("old")) is not None
+    assert find_session(of_environment, digest("new")) is None
+    assert find_session(of_environment, None) is None
+
+
+def test_session_expires_and_is_never_continued(sqlite_catalog: Settings) -> None:
+    user = _create()
+    first = start_session(SessionOwner(user_id=user.id), "password", "")
+    second = start_session(SessionOwner(user_id=user.id), "password", "", former_token=first)
+    assert second != first
+    assert find_session(first, None) is None
+    assert find_session("attacker", None) is None
+    with session_scope(write=True) as session:
+        row = session.query(BrowserSession).one()
+        assert row.token_hash == digest(second) != second
+        row.expires_at = datetime.now(UTC) - timedelta(seconds=1)
+    assert find_session(second, None) is None
+    assert sessions.list_sessions() == []
+
+
+def test_sessions_are_ended_singly_and_all(sqlite_catalog: Settings) -> None:
+    user = _create()
+    tokens = [start_session(SessionOwner(user_id=user.id), "password", "") for _ in range(3)]
+    sessions.end_session(sessions.list_sessions()[0].id)
+    assert sum(find_session(token, None) is not None for token in tokens) == 2
+    assert sessions.end_sessions_of_user(user.id) == 2
+    for unknown in ("none", "\0", "\ud800"):
+        with pytest.raises(NotFound):
+            sessions.end_session(unknown)
+        with pytest.raises(NotFound):
+            sessions.end_sessions_of_user(unknown)
+
+
+def test_identity_of_a_provider_never_takes_over_a_password_user(sqlite_catalog: Settings) -> None:
+    local = _create("Ada", "admin")
+    first = users.adopt_provider_user("https://id.example", "1", "ada", "search")
+    assert first != local.id
+    assert users.adopt_provider_user("https://id.example", "1", "renamed", "ingest") == first
+    users.adopt_provider_user("https://id.example", "2", "<script>\0/\u202e" + "x" * 999, "search")
+    users.adopt_provider_user("https://other.example", "1", "", "search")
+    assert {user.name: (user.scope, user.provider) for user in users.list_users() if len(user.name) < 20} == {
+        "Ada": ("admin", None),
+        "ada 2": ("ingest", "https://id.example"),
+        "user": ("search", "https://other.example"),
+    }
+    with pytest.raises(Conflict, match="password"):
+        users.edit_user(first, UserPatch(password=SecretStr(PASSWORD)))
