@@ -86,6 +86,11 @@ bench-ingest: $(VENV)/.runtime ## Measure ingest against bounds, and libraries t
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth videos --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth domains --out $(OUT)
 
+.PHONY: hostile
+hostile: OUT ?= hostile-media.json
+hostile: $(VENV)/.runtime ## Probe 10,000 corrupted media files (INPUTS=number SEED=number OUT=report)
+	@$(BIN)/python -m benchmarks.hostile.hostile_media --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),1) --out $(OUT)
+
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
 	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json

@@ -63,7 +63,7 @@ def decode(
             stream = _video_stream(container, name)
             aspect = _aspect(stream)
             _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
-            extent = _stated_extent(container, stream)
+            extent = _stated_extent(container, stream, size_bytes)
             if extent is None:
                 extent = _measured_extent(container, stream, name)
                 container = stack.enter_context(
@@ -152,8 +152,10 @@ def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: Vi
         )
 
 
-def _stated_extent(container: InputContainer, stream: VideoStream) -> StreamExtent | None:
-    """The extent that the header states; None if it does not."""
+def _stated_extent(container: InputContainer, stream: VideoStream, size_bytes: int) -> StreamExtent | None:
+    """The extent that the header states; None if it does not, or states more frames than the file has bytes."""
+    if stream.frames > size_bytes:
+        return None
     if not (stream.duration and stream.duration > 0 and stream.time_base and stream.frames > 0):
         return None
     duration = float(stream.duration * stream.time_base)

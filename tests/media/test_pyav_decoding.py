@@ -447,3 +447,16 @@ def test_decoding_leaves_no_open_files(make_video: MakeVideo) -> None:
     )
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", program, str(path)], cwd=root, check=False).returncode == 0
+
+
+def test_stated_number_of_frames_above_the_number_of_bytes_is_replaced_by_a_count(
+    make_video: MakeVideo,
+) -> None:
+    path = make_video("clip.mp4")
+    assert read(path)[0].frames == 8
+    content = bytearray(path.read_bytes())
+    start = content.find(b"stts") + 12  # the number of frames of the first entry
+    content[start : start + 4] = (1_000_000_000).to_bytes(4, "big")
+    path.write_bytes(content)
+    info, images = read(path)
+    assert (info.frames, len(images)) == (8, 4)

@@ -8,6 +8,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
@@ -195,3 +198,39 @@ def test_large_metadata_is_refused_by_line(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(InvalidInput, match="Split the manifest"):
         parse_manifest(stream, "manifest.jsonl")  # type: ignore[arg-type]
     assert stream.read_lines < 5000
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=12,
+)
+_FIELDS = st.sampled_from(["uri", "captions", "caption", "id", "split", "metadata", "file", "x"])
+_OBJECTS = st.dictionaries(_FIELDS, _JSON, max_size=5)
+_CELLS = st.text(st.sampled_from("ab.mp4/\\\"',;|\t\n\r\x00\ufeff\ud7ff é"), max_size=12)
+_MANIFESTS = (
+    st.tuples(st.binary(max_size=300), st.sampled_from(["manifest.jsonl", "manifest.csv", "manifest.tsv"]))
+    | st.tuples(
+        st.lists(_OBJECTS | _JSON, max_size=4).map(lambda rows: "\n".join(map(json.dumps, rows)).encode()),
+        st.just("manifest.jsonl"),
+    )
+    | st.tuples(
+        st.lists(st.lists(_CELLS, max_size=4), max_size=5).map(
+            lambda rows: "\n".join(["file,caption,split,id", *(",".join(row) for row in rows)]).encode()
+        ),
+        st.sampled_from(["manifest.csv", "manifest.tsv"]),
+    )
+)
+
+
+@hypothesis_settings(max_examples=300)
+@given(manifest=_MANIFESTS, encoding=st.sampled_from(["utf-8", "latin-1", "utf-16"]))
+def test_any_manifest_is_read_or_refused(manifest: tuple[bytes, str], encoding: str) -> None:
+    content, name = manifest
+    try:
+        videos = parse(content, name, encoding)
+    except InvalidInput as error:
+        str(error).encode()  # errors are sent as JSON
+    else:
+        assert videos
+        assert all(json.loads(video.model_dump_json()) for video in videos)

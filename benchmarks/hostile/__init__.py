@@ -1,0 +1,1 @@
+"""Hostile input: corrupted media files through the probing worker."""

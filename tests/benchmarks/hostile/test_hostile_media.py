@@ -1,0 +1,45 @@
+"""Corrupted media files through the probing worker: a sample of the harness, and the faults that it reports."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.hostile import hostile_media
+from benchmarks.hostile.corrupted_media import KINDS, Bases, valid_files
+from service.tasks import probing
+
+pytestmark = pytest.mark.slow  # decodes some hundred files
+
+
+def test_corrupted_files_are_accepted_or_rejected_and_harm_nothing() -> None:
+    report = hostile_media.run(200, seed=11)
+    assert report["violations"] == []
+    outcomes = report["outcomes"]
+    assert isinstance(outcomes, dict)
+    assert outcomes["valid files"] == {"accepted": len(valid_files())}
+    assert sum(sum(counts.values()) for counts in outcomes.values()) == 200 + len(valid_files())
+    assert outcomes["random bytes after a signature"].keys() <= {"rejected", "copy of another input"}
+
+
+def test_seed_determines_the_files() -> None:
+    bases = Bases(valid_files(), "http://127.0.0.1:1/video.mp4")
+    for _, corrupt in KINDS.values():
+        first, again, other = (corrupt(random.Random(seed), bases) for seed in (1, 1, 2))
+        assert first == again
+        assert first not in bases.files.values()
+        assert other
+
+
+def test_exception_of_the_worker_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, batches = probing.probe, iter(range(9))
+
+    def fail(claim: object) -> None:
+        if next(batches):
+            raise RuntimeError("the worker is broken")
+        probe(claim)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(probing, "probe", fail)
+    report = hostile_media.run(5, seed=1)
+    assert "the worker is broken" in str(report["violations"])
