@@ -3,10 +3,14 @@
 The captions of appended videos, and the domain's captions that were not learned, are searched in the shard of the
 domain with its pinned encoder. Neither the encoder nor the measurement has learned from any of these captions, and
 both kinds are ranked in the same gallery, so their recalls are comparable.
+
+A small domain holds out too few captions for this. Its learned captions take their place; the encoder finds them more
+often than others, so the whole interval of the difference must then be above the margin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +26,7 @@ DRIFT_MARGIN = 0.1  # difference of recall at which a new domain is recommended
 _DEPTHS = (1, 5, 10)
 _ROWS = 16_384  # videos per chunk of the gallery
 _Z = 2.5758  # 99 %: an append is measured often, and a recommendation must not be chance
+_MAX_CHANCE = 0.005  # of one side
 
 Floats = npt.NDArray[np.floating]
 
@@ -37,7 +42,10 @@ class DriftMeasurement:
         appended: Recall@k of the captions of appended videos, 0..1.
         domain_captions: Number of the domain's captions.
         appended_captions: Number of captions of appended videos.
+        is_learned: Whether the encoder has learned from the domain's captions.
         interval: 99 % confidence interval of ``domain - appended``.
+        chance: Probability of a difference of this size or more if both recalls were the same (Fisher's exact test, one
+            side). The interval is too narrow for samples of a few captions.
     """
 
     k: int
@@ -45,11 +53,39 @@ class DriftMeasurement:
     appended: float
     domain_captions: int
     appended_captions: int
+    is_learned: bool
     interval: tuple[float, float]
+    chance: float
+
+    @classmethod
+    def of_hits(
+        cls, domain: tuple[int, int], appended: tuple[int, int], *, k: int = 1, is_learned: bool = False
+    ) -> DriftMeasurement:
+        """Return the measurement of numbers of hits.
+
+        Args:
+            domain: Captions of the domain whose video is among the first ``k``, and all of its captions, at least one.
+            appended: The same of appended videos.
+            k: Depth.
+            is_learned: Whether the encoder has learned from the domain's captions.
+        """
+        return cls(
+            k=k,
+            domain=domain[0] / domain[1],
+            appended=appended[0] / appended[1],
+            domain_captions=domain[1],
+            appended_captions=appended[1],
+            is_learned=is_learned,
+            interval=difference_interval(*domain, *appended),
+            chance=_chance(*domain, *appended),
+        )
 
     def exceeds(self, margin: float) -> bool:
-        """Whether the recall of appended videos is lower by a margin, and the interval excludes chance."""
-        return self.domain - self.appended >= margin and self.interval[0] > 0
+        """Whether the recall of appended videos is lower by a margin, and chance is excluded."""
+        least = margin if self.is_learned else 0.0
+        return (
+            self.domain - self.appended >= margin and self.interval[0] > least and self.chance <= _MAX_CHANCE
+        )
 
 
 def measure_drift(
@@ -60,6 +96,7 @@ def measure_drift(
     appended: Sequence[Query],
     *,
     mode: str,
+    is_learned: bool = False,
     report_alive: Callable[[], object] = lambda: None,
 ) -> DriftMeasurement | None:
     """Compare the recall of appended videos with that of the domain's own; None without captions of both.
@@ -68,9 +105,10 @@ def measure_drift(
         encoder: Query encoder.
         task: Identifier of the domain's task.
         shard: Shard of the domain with the appended videos.
-        domain: Captions of the domain's videos that were not learned.
+        domain: Captions of the domain's own videos.
         appended: Captions of appended videos.
         mode: Query mode.
+        is_learned: Whether the encoder has learned from the domain's captions.
         report_alive: Called after each part of the gallery.
     """
     if not domain or not appended:
@@ -83,14 +121,7 @@ def measure_drift(
     own, others = ranks[: len(domain)], ranks[len(domain) :]
     k = next((depth for depth in _DEPTHS if recall_at(own, depth) >= 0.5), _DEPTHS[-1])
     hits = int((own <= k).sum()), int((others <= k).sum())
-    return DriftMeasurement(
-        k=k,
-        domain=recall_at(own, k),
-        appended=recall_at(others, k),
-        domain_captions=len(domain),
-        appended_captions=len(appended),
-        interval=difference_interval(hits[0], len(own), hits[1], len(others)),
-    )
+    return DriftMeasurement.of_hits((hits[0], len(own)), (hits[1], len(others)), k=k, is_learned=is_learned)
 
 
 def difference_interval(
@@ -115,6 +146,16 @@ def difference_interval(
         p - q - float(np.hypot(p - low, other_high - q)),
         p - q + float(np.hypot(high - p, q - other_low)),
     )
+
+
+def _chance(first: int, first_total: int, second: int, second_total: int) -> float:
+    """Probability of so few or fewer hits in the second sample, given all hits of both samples."""
+    hits = first + second
+    ways = sum(
+        math.comb(second_total, n) * math.comb(first_total, hits - n)
+        for n in range(max(0, hits - first_total), second + 1)
+    )
+    return ways / math.comb(first_total + second_total, hits)
 
 
 def _score_interval(share: float, total: int, z: float) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,10 @@ from trainer.worker.catalog_reader import appended_captions, calibration_caption
 
 __all__ = ["MIN_CAPTIONS", "AppendMeasurement", "measure_append"]
 
-MIN_CAPTIONS = 10  # with fewer captions no interval excludes chance, and a calibration hardly changes
+MIN_CAPTIONS = (
+    10  # with fewer captions a calibration hardly changes, and held-out captions hardly show a difference
+)
+_MIN_DRIFTED = 3  # appended captions; fewer are seldom more than chance
 _MAX_CAPTIONS = 512
 _MAX_ROWS = 8 * _MAX_CAPTIONS  # videos that are read to find videos with captions
 
@@ -75,10 +78,12 @@ def measure_append(
     try:
         ids = shard.ids
         appended = _appended_captions(append.task_id, domain, ids)
-        own = _domain_captions(domain, ids)
+        own = _domain_captions(domain, ids, ("test", "val"))
+        if is_learned := len(own) < MIN_CAPTIONS:
+            own = _domain_captions(domain, ids, ("test", "val", "train"))
         # With the captions of earlier appends: many small ones change a library as much as a large one.
         is_calibrated = len(appended) >= MIN_CAPTIONS
-        has_drift = min(len(appended), len(own)) >= MIN_CAPTIONS
+        has_drift = bool(own) and len(appended) >= _MIN_DRIFTED
         if not (is_calibrated or has_drift):
             return AppendMeasurement()
         encoder = open_query_encoder(backbone, state, library.pinned_releases())
@@ -87,7 +92,16 @@ def measure_append(
         drift, confidence = None, None
         if has_drift:
             drift = _drift_record(
-                measure_drift(encoder, domain, shard, own, appended, mode=mode, report_alive=report_alive)
+                measure_drift(
+                    encoder,
+                    domain,
+                    shard,
+                    own,
+                    appended,
+                    mode=mode,
+                    is_learned=is_learned,
+                    report_alive=report_alive,
+                )
             )
         if is_calibrated:
             confidence = fit_library_confidence(
@@ -121,14 +135,14 @@ def _appended_captions(append: str, domain: str, ids: Ids) -> list[Query]:
     )
 
 
-def _domain_captions(domain: str, ids: Ids) -> list[Query]:
-    """First captions of a domain's videos that its encoder has not learned."""
+def _domain_captions(domain: str, ids: Ids, splits: Sequence[str]) -> list[Query]:
+    """First captions of a domain's videos with some splits."""
     return _first_captions(
         select(Video.vector_id, Video.captions)
         .where(
             Video.task_id == domain,
             Video.status == "accepted",
-            Video.effective_split.in_(("test", "val")),
+            Video.effective_split.in_(splits),
         )
         .order_by(Video.vector_id),
         ids,
@@ -145,6 +159,7 @@ def _drift_record(found: DriftMeasurement | None) -> Drift | None:
         appended=round(found.appended, 4),
         domain_captions=found.domain_captions,
         appended_captions=found.appended_captions,
+        learned=found.is_learned,
         low=round(low, 4),
         high=round(high, 4),
         relearn=found.exceeds(DRIFT_MARGIN),

@@ -90,21 +90,26 @@ class RelearnSpec(RequestModel):
 
 
 class Drift(ResponseModel):
-    """Recall on the captions of appended videos, and on captions of the domain that were not learned.
+    """Recall on the captions of appended videos, and on captions of the domain.
 
     Both are searched over the shard of the domain, with its pinned encoder.
     """
 
     k: int = Field(description="Depth of the recall: the video is among the first k.")
-    domain: float = Field(description="Recall@k of the domain's held-out captions, 0..1.")
+    domain: float = Field(description="Recall@k of the domain's captions, 0..1.")
     appended: float = Field(description="Recall@k of the appended videos' captions, 0..1.")
     domain_captions: int
     appended_captions: int
+    learned: bool = Field(
+        default=False,
+        description="Whether the domain's captions were learned, because it has fewer than 10 others. Such captions "
+        "are found more often, so the whole interval must be above 0.1.",
+    )
     low: float = Field(description="Lower end of the 99 % confidence interval of domain − appended.")
     high: float = Field(description="Upper end of the interval.")
     relearn: bool = Field(
-        description="Whether a new domain is recommended: domain − appended is at least 0.1, and the interval is "
-        "above zero. See POST /tasks/{id}/relearn."
+        description="Whether a new domain is recommended: domain − appended is at least 0.1, and neither the interval "
+        "nor an exact test admits chance. See POST /tasks/{id}/relearn."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,9 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
-def measure(appended: Sequence[Query], *, videos: int = 200, own: int = 40) -> DriftMeasurement:
+def measure(
+    appended: Sequence[Query], *, videos: int = 200, own: int = 40, is_learned: bool = False
+) -> DriftMeasurement:
     """Drift of captions in a gallery of random videos, of which the domain finds the first ``own``."""
     rows = _unit(np.random.default_rng(0).normal(size=(videos, DIM)))
     ids = np.arange(videos, dtype=np.int64)
@@ -48,7 +51,7 @@ def measure(appended: Sequence[Query], *, videos: int = 200, own: int = 40) -> D
     shard = SimpleNamespace(ids=every, vectors=lambda wanted: vectors[[position[int(i)] for i in wanted]])
     domain = [Query(str(video), video) for video in range(own)]
     encoder: Any = NumberEncoder(rows)
-    found = measure_drift(encoder, "day", shard, domain, appended, mode="pinned")
+    found = measure_drift(encoder, "day", shard, domain, appended, mode="pinned", is_learned=is_learned)
     assert found is not None
     return found
 
@@ -73,6 +76,46 @@ def test_few_captions_are_no_proof() -> None:
     found = measure(captions, own=3)
     assert found.domain - found.appended > 0.1
     assert not found.exceeds(0.1)
+
+
+def test_small_append_drifts_from_a_large_domain() -> None:
+    assert measure([Query(f"?{video}", video) for video in range(100, 104)]).exceeds(0.1)
+    assert not measure([Query("100", 100), Query("101", 101), Query("?102", 102)]).exceeds(0.1)
+
+
+def test_small_domain_is_compared_by_its_learned_captions() -> None:
+    """Sixteen videos appended to a domain of thirteen: unrelated ones drift, similar ones do not."""
+    unrelated = [Query(f"?{video}", video) for video in range(13, 29)]
+    found = measure(unrelated, videos=29, own=13, is_learned=True)
+    assert (found.is_learned, found.domain_captions, found.appended_captions) == (True, 13, 16)
+    assert found.exceeds(0.1)
+    similar = [Query(str(video), video) for video in range(13, 29)]
+    assert not measure(similar, videos=29, own=13, is_learned=True).exceeds(0.1)
+    # An encoder finds learned captions more often than others of the same kind.
+    partly = [*similar[:10], *unrelated[10:]]
+    assert not measure(partly, videos=29, own=13, is_learned=True).exceeds(0.1)
+
+
+@pytest.mark.parametrize(
+    ("own", "appended"), [(1, 16), (2, 16), (5, 3), (10, 10), (13, 16), (40, 3), (12, 40)]
+)
+def test_chance_is_seldom_taken_for_drift(own: int, appended: int) -> None:
+    """If both kinds of captions are found equally often, at most one measurement in 200 shows drift."""
+    drifts = [
+        (hits, others)
+        for hits in range(own + 1)
+        for others in range(appended + 1)
+        if DriftMeasurement.of_hits((hits, own), (others, appended)).exceeds(0.1)
+    ]
+    for share in np.linspace(0.02, 0.98, 25):
+        chance = sum(
+            binomial(hits, own, share) * binomial(others, appended, share) for hits, others in drifts
+        )
+        assert chance <= 0.005
+
+
+def binomial(hits: int, total: int, share: float) -> float:
+    return math.comb(total, hits) * share**hits * (1 - share) ** (total - hits)
 
 
 def test_without_captions_nothing_is_measured() -> None:
