@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
 
 import structlog
 
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import session_scope
-from service.core.errors import Unavailable
 
-__all__ = ["appended_confidence"]
+__all__ = ["parse_confidence", "read_appended_confidence"]
 
 log = structlog.get_logger(__name__)
 
 
-def appended_confidence(
-    release_id: str, generation: int, appended: Collection[str]
-) -> ConfidenceModel | None:
-    """The confidence model that an append fitted again for the release; None without one, or without a catalog.
+def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
+    """Return the JSON object of the model that an append fitted again for a release; None without one.
 
     Args:
         release_id: Identifier of the release.
         generation: Generation of the index.
-        appended: Tasks with appended videos.
+
+    Raises:
+        Unavailable: the catalog cannot be read.
     """
-    if not appended:
+    with session_scope() as session:
+        return read_calibration(session, release_id, generation)
+
+
+def parse_confidence(stored: Mapping[str, Any] | None) -> ConfidenceModel | None:
+    """Return the model of a JSON object; None if it is not valid."""
+    if stored is None:
         return None
     try:
-        with session_scope() as session:
-            stored = read_calibration(session, release_id, generation)
-        return None if stored is None else ConfidenceModel.from_json(stored)
-    except (Unavailable, KeyError, TypeError, ValueError) as error:
+        return ConfidenceModel.from_json(dict(stored))
+    except (KeyError, TypeError, ValueError) as error:
         log.warning("appended_calibration_not_read", error=str(error))
         return None

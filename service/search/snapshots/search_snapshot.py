@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from models.routing.routing_profiles import RoutingProfiles
 from models.routing.text_evidence import TextEvidence, summarize_evidence
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
-from service.search.snapshots.appended_confidence import appended_confidence
+from service.search.snapshots.appended_confidence import parse_confidence, read_appended_confidence
 from service.search.snapshots.pinned_releases import PinnedQueryReleases
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
@@ -109,8 +110,9 @@ class SearchSnapshot:
         shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
         contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
         appended_profiles: Task ID → routing profile with the captions of appended videos and of edits.
-        confidence_model: Calibration of the release, with the captions of appended videos; None where it is not
-            calibrated.
+        confidence_model: Calibration of the release, with the captions of appended videos; None without one.
+        release_confidence: Calibration of the release alone.
+        appended_confidence: JSON object of the calibration that the newest append stored; None without one.
     """
 
     index_snapshot: IndexSnapshot
@@ -126,6 +128,8 @@ class SearchSnapshot:
     contributions: Mapping[str, TaskLineage]
     appended_profiles: Mapping[str, AppendedProfile]
     confidence_model: ConfidenceModel | None = None
+    release_confidence: ConfidenceModel | None = None
+    appended_confidence: Mapping[str, Any] | None = None
 
     @classmethod
     def load(
@@ -191,6 +195,9 @@ class SearchSnapshot:
         except Unavailable as error:
             log.warning("appended_captions_not_read", error=str(error))
             appended = {task: row for task, row in known.items() if task in shards}
+        confidence = None
+        with suppress(Unavailable):  # `with_current_confidence` reads it later
+            confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
         profiles = _replace_profiles(release.profiles, router_positions, appended)
         query_vectors = QueryVectorCache(encoder)
         for mode in encoder.modes:
@@ -214,8 +221,9 @@ class SearchSnapshot:
             shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
             contributions={**lineage.contributions, release_id: read_lineage(folder)},
             appended_profiles=appended,
-            confidence_model=appended_confidence(release_id, index_snapshot.generation, appended)
-            or release.confidence,
+            confidence_model=parse_confidence(confidence) or release.confidence,
+            release_confidence=release.confidence,
+            appended_confidence=confidence,
         )
 
     def with_current_captions(self) -> SearchSnapshot | None:
@@ -231,6 +239,22 @@ class SearchSnapshot:
             return None
         profiles = _replace_profiles(self.router.profiles, self.router_positions, changed)
         return replace(self, router=Router(profiles), appended_profiles=appended)
+
+    def with_current_confidence(self) -> SearchSnapshot | None:
+        """This snapshot with the calibration that an append has stored since; None without a new one.
+
+        A resumed append stores its calibration without a new generation of the index.
+
+        Raises:
+            Unavailable: The catalog cannot be read.
+        """
+        if not self.appended_profiles:
+            return None
+        stored = read_appended_confidence(self.release_id, self.generation)
+        if stored == self.appended_confidence:
+            return None
+        model = parse_confidence(stored) or self.release_confidence
+        return replace(self, confidence_model=model, appended_confidence=stored)
 
     @property
     def generation(self) -> int:

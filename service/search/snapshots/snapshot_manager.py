@@ -257,7 +257,7 @@ class SnapshotManager:
             return fresh is not None
 
     def refresh_captions(self) -> bool:
-        """Replace the routing profiles of domains whose captions were edited.
+        """Replace the routing profiles of domains whose captions were edited, and the calibration of appends.
 
         Returns:
             Whether the current snapshot was replaced.
@@ -267,7 +267,10 @@ class SnapshotManager:
         """
         with self._captions_lock:
             snapshot = self._current
-            fresh = self._edited_captions.apply(snapshot) if snapshot else None
+            if snapshot is None:
+                return False
+            fresh = self._edited_captions.apply(snapshot)
+            fresh = (fresh or snapshot).with_current_confidence() or fresh
             if fresh is None:
                 return False
             with self._refresh_lock:  # not held while captions are read, which may take seconds

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_profile
+from service.catalog.calibration_rows import store_calibration
+from service.catalog.database import session_scope
+from service.catalog.edit_counters import count_edit
+from service.search.engine import SearchEngine
 from service.search.snapshots.appended_captions import profile_row
+from tests.service.search.caption_library import Library
 
 VOCABULARY = 50
 
@@ -41,3 +47,20 @@ def test_replaced_rows_leave_the_others_unchanged() -> None:
     np.testing.assert_array_equal(
         replaced.to_dense(), np.stack([np.zeros_like(row), dense[1], row, dense[3]])
     )
+
+
+def test_running_server_reads_a_calibration_without_a_new_generation(
+    learning: Library, service: SearchEngine
+) -> None:
+    with session_scope(write=True) as session:
+        count_edit(session, "tsk_birds", captions=True, metadata=False)
+    assert service.refresh()
+    before = service.snapshots.current()
+    assert not service.refresh_captions()
+    model = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+    with session_scope(write=True) as session:
+        store_calibration(session, "tsk_birds", before.release_id, before.generation, model.to_json())
+    assert service.refresh_captions()
+    assert service.snapshots.current().confidence_model == model
+    assert service.snapshots.current().generation == before.generation
+    assert not service.refresh_captions()

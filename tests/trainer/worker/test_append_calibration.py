@@ -47,9 +47,13 @@ def append(
     return task
 
 
+def load_snapshot() -> SearchSnapshot:
+    return SearchSnapshot.load(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+
+
 def served_captions() -> int | None:
     """Number of captions behind the confidence model of a new search snapshot; None without a model."""
-    snapshot = SearchSnapshot.load(IndexSnapshot.open(open_store()), job_environment.task_backbone())
+    snapshot = load_snapshot()
     return snapshot.confidence_model.captions if snapshot.confidence_model else None
 
 
@@ -106,6 +110,31 @@ def test_resumed_publication_keeps_the_model(learned_task: str, monkeypatch: pyt
     append_job.run_append_job(task)
     assert commands.get_task(task).state == "ready"
     assert served_captions() == len(COLORS) * CAPTIONS
+
+
+def test_running_server_uses_the_model_of_a_resumed_publication(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resumed attempt stores its model for a generation that servers have loaded already."""
+    task = append(learned_task, monkeypatch)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(append_job, "measure_append", lambda *_: append_measurement.AppendMeasurement())
+        patch.setattr(AppendPublication, "complete", die)
+        with pytest.raises(KeyboardInterrupt):
+            append_job.run_append_job(task)
+    served = load_snapshot()
+    assert (served.confidence_model, served.with_current_confidence()) == (None, None)
+    append_job.run_append_job(task)
+    assert load_snapshot().generation == served.generation
+    fresh = served.with_current_confidence()
+    assert fresh is not None
+    assert fresh.confidence_model is not None
+    assert fresh.confidence_model == load_snapshot().confidence_model
+    assert fresh.with_current_confidence() is None
 
 
 def test_model_is_fitted_to_the_release_of_the_publication(
