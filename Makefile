@@ -91,9 +91,22 @@ hostile: OUT ?= hostile-media.json
 hostile: $(VENV)/.runtime ## Probe 10,000 corrupted media files (INPUTS=number SEED=number OUT=report)
 	@$(BIN)/python -m benchmarks.hostile.hostile_media --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),1) --out $(OUT)
 
+.PHONY: chaos
+chaos: FAULTS ?= 200
+chaos: SEED ?= 1
+chaos: OUT ?= chaos-report.json
+chaos: $(VENV)/.dev ## Strike a running service with random faults, and check the library after each (FAULTS=200 SEED=1 OUT=file)
+	@$(BIN)/python -m benchmarks.chaos.run_chaos --faults $(FAULTS) --seed $(SEED) --out $(OUT)
+
+.PHONY: soak
+soak: SOAK ?= 10m
+soak: OUT ?= soak-report.json
+soak: $(VENV)/.runtime ## Load a service at 80 % and 200 % of its capacity (SOAK=10m OUT=file)
+	@$(BIN)/python -m benchmarks.soak.run_soak --duration $(SOAK) --out $(OUT)
+
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
-	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json
+	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

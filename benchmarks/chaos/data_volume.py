@@ -1,0 +1,94 @@
+"""The volume of a data folder: a small tmpfs that can be filled, and that can be made read-only.
+
+Both need the right to mount. Without it the volume is a plain folder, its disk cannot be filled, and read-only means
+folders without write permission.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["DataVolume"]
+
+_SIZE = "384m"
+_BLOCK = b"\0" * 65_536
+
+
+class DataVolume:
+    """A folder for a data folder.
+
+    Args:
+        path: Path of the volume, which is created.
+
+    Attributes:
+        path: Path of the volume.
+        is_limited: Whether it is a tmpfs of limited size.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self.is_limited = _mount("-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(path))
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Fill the volume to its last byte during the ``with`` statement."""
+        filler = self.path / "filler"
+        try:
+            with filler.open("wb", buffering=0) as file:
+                for block in (_BLOCK, b"\0" * 512, b"\0"):
+                    try:
+                        while file.write(block):
+                            pass
+                    except OSError as error:
+                        if error.errno != errno.ENOSPC:
+                            raise
+                yield
+        finally:
+            filler.unlink(missing_ok=True)
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Refuse the creation and opening of files for writing during the ``with`` statement.
+
+        Files that a process has open stay writable, as on a volume whose permissions change.
+        """
+        target = str(self.path)
+        if _mount("--bind", target, target):
+            _mount("-o", "remount,bind,ro", target)
+            try:
+                yield
+            finally:
+                # Files that were opened in between belong to this mount, and must be writable again.
+                _mount("-o", "remount,bind,rw", target)
+                subprocess.run(["umount", "--lazy", target], check=True)
+            return
+        folders = [Path(root) for root, _, _ in os.walk(self.path)]
+        modes = {folder: folder.stat().st_mode for folder in folders}
+        try:
+            for folder in folders:
+                folder.chmod(0o555)
+            yield
+        finally:
+            for folder, mode in modes.items():
+                with contextlib.suppress(FileNotFoundError):
+                    folder.chmod(mode)
+
+    def close(self) -> None:
+        """Release the volume; its content is lost if it is a tmpfs."""
+        if self.is_limited:
+            subprocess.run(["umount", "--lazy", str(self.path)], check=False)
+
+
+def _mount(*arguments: str) -> bool:
+    """Mount; returns False if this process has no right to."""
+    try:
+        return subprocess.run(["mount", *arguments], check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False

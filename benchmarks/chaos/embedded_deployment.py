@@ -1,0 +1,154 @@
+"""``cinestrata up`` under faults: the supervisor restarts its processes, and the harness restarts the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.chaos.catalog_reading import CatalogReader
+from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.service_processes import COMMAND, find_processes, process_environment, send_signal
+from benchmarks.chaos.tcp_proxy import TcpProxy
+
+__all__ = ["SERVICE_SETTINGS", "EmbeddedDeployment", "free_port", "wait_ready"]
+
+SERVICE_SETTINGS = {
+    "CINESTRATA_BACKBONE": "tiny",
+    "CINESTRATA_FRAMES": "2",
+    "CINESTRATA_METHOD": "strata",
+    "CINESTRATA_TORCH_THREADS": "1",
+    "CINESTRATA_LEASE_SECONDS": "10",
+    "OMP_NUM_THREADS": "1",
+}
+_READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
+
+
+class EmbeddedDeployment:
+    """All processes on one data folder, as ``cinestrata up`` starts them.
+
+    Args:
+        folder: Folder of the run; data, media and armed faults are below it.
+        data: Data folder.
+
+    Attributes:
+        mode: Name of the deployment in the report.
+        url: URL of the API.
+        data, media, faults: Folders.
+        postgres: None: the catalog is a file.
+    """
+
+    mode = "embedded"
+    postgres: PostgresServer | None = None
+
+    @property
+    def networks(self) -> Mapping[str, TcpProxy]:
+        """Empty: the catalog is a file."""
+        return {}
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.data, self.media, self.faults = data, folder / "media", folder / "faults"
+        for path in (self.data, self.media, self.faults):
+            path.mkdir(parents=True, exist_ok=True)
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._log = folder / "up.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the service, and wait until it is ready."""
+        settings = SERVICE_SETTINGS | {"CINESTRATA_MEDIA_ROOT": str(self.media)}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*COMMAND, "up", "--data", str(self.data), "--port", str(self._port)],
+                stdout=log,
+                stderr=log,
+                env=process_environment(self.faults, settings),
+            )
+        wait_ready(self.url)
+
+    def pids(self, role: str) -> list[int]:
+        """Process ids of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
+        return find_processes(self.faults, role)
+
+    def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
+        """Start a further worker of a queue, which nobody restarts."""
+        settings = SERVICE_SETTINGS | {
+            "CINESTRATA_MEDIA_ROOT": str(self.media),
+            "CINESTRATA_DATA_DIR": str(self.data),
+            "CINESTRATA_REDIS_URL": self.broker_url,
+        }
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [*COMMAND, "worker", "--queue", queue],
+                stdout=log,
+                stderr=log,
+                env=process_environment(self.faults, settings),
+            )
+
+    @property
+    def broker_url(self) -> str:
+        """URL of the broker, as Celery writes it."""
+        return f"redis+socket://{self.data / 'run' / 'redis.sock'}"
+
+    def remove_messages(self) -> None:
+        """Remove the stored messages of the broker, which must not run."""
+        shutil.rmtree(self.data / "run" / "redis", ignore_errors=True)
+        (self.data / "run" / "redis").mkdir(exist_ok=True)
+
+    def kill_all(self) -> None:
+        """Kill the supervisor, and with it all processes; then start the service again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
+    @contextmanager
+    def catalog(self) -> Iterator[CatalogReader]:
+        """The catalog for reading."""
+        with closing(sqlite3.connect(self.data / "catalog.sqlite3", timeout=30)) as connection:
+            yield CatalogReader(connection)
+
+    def stop(self) -> None:
+        """End all processes."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(40)
+            self._process.kill()
+        for role in ("supervisor", "api", "probing worker", "learning worker", "redis"):
+            for pid in self.pids(role):
+                send_signal(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A TCP port that no process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def wait_ready(url: str) -> None:
+    """Wait until an API is ready.
+
+    Raises:
+        TimeoutError: It is not ready after ten minutes.
+    """
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(
+        f"the service at {url} is not ready (process {os.getpid()} waited {_READY_SECONDS:g} s)"
+    )

@@ -1,0 +1,264 @@
+"""The faults of a chaos run: each strikes a deployment at a random moment of a round, and is healed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from celery import Celery
+
+from benchmarks.chaos.catalog_reading import CatalogReader
+from benchmarks.chaos.data_volume import DataVolume
+from benchmarks.chaos.postgres_server import PostgresServer
+from benchmarks.chaos.process_faults import KILL_POINTS, arm_kill_point, disarm, is_armed, shift_clock
+from benchmarks.chaos.service_processes import send_signal
+from benchmarks.chaos.tcp_proxy import TcpProxy
+
+__all__ = ["Deployment", "Fault", "FaultContext", "available_faults"]
+
+_PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
+_FULL_SECONDS = 6.0
+_CUT_SECONDS = 8.0
+_SEARCHING_ROLES = frozenset({"delete", "post"})  # operations whose kill points are in the API
+
+
+class Deployment(Protocol):
+    """Processes of the service, as faults see them."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def data(self) -> Path: ...
+    @property
+    def faults(self) -> Path: ...
+    @property
+    def broker_url(self) -> str: ...
+    @property
+    def postgres(self) -> PostgresServer | None: ...
+    @property
+    def networks(self) -> Mapping[str, TcpProxy]: ...
+    def catalog(self) -> AbstractContextManager[CatalogReader]: ...
+    def pids(self, role: str) -> list[int]: ...
+    def start_worker(self, queue: str) -> subprocess.Popen[bytes]: ...
+    def remove_messages(self) -> None: ...
+    def kill_all(self) -> None: ...
+
+
+@dataclass
+class FaultContext:
+    """Parts of a run that faults act on.
+
+    Attributes:
+        deployment: Processes of the service.
+        volume: Volume of the data folder.
+        rng: Random numbers of this fault.
+        is_round_over: Whether the operations of the round are finished.
+        workers: Workers that the fault started.
+    """
+
+    deployment: Deployment
+    volume: DataVolume
+    rng: random.Random
+    is_round_over: Callable[[], bool]
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault.
+
+    Attributes:
+        kind: Name in the report.
+        strike: Causes the fault and heals it; returns whether it struck.
+        restarts_api: Whether searches may fail until the API is ready again.
+        fails_tasks: Whether a task may fail with a hint, and be retried by the operator.
+        needs: Kinds of operations of which a round must have one; empty: none.
+    """
+
+    kind: str
+    strike: Callable[[FaultContext], bool]
+    restarts_api: bool = False
+    fails_tasks: bool = False
+    needs: frozenset[str] = frozenset()
+
+
+def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
+    """Faults that this deployment and this machine permit."""
+    faults = [
+        *(_process_fault(role) for role in ("learning worker", "probing worker", "api", "redis")),
+        Fault("kill redis and lose its messages", _lose_messages),
+        *(_pause_fault(role) for role in ("learning worker", "probing worker")),
+        Fault("deliver every message twice", _deliver_again),
+        Fault("two learning workers", _start_second_worker),
+        Fault("restart the API during a hot swap", _restart_in_swap, restarts_api=True),
+        Fault("read-only data folder", _make_read_only, fails_tasks=True),
+        *(_point_fault(name) for name in KILL_POINTS),
+    ]
+    if volume.is_limited:
+        faults.append(Fault("full disk", _fill_disk, fails_tasks=True))
+    if deployment.postgres is not None:
+        faults.append(Fault("kill postgresql", _kill_database))
+    for role, network in deployment.networks.items():
+        faults += [
+            Fault(f"cut the network of {role} to the database", _network_fault(network, TcpProxy.cut)),
+            Fault(f"freeze the network of {role} to the database", _network_fault(network, TcpProxy.freeze)),
+        ]
+    if deployment.mode == "embedded":
+        faults += [
+            Fault("kill all processes", _kill_all, restarts_api=True),
+            Fault("clock jumps forward", lambda context: _jump(context, 1)),
+            Fault("clock jumps backward", lambda context: _jump(context, -1)),
+        ]
+    return faults
+
+
+def _process_fault(role: str) -> Fault:
+    def strike(context: FaultContext) -> bool:
+        pids = context.deployment.pids(role)
+        _kill(pids)
+        return bool(pids)
+
+    return Fault(f"kill {role}", strike, restarts_api=role == "api")
+
+
+def _pause_fault(role: str) -> Fault:
+    def strike(context: FaultContext) -> bool:
+        pids = context.deployment.pids(role)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                send_signal(pid, number)
+            if number == signal.SIGSTOP:
+                time.sleep(_PAST_LEASE)
+        return bool(pids)
+
+    return Fault(f"stop {role} past its lease", strike)
+
+
+def _point_fault(name: str) -> Fault:
+    operation = KILL_POINTS[name].operation
+    needs = {
+        "learn": {"ingest", "relearn"},
+        "probe": {"ingest", "append"},
+        "delete": {"delete"},
+        "post": {"ingest", "append"},
+    }.get(operation, {operation})
+
+    def strike(context: FaultContext) -> bool:
+        arm_kill_point(context.deployment.faults, name)
+        while is_armed(context.deployment.faults) and not context.is_round_over():
+            time.sleep(0.05)
+        return not disarm(context.deployment.faults)
+
+    return Fault(
+        f"kill at: {name}", strike, restarts_api=operation in _SEARCHING_ROLES, needs=frozenset(needs)
+    )
+
+
+def _network_fault(
+    network: TcpProxy, interrupt: Callable[[TcpProxy], None]
+) -> Callable[[FaultContext], bool]:
+    def strike(_context: FaultContext) -> bool:
+        interrupt(network)
+        time.sleep(_CUT_SECONDS)
+        network.restore()
+        return True
+
+    return strike
+
+
+def _kill_database(context: FaultContext) -> bool:
+    postgres = context.deployment.postgres
+    return postgres is not None and postgres.kill()
+
+
+def _lose_messages(context: FaultContext) -> bool:
+    pids = context.deployment.pids("redis")
+    context.deployment.remove_messages()
+    _kill(pids)
+    return bool(pids)
+
+
+def _deliver_again(context: FaultContext) -> bool:
+    """Send the messages of every task again, of every kind, whatever its state."""
+    app = Celery("chaos", broker=context.deployment.broker_url, set_as_current=False)
+    with context.deployment.catalog() as catalog:
+        tasks = [task["id"] for task in catalog.tasks()]
+        syncs = [row["id"] for row in catalog.rows("SELECT id FROM syncs")]
+    with app.connection_for_write() as connection:
+        for queue, name, ids in (
+            ("cpu", "cinestrata.probe", tasks),
+            ("gpu", "cinestrata.learn", tasks),
+            ("gpu", "cinestrata.append", tasks),
+            ("gpu", "cinestrata.embed", tasks),
+            ("cpu", "cinestrata.sync", syncs),
+        ):
+            for identifier in ids * 2:
+                app.send_task(name, args=[identifier], queue=queue, connection=connection, ignore_result=True)
+    return bool(tasks)
+
+
+def _start_second_worker(context: FaultContext) -> bool:
+    """Start a second learning worker, which stays until the end of the round, and kill the first one at times."""
+    context.workers.append(context.deployment.start_worker("gpu"))
+    return True
+
+
+def _restart_in_swap(context: FaultContext) -> bool:
+    """Kill the API at the moment in which the manifest is replaced."""
+    manifest = context.deployment.data / "index" / "manifest.json"
+    before = _modified(manifest)
+    while _modified(manifest) == before:
+        if context.is_round_over():
+            return False
+        time.sleep(0.005)
+    time.sleep(context.rng.uniform(0, 0.8))
+    return _kill(context.deployment.pids("api"))
+
+
+def _make_read_only(context: FaultContext) -> bool:
+    with context.volume.read_only():
+        time.sleep(_FULL_SECONDS)
+    return True
+
+
+def _fill_disk(context: FaultContext) -> bool:
+    with context.volume.full():
+        time.sleep(_FULL_SECONDS)
+    return True
+
+
+def _kill_all(context: FaultContext) -> bool:
+    context.deployment.kill_all()
+    return True
+
+
+def _jump(context: FaultContext, direction: int) -> bool:
+    """Shift the clock by one to ten minutes for some seconds, and back."""
+    shift_clock(context.deployment.faults, direction * context.rng.uniform(60, 600))
+    time.sleep(_FULL_SECONDS)
+    shift_clock(context.deployment.faults, 0)
+    return True
+
+
+def _kill(pids: Iterable[int]) -> bool:
+    killed = False
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+    return killed
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,239 @@
+"""Independent checker of a library: reads the files of the index and the rows of the catalog without the product.
+
+Each violation is a sentence. The checker expects a library at rest: no task is unfinished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.chaos.catalog_reading import CatalogReader
+
+__all__ = ["ExpectedVideos", "LibraryChecker", "check_epochs"]
+
+_FINAL_STATES = ("ready", "failed", "cancelled")
+_FIRST_MOMENT = 1 << 62  # ids of moments; the id of the video follows from the bits above the lowest 16
+_GRACE_SECONDS = 3600.0  # after which a folder that the manifest does not name must be gone
+
+
+@dataclass
+class ExpectedVideos:
+    """Videos that the service has acknowledged.
+
+    Attributes:
+        stored: Ids of videos that must be stored, or listed as rejected.
+        deleted: Ids of videos whose deletion was acknowledged.
+        uris: URIs of files that a finished sync must have stored.
+    """
+
+    stored: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    uris: set[str] = field(default_factory=set)
+
+
+class LibraryChecker:
+    """Compares the index of a library, its catalog and the acknowledged videos.
+
+    Args:
+        data: Data folder.
+        catalog: Catalog of the library.
+    """
+
+    def __init__(self, data: Path, catalog: CatalogReader) -> None:
+        self._data, self._index = data, data / "index"
+        self._catalog = catalog
+        self._manifest: dict[str, Any] = {}
+
+    def check(self, expected: ExpectedVideos) -> list[str]:
+        """Violations of the library, empty if there is none."""
+        return [*self._check(expected)]
+
+    def _check(self, expected: ExpectedVideos) -> Iterator[str]:
+        try:
+            self._manifest = json.loads((self._index / "manifest.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            self._manifest = {"shards": {}, "appended": {}, "tombstones": {}, "releases": {}, "release": None}
+        except ValueError as error:
+            yield f"manifest.json is not JSON: {error}"
+            return
+        yield from self._check_folders()
+        live = yield from self._check_segments()
+        yield from self._check_videos(live, expected)
+        yield from self._check_tasks()
+        yield from self._check_leftovers()
+
+    def _segments(self) -> Iterator[dict[str, Any]]:
+        for task, first in self._manifest["shards"].items():
+            yield first
+            yield from self._manifest["appended"].get(task, [])
+
+    def _check_folders(self) -> Iterator[str]:
+        """Every byte that the manifest names has its checksum."""
+        named = [
+            *(("shards", entry) for entry in self._segments()),
+            *(("releases", entry) for entry in self._manifest["releases"].values()),
+            *(("tombstones", entry) for entry in self._manifest["tombstones"].values()),
+        ]
+        for parent, entry in named:
+            folder = self._index / parent / entry["id"]
+            for name, digest in entry["files"].items():
+                try:
+                    content = (folder / name).read_bytes()
+                except OSError as error:
+                    yield f"{parent}/{entry['id'][:12]}/{name} cannot be read: {error.strerror}"
+                    continue
+                if hashlib.sha256(content).hexdigest() != digest:
+                    yield f"{parent}/{entry['id'][:12]}/{name} differs from its checksum"
+        if self._manifest["shards"] and self._manifest["release"] not in self._manifest["releases"]:
+            yield "the manifest does not list its current release"
+        for entry in self._segments():
+            if entry["release"] not in self._manifest["releases"]:
+                yield f"the manifest does not list release {entry['release'][:12]}, which a shard pins"
+
+    def _check_segments(self) -> Generator[str, None, dict[str, set[int]]]:
+        """Every vector is in one segment; returns task → ids of whole videos that are not deleted."""
+        seen: Counter[int] = Counter()
+        live: dict[str, set[int]] = {}
+        for entry in self._segments():
+            ids = self._read_ids("shards", entry, "ids.npy")
+            if ids is None or not entry["count"]:
+                live.setdefault(entry["task"], set())
+                continue
+            seen.update(ids.tolist())
+            live.setdefault(entry["task"], set()).update(ids.tolist())
+            yield from self._check_vectors(entry, len(ids))
+        for vector_id, count in seen.items():
+            if count > 1:
+                yield f"vector {vector_id} is in {count} segments"
+        for task, entry in self._manifest["tombstones"].items():
+            deleted = self._read_ids("tombstones", entry, "deleted.npy")
+            if deleted is None:
+                continue
+            unknown = set(deleted.tolist()) - live.get(task, set())
+            if unknown:
+                yield f"the tombstones of task {task} name {len(unknown)} vectors that its shard does not have"
+            live[task] = live.get(task, set()) - set(deleted.tolist())
+        for task, ids_of_task in live.items():
+            videos = {vector_id for vector_id in ids_of_task if vector_id < _FIRST_MOMENT}
+            orphans = {(v - _FIRST_MOMENT) >> 16 for v in ids_of_task if v >= _FIRST_MOMENT} - videos
+            if orphans:
+                yield f"task {task} has moments of {len(orphans)} videos without a vector"
+            live[task] = videos
+        return live
+
+    def _check_vectors(self, entry: Mapping[str, Any], count: int) -> Iterator[str]:
+        name = f"segment {entry['id'][:12]}"
+        try:
+            index = faiss.read_index(str(self._index / "shards" / entry["id"] / "vectors.faiss"))
+        except RuntimeError as error:
+            yield f"{name}: its vectors cannot be read: {str(error).splitlines()[0][:120]}"
+            return
+        if not index.ntotal == count == entry["count"]:
+            yield f"{name} has {index.ntotal} vectors and {count} ids instead of {entry['count']}"
+            return
+        lengths = np.linalg.norm(index.reconstruct_n(0, count), axis=1)
+        if not (np.abs(lengths - 1) < 0.01).all():
+            yield f"{name} has a vector whose length is not 1"
+
+    def _read_ids(self, parent: str, entry: Mapping[str, Any], name: str) -> npt.NDArray[np.int64] | None:
+        """Ids of a file; None if it cannot be read, which :meth:`_check_folders` reports."""
+        try:
+            ids: npt.NDArray[np.int64] = np.load(
+                self._index / parent / entry["id"] / name, allow_pickle=False
+            )
+        except (OSError, ValueError, EOFError):
+            return None
+        return ids
+
+    def _check_videos(self, live: Mapping[str, set[int]], expected: ExpectedVideos) -> Iterator[str]:
+        """Every acknowledged video is in one segment, rejected or deleted, and nothing else is searchable."""
+        videos = self._catalog.videos()
+        by_id = {video["id"]: video for video in videos}
+        shards = {vector_id: task for task, ids in live.items() for vector_id in ids}
+        tasks = {task["id"]: task for task in self._catalog.tasks()}
+        for video in videos:
+            task = tasks[video["task_id"]]
+            if video["status"] == "accepted" and task["state"] == "ready" and task["deleted_at"] is None:
+                place = shards.get(video["vector_id"])
+                if place != (task["target_id"] or task["id"]):
+                    yield f"video {video['id']} is accepted, and its vector is in {place or 'no segment'}"
+            if video["status"] == "rejected" and not video["reason"]:
+                yield f"video {video['id']} is rejected without a reason"
+            if video["status"] == "pending" and task["state"] == "ready":
+                yield f"video {video['id']} is pending, and its task is ready"
+        accepted = {video["vector_id"] for video in videos if video["status"] == "accepted"}
+        for vector_id in sorted(set(shards) - accepted):
+            yield f"vector {vector_id} of task {shards[vector_id]} belongs to no accepted video"
+        for identifier in sorted(expected.stored):
+            if identifier not in by_id:
+                yield f"video {identifier} was acknowledged and is lost"
+            elif by_id[identifier]["vector_id"] not in shards and by_id[identifier]["status"] != "rejected":
+                yield f"video {identifier} was acknowledged, and no segment has it"
+        for identifier in sorted(expected.deleted & by_id.keys()):
+            yield f"video {identifier} was deleted and is in the catalog"
+        stored = Counter(video["uri"] for video in videos if video["vector_id"] in shards)
+        for uri in sorted(expected.uris):
+            if stored[uri] != 1:
+                yield f"the synced file {uri} is stored {stored[uri]} times"
+
+    def _check_tasks(self) -> Iterator[str]:
+        """No task is stuck, failed or leased, and the shard of each learned task is published."""
+        for task in self._catalog.tasks():
+            if task["state"] not in _FINAL_STATES:
+                yield f"task {task['name']} is stuck in {task['state']}"
+            elif task["state"] != "ready":
+                yield f"task {task['name']} is {task['state']}: {task['error']}"
+            elif task["target_id"] is None and task["id"] not in self._manifest["shards"]:
+                yield f"task {task['name']} is ready, and the manifest has no shard of it"
+        known = {task["id"] for task in self._catalog.tasks()}
+        for task_id in self._manifest["shards"]:
+            if task_id not in known:
+                yield f"the shard of task {task_id} belongs to no task"
+        for task_id in self._catalog.leases():
+            yield f"task {task_id} is finished and still leased"
+
+    def _check_leftovers(self) -> Iterator[str]:
+        """No file or folder that nothing names is older than the grace time."""
+        named = {entry["id"] for entry in self._segments()} | set(self._manifest["releases"])
+        named |= {entry["id"] for entry in self._manifest["tombstones"].values()}
+        limit = time.time() - _GRACE_SECONDS
+        folders = [
+            folder
+            for parent in ("tmp", "shards", "releases", "tombstones")
+            for folder in sorted((self._index / parent).glob("*"))
+        ]
+        for folder in folders:
+            if folder.name not in named and folder.stat().st_mtime < limit:
+                yield f"{folder.relative_to(self._data)} is named by nothing, and older than its grace time"
+        videos = {video["id"] for video in self._catalog.videos()}
+        for path in sorted((self._data / "thumbnails").glob("*")):
+            if path.suffix == ".jpg" and path.stem not in videos and path.stat().st_mtime < limit:
+                yield f"thumbnail {path.name} belongs to no video, and is older than its grace time"
+
+
+def check_epochs(epochs: Mapping[str, list[int]]) -> list[str]:
+    """Tasks that repeated more than the epoch in progress after an interruption.
+
+    Args:
+        epochs: Task id → epochs of its training reports in order.
+    """
+    found = []
+    for task, reported in epochs.items():
+        highest = 0
+        for epoch in reported:
+            if epoch < highest:
+                found.append(f"task {task} continued in epoch {epoch} after it had reached epoch {highest}")
+                break
+            highest = max(highest, epoch)
+    return found

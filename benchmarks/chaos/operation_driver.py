@@ -1,0 +1,253 @@
+"""Client of a chaos run: sends the operations of a round, repeats requests until they are acknowledged, and waits.
+
+It does what the documentation asks of a client: a request without an answer, or with 429 or 503, is sent again with
+the same ``Idempotency-Key``. A failed task is retried as its hint says, and counted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.chaos.library_checker import ExpectedVideos
+from benchmarks.chaos.operations import TRAINING_SETTINGS, Operation, Video
+
+__all__ = ["OperationDriver", "RoundTimeout", "RunningRound"]
+
+_FINAL_STATES = ("ready", "failed", "cancelled")
+_REQUEST_SECONDS = 30.0
+_PAUSE = 0.3
+
+
+class RoundTimeout(Exception):
+    """An operation was not finished in time; the message names it."""
+
+
+class RunningRound:
+    """Operations that run in threads."""
+
+    def __init__(self, threads: Sequence[threading.Thread], errors: Sequence[Exception]) -> None:
+        self._threads, self._errors = threads, errors
+
+    def is_over(self) -> bool:
+        """Whether all operations are finished."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def wait(self) -> None:
+        """Wait for all operations; raises the first error, such as RoundTimeout."""
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+
+class OperationDriver:
+    """Executes operations over HTTP.
+
+    Args:
+        url: URL of the API.
+        clips: Folder of the clip files, by number.
+        media: Media root of the service.
+
+    Attributes:
+        expected: Videos that the service has acknowledged so far.
+        failures: Errors of tasks that failed and were retried.
+        refusals: Unexpected responses.
+    """
+
+    def __init__(self, url: str, clips: Sequence[Path], media: Path) -> None:
+        self.expected = ExpectedVideos()
+        self.failures: list[str] = []
+        self.refusals: Counter[str] = Counter()
+        self._http = httpx.Client(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False)
+        self._clips, self._media = clips, media
+        self._tasks: dict[str, str] = {}  # domain → id of its task
+        self._lock = threading.Lock()
+        self._give_up = 0.0
+        self._rounds = 0
+
+    def start(self, operations: Sequence[Operation], seconds: float) -> RunningRound:
+        """Start the operations of a round at the same time.
+
+        Args:
+            operations: Operations of different domains.
+            seconds: Time after which an unfinished operation is given up.
+
+        Returns:
+            The running operations.
+        """
+        self._give_up = time.monotonic() + seconds
+        self._rounds += 1
+        errors: list[Exception] = []
+
+        def execute(operation: Operation) -> None:
+            try:
+                self._execute(operation, f"{operation.kind}-{operation.domain}-{self._rounds}")
+            except Exception as error:
+                errors.append(error)
+
+        threads = [
+            threading.Thread(target=execute, args=(operation,), name=operation.kind, daemon=True)
+            for operation in operations
+        ]
+        for thread in threads:
+            thread.start()
+        return RunningRound(threads, errors)
+
+    def wait_until_idle(self, seconds: float) -> list[str]:
+        """Wait until every task is finished; returns the names of those that are not."""
+        deadline = time.monotonic() + seconds
+        while True:
+            tasks = self._request("GET", "/tasks").json()
+            busy = [
+                f"{task['name']} ({task['state']})" for task in tasks if task["state"] not in _FINAL_STATES
+            ]
+            if not busy or time.monotonic() > deadline:
+                return busy
+            time.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # -- operations --
+
+    def _execute(self, operation: Operation, key: str) -> None:
+        if operation.kind == "delete":
+            self._delete(self._tasks[operation.domain], operation.deleted)
+        elif operation.kind == "sync":
+            self._sync(operation)
+        elif operation.kind == "relearn":
+            route = f"/tasks/{self._tasks[operation.domain]}/relearn"
+            task = self._create(route, {"name": operation.into}, key)
+            self._tasks[operation.into] = task
+            self._finish(task)
+        else:
+            self._add_videos(operation, key)
+
+    def _add_videos(self, operation: Operation, key: str) -> None:
+        entries = [self._entry(video, operation.domain) for video in operation.videos]
+        if operation.kind == "ingest":
+            body = {"name": operation.domain, "settings": TRAINING_SETTINGS, "videos": entries}
+            task = self._tasks[operation.domain] = self._create("/tasks", body, key)
+        else:
+            task = self._create(f"/tasks/{self._tasks[operation.domain]}/videos", {"videos": entries}, key)
+        with self._lock:
+            added = {video.id for video in operation.videos}
+            self.expected.stored |= added - set(operation.deleted)
+        for video in operation.deleted:
+            self._request("DELETE", f"/videos/{video}")
+            with self._lock:
+                self.expected.deleted.add(video)
+        self._finish(task)
+
+    def _delete(self, task: str, videos: Sequence[str]) -> None:
+        with self._lock:  # from the request on, they may be gone
+            self.expected.stored -= set(videos)
+        self._request("DELETE", f"/tasks/{task}/videos", json={"videos": list(videos)})
+        with self._lock:
+            self.expected.deleted |= set(videos)
+
+    def _sync(self, operation: Operation) -> None:
+        source = self._media / operation.domain
+        source.mkdir(exist_ok=True)
+        uris = set()
+        for video in operation.videos:
+            name = "-".join((*video.captions[0].split(), str(video.number))) + ".mp4"
+            staged = source / f".{name}"
+            shutil.copyfile(self._clips[video.number], staged)
+            staged.rename(source / name)
+            uris.add(f"{operation.domain}/{name}")
+        body = {
+            "name": operation.domain,
+            "source": operation.domain,
+            "every_seconds": 3600,
+            "captions_from_names": True,
+        }
+        while True:
+            former = self._last_run(operation.domain)
+            self._request("POST", "/syncs", json=body)
+            if self._finish_sync(operation.domain, former):
+                break
+        with self._lock:
+            self.expected.uris |= uris
+
+    def _last_run(self, name: str) -> dict[str, Any] | None:
+        """The registered sync of a domain, if a run of it has finished and none is running."""
+        syncs = self._request("GET", "/syncs").json()
+        finished = [
+            sync for sync in syncs if sync["name"] == name and sync["finished_at"] and not sync["running"]
+        ]
+        return finished[0] if finished else None
+
+    def _finish_sync(self, name: str, former: dict[str, Any] | None) -> bool:
+        """Wait for the end of a run after the former one, and of its tasks; returns whether the run succeeded."""
+        before = former and former["finished_at"]
+        while (sync := self._last_run(name)) is None or sync["finished_at"] == before:
+            self._require_time(f"the sync of {name}")
+            time.sleep(_PAUSE)
+        if sync["error"]:
+            self.failures.append(f"sync: {sync['error']}")
+            return False
+        for task in self._request("GET", "/tasks").json():
+            if task["state"] not in _FINAL_STATES or task["name"].startswith(name):
+                self._finish(task["id"])
+        return True
+
+    def _entry(self, video: Video, domain: str) -> dict[str, Any]:
+        folder = self._media / f"{domain}-files"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{video.number}.mp4"
+        if not path.exists():
+            shutil.copyfile(self._clips[video.number], path)
+        split = ("train", "train", "train", "val", "test")[video.number % 5]
+        uri = f"{domain}-files/{path.name}"
+        return {"id": video.id, "uri": uri, "captions": list(video.captions), "split": split}
+
+    # -- requests --
+
+    def _create(self, route: str, body: Mapping[str, Any], key: str) -> str:
+        response = self._request("POST", route, json=body, headers={"Idempotency-Key": key})
+        return str(response.json()["id"])
+
+    def _finish(self, task: str) -> None:
+        """Wait until a task is ready; a failed task is retried."""
+        while True:
+            self._require_time(f"task {task}")
+            details = self._request("GET", f"/tasks/{task}").json()
+            if details["state"] == "ready":
+                return
+            if details["state"] in _FINAL_STATES:
+                self.failures.append(f"{details['name']}: {details['error']}")
+                self._request("POST", f"/tasks/{task}/retry", accepted=(409,))
+            time.sleep(_PAUSE)
+
+    def _request(
+        self, method: str, route: str, accepted: Sequence[int] = (), **fields: Any
+    ) -> httpx.Response:
+        """Send a request until it is acknowledged; 409 of an Idempotency-Key in flight is repeated, too."""
+        while True:
+            self._require_time(f"{method} {route}")
+            try:
+                response = self._http.request(method, route, **fields)
+            except httpx.HTTPError:
+                time.sleep(_PAUSE)
+                continue
+            if response.is_success or response.status_code in accepted:
+                return response
+            repeatable = response.status_code in (429, 503) or "Retry-After" in response.headers
+            if not repeatable:
+                with self._lock:
+                    self.refusals[f"{method} {route}: {response.status_code} {response.text[:300]}"] += 1
+            time.sleep(_PAUSE)
+
+    def _require_time(self, action: str) -> None:
+        if time.monotonic() > self._give_up:
+            raise RoundTimeout(f"{action} was not finished in time")

@@ -1,0 +1,206 @@
+"""Faults within the processes of the product: kill points, and a shifted clock of the catalog.
+
+The harness writes the name of a kill point to a file; the first process that passes the point takes the file and ends
+itself with SIGKILL. The product is not changed: an import hook wraps the functions of the table when their modules are
+imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = [
+    "FOLDER_VARIABLE",
+    "KILL_POINTS",
+    "KillPoint",
+    "arm_kill_point",
+    "disarm",
+    "install",
+    "is_armed",
+    "shift_clock",
+]
+
+FOLDER_VARIABLE = "CHAOS_FAULTS"  # folder in which the harness arms faults
+_ARMED, _OFFSET = "kill-point", "clock-offset"
+_CATALOG_CLOCK = "service.catalog.database"
+
+
+@dataclass(frozen=True)
+class KillPoint:
+    """A function of the product, before or after which its process dies.
+
+    Attributes:
+        operation: Operation that passes the point: learn, append, relearn, delete, probe, sync or post.
+        module: Module whose attribute is wrapped.
+        attribute: Function, or class and method with a dot between them.
+        before: Whether the process dies before the call rather than after it.
+    """
+
+    operation: str
+    module: str
+    attribute: str
+    before: bool = False
+
+
+_LEARNING, _APPENDING = "trainer.worker.learning_job", "trainer.worker.append_job"
+_LEASE, _STORE = "service.tasks.lifecycle.lease", "index.shard_store"
+_PUBLISHING, _FOLDER = "service.tasks.lifecycle.publishing", "index.files.store_folder"
+
+KILL_POINTS: dict[str, KillPoint] = {
+    "task claimed": KillPoint("learn", _LEARNING, "load_task", before=True),
+    "checkpoint written": KillPoint("learn", "trainer.training_checkpoint", "CheckpointStore.save"),
+    "task trained": KillPoint("learn", _LEARNING, "train_task"),
+    "release sealed": KillPoint("learn", _STORE, "ShardStore.adopt_release"),
+    "shard sealed": KillPoint("learn", _STORE, "ShardStore.write_shard"),
+    "task indexed": KillPoint("learn", _LEARNING, "index_task"),
+    "task evaluated": KillPoint("learn", _LEARNING, "evaluate_task"),
+    "manifest to be replaced": KillPoint("learn", _FOLDER, "StoreFolder.replace_manifest", before=True),
+    "release in manifest": KillPoint("learn", _STORE, "ShardStore.publish"),
+    "release in catalog rows": KillPoint("learn", _PUBLISHING, "Publication.complete"),
+    "release committed": KillPoint("learn", _LEARNING, "save_ledger", before=True),
+    "learning cleaned up": KillPoint("learn", _LEARNING, "clean_up"),
+    "append claimed": KillPoint("append", _APPENDING, "load_task", before=True),
+    "segments sealed": KillPoint("append", _APPENDING, "_write_segments"),
+    "append measured": KillPoint("append", _APPENDING, "_measure"),
+    "segments in manifest": KillPoint("append", _STORE, "ShardStore.append"),
+    "append in catalog rows": KillPoint("append", _PUBLISHING, "AppendPublication.complete"),
+    "append committed": KillPoint("append", _APPENDING, "_compact", before=True),
+    "videos taken over": KillPoint("relearn", "service.tasks.lifecycle.takeover", "Takeover.prepare"),
+    "thumbnails moved": KillPoint("relearn", "service.tasks.lifecycle.takeover", "Takeover.move_thumbnails"),
+    "probing planned": KillPoint("probe", "service.tasks.probing", "_plan"),
+    "video probed": KillPoint("probe", "service.tasks.probing", "_probe_video"),
+    "results of a chunk stored": KillPoint("probe", "service.tasks.probing", "_store_results"),
+    "chunk completed": KillPoint("probe", "service.tasks.lifecycle.chunks", "ChunkClaim.complete"),
+    "chunks done": KillPoint("probe", "service.tasks.probing", "complete_probing", before=True),
+    "probing finished": KillPoint("probe", _LEASE, "Claim.finish_probing"),
+    "tombstones in manifest": KillPoint("delete", "service.library.deletion", "_add_tombstones"),
+    "deletion committed": KillPoint("delete", "service.library.deletion", "_delete"),
+    "request stored": KillPoint("post", "service.tasks.commands", "_create_from_spec"),
+    "sync listed": KillPoint("sync", "service.syncs.sync_run", "plan_sync"),
+    "sync sent": KillPoint("sync", "service.syncs.sync_run", "_append"),
+}
+
+
+def arm_kill_point(folder: Path, name: str) -> None:
+    """Let the next process that passes a point of :data:`KILL_POINTS` die there."""
+    staged = folder / f".{_ARMED}"
+    staged.write_text(name, encoding="utf-8")
+    staged.rename(folder / _ARMED)
+
+
+def is_armed(folder: Path) -> bool:
+    """Whether no process has passed the armed kill point yet."""
+    return (folder / _ARMED).exists()
+
+
+def disarm(folder: Path) -> bool:
+    """Disarm the kill point; returns whether no process had passed it."""
+    try:
+        (folder / _ARMED).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def shift_clock(folder: Path, seconds: float) -> None:
+    """Let the clock of the catalog differ from that of the machine by these seconds, in all processes."""
+    staged = folder / f".{_OFFSET}"
+    staged.write_text(str(seconds), encoding="utf-8")
+    staged.rename(folder / _OFFSET)
+
+
+def install() -> None:
+    """Install the import hook, if this process belongs to a chaos run."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        sys.meta_path.insert(0, _WrappingFinder(Path(folder)))
+
+
+class _WrappingFinder(importlib.abc.MetaPathFinder):
+    """Finds modules as Python does, and wraps functions of them after their import."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._modules = {point.module for point in KILL_POINTS.values()} | {_CATALOG_CLOCK}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self._modules:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._wrap(name, module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _wrap(self, name: str, module: ModuleType) -> None:
+        for label, point in KILL_POINTS.items():
+            if point.module == name:
+                _wrap_point(self._folder / _ARMED, label, point, module)
+        if name == _CATALOG_CLOCK:
+            module.datetime = _shifted_datetime(self._folder / _OFFSET)  # type: ignore[attr-defined]
+
+
+def _wrap_point(armed: Path, label: str, point: KillPoint, module: ModuleType) -> None:
+    *owners, name = point.attribute.split(".")
+    owner: Any = module
+    for part in owners:
+        owner = getattr(owner, part)
+    # Raises AttributeError for a name that the product no longer has: the table must be corrected then.
+    stored = inspect.getattr_static(owner, name)
+    original: Callable[..., Any] = stored.__func__ if isinstance(stored, classmethod) else stored
+
+    @functools.wraps(original)
+    def call(*args: Any, **fields: Any) -> Any:
+        if point.before:
+            _die_if_armed(armed, label)
+        result = original(*args, **fields)
+        if not point.before:
+            _die_if_armed(armed, label)
+        return result
+
+    setattr(owner, name, classmethod(call) if isinstance(stored, classmethod) else call)
+
+
+def _die_if_armed(armed: Path, label: str) -> None:
+    try:
+        if armed.read_text(encoding="utf-8") != label:
+            return
+        armed.unlink()  # of two processes that pass the point at once, one dies
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _shifted_datetime(offset: Path) -> type[datetime]:
+    class ShiftedDatetime(datetime):
+        """``datetime`` whose ``now`` differs from the clock of the machine."""
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            try:
+                seconds = float(offset.read_text(encoding="utf-8"))
+            except (FileNotFoundError, ValueError):
+                seconds = 0.0
+            return datetime.now(tz) + timedelta(seconds=seconds)
+
+    return ShiftedDatetime

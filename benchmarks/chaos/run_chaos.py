@@ -1,0 +1,309 @@
+"""Random faults against running services: ``python -m benchmarks.chaos.run_chaos --faults 200 --seed 1``.
+
+A driver ingests, appends, deletes, relearns and syncs videos, and searches run all the time, against the processes of
+the product. In each round of operations one fault strikes at a random moment. The system is then left to recover, and
+an independent checker compares the files of the index, the catalog and the acknowledged videos, and 50 fixed queries
+with the answers of an undisturbed run of the same operations. The command prints a table, writes JSON, and exits with
+status 1 if there is a violation or a failed search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from benchmarks.chaos.chaos_report import FaultRecord, chaos_table, write_chaos_report
+from benchmarks.chaos.data_volume import DataVolume
+from benchmarks.chaos.embedded_deployment import EmbeddedDeployment, wait_ready
+from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
+from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
+from benchmarks.chaos.operation_driver import OperationDriver, RoundTimeout
+from benchmarks.chaos.operations import Operation, plan_rounds
+from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
+from benchmarks.chaos.server_deployment import ServerDeployment
+from benchmarks.ingest.clip_files import write_tiny_clips
+
+__all__ = ["Chaos", "main"]
+
+_ROUND_SECONDS = 600.0  # for the operations of a round, and for the recovery after them
+_PLAN_SEED = 1  # every run has the same operations, and its seed selects the faults
+_OLD_SECONDS = 7200.0  # age that leftovers get before the next round
+_SNAPSHOT_SECONDS = 60.0
+
+_AnyDeployment = EmbeddedDeployment | ServerDeployment
+
+
+class Chaos:
+    """A chaos run.
+
+    Args:
+        folder: Folder of the run.
+        seed: Seed of the faults and their moments.
+        modes: Deployments: ``embedded``, ``server``.
+        kinds: Part of the names of the only faults to strike; empty: all.
+        large: Videos of the largest domain.
+
+    Attributes:
+        records: Faults so far.
+    """
+
+    def __init__(
+        self, folder: Path, seed: int, modes: Sequence[str], kinds: str = "", large: int = 70
+    ) -> None:
+        self.records: list[FaultRecord] = []
+        self._folder, self._seed, self._modes, self._kinds = folder, seed, modes, kinds
+        self._large = large
+        self._rounds = plan_rounds(_PLAN_SEED, large=large)
+        count = sum(len(operation.videos) for operations in self._rounds for operation in operations)
+        self._clips = [folder / "clips" / path for path in write_tiny_clips(folder / "clips", count)]
+        self._reference: list[list[Answer]] = []
+        self._durations: list[float] = []  # seconds of each undisturbed round
+        self._counts: dict[str, int] = {}
+
+    def run(self, faults: int, report: Callable[[Sequence[FaultRecord]], None]) -> None:
+        """Strike this number of faults, on a new library after each plan of rounds."""
+        library = 0
+        self._read_reference()
+        while len(self.records) < faults:
+            mode = self._modes[library % len(self._modes)]
+            with self._library(f"{mode}-{library}", mode) as (deployment, volume):
+                self._run_library(deployment, volume, faults, report)
+            library += 1
+
+    @contextmanager
+    def _library(self, name: str, mode: str) -> Iterator[tuple[_AnyDeployment, DataVolume]]:
+        folder = self._folder / name
+        volume = DataVolume(folder / "volume")
+        data = volume.path / "data"
+        deployment = (
+            EmbeddedDeployment(folder, data) if mode == "embedded" else ServerDeployment(folder, data)
+        )
+        try:
+            deployment.start()
+            yield deployment, volume
+        finally:
+            deployment.stop()
+            volume.close()
+
+    def _read_reference(self) -> None:
+        """Read the answers after each round of an undisturbed run, which an earlier command may have recorded."""
+        path = self._folder / f"reference-{self._large}.json"
+        if not path.exists():
+            self._record_reference()
+            path.write_text(json.dumps([self._reference, self._durations]), encoding="utf-8")
+        self._reference, self._durations = json.loads(path.read_text(encoding="utf-8"))
+
+    def _record_reference(self) -> None:
+        with self._library("undisturbed", "embedded") as (deployment, _):
+            driver = OperationDriver(deployment.url, self._clips, deployment.media)
+            for number, operations in enumerate(self._rounds):
+                started = time.monotonic()
+                driver.start(operations, _ROUND_SECONDS).wait()
+                self._durations.append(time.monotonic() - started)
+                _wait_for_snapshot(deployment)
+                self._reference.append(read_answers(deployment.url))
+                with deployment.catalog() as catalog:
+                    found = LibraryChecker(deployment.data, catalog).check(driver.expected)
+                if found or driver.failures or driver.refusals:
+                    problems = [*found, *driver.failures, *driver.refusals]
+                    raise RuntimeError(f"the undisturbed run fails in round {number}: {problems}")
+            driver.close()
+
+    def _run_library(
+        self,
+        deployment: _AnyDeployment,
+        volume: DataVolume,
+        faults: int,
+        report: Callable[[Sequence[FaultRecord]], None],
+    ) -> None:
+        driver = OperationDriver(deployment.url, self._clips, deployment.media)
+        searches: SearchStream | None = None
+        for number, operations in enumerate(self._rounds):
+            if len(self.records) >= faults:
+                break
+            if searches is None and number:  # the first round has nothing to search
+                searches = SearchStream(deployment.url)
+                searches.start()
+            record = self._run_round(deployment, volume, driver, searches, number, operations)
+            self.records.append(record)
+            report(self.records)
+            if record.violations:
+                break  # the damage would be reported again in each further round
+        if searches is not None:
+            searches.stop()
+        driver.close()
+
+    def _run_round(
+        self,
+        deployment: _AnyDeployment,
+        volume: DataVolume,
+        driver: OperationDriver,
+        searches: SearchStream | None,
+        number: int,
+        operations: Sequence[Operation],
+    ) -> FaultRecord:
+        rng = random.Random(f"{self._seed}-{len(self.records)}")
+        fault = self._choose(available_faults(deployment, volume), operations, rng)
+        is_point = fault.kind.startswith("kill at")
+        delay = 0.0 if is_point else round(rng.uniform(0, 0.9 * self._durations[number]), 2)
+        record = FaultRecord(len(self.records), deployment.mode, fault.kind, number, delay)
+        started, searched = time.monotonic(), searches.count if searches else 0
+        failed_before = len(searches.failed) if searches else 0
+        driver.failures.clear()
+        running = driver.start(operations, _ROUND_SECONDS)
+        context = FaultContext(deployment, volume, rng, running.is_over)
+        time.sleep(delay)
+        struck_at = time.monotonic()
+        record.struck = fault.strike(context)
+        try:
+            running.wait()
+        except RoundTimeout as error:
+            record.violations.append(str(error))
+        _end(context.workers)
+        recovered_at = self._recover(deployment, record)
+        record.violations += self._check(deployment, driver, number, fault)
+        record.seconds = round(time.monotonic() - started, 1)
+        record.retried_tasks = list(driver.failures)
+        if searches is not None:
+            record.searches = searches.count - searched
+            for failed in searches.failed[failed_before:]:
+                restarting = (
+                    fault.restarts_api and failed.ended >= struck_at and failed.started <= recovered_at
+                )
+                if restarting:
+                    record.excused_searches += 1
+                else:
+                    record.unavailable_searches += failed.unavailable
+                    record.failed_searches.append(failed.reason)
+        return record
+
+    def _choose(self, faults: Sequence[Fault], operations: Sequence[Operation], rng: random.Random) -> Fault:
+        """A fault that the operations can meet; kinds that have struck least often come first."""
+        kinds = {operation.kind for operation in operations}
+        possible = [fault for fault in faults if not fault.needs or fault.needs & kinds]
+        chosen = [fault for fault in possible if self._kinds in fault.kind] or possible
+        least = min(self._counts.get(fault.kind, 0) for fault in chosen)
+        fault = rng.choice([fault for fault in chosen if self._counts.get(fault.kind, 0) == least])
+        self._counts[fault.kind] = least + 1
+        return fault
+
+    def _recover(self, deployment: _AnyDeployment, record: FaultRecord) -> float:
+        """Wait until the API is ready; returns the time."""
+        try:
+            wait_ready(deployment.url)
+        except TimeoutError as error:
+            record.violations.append(str(error))
+        return time.monotonic()
+
+    def _check(
+        self, deployment: _AnyDeployment, driver: OperationDriver, number: int, fault: Fault
+    ) -> list[str]:
+        busy = driver.wait_until_idle(_ROUND_SECONDS)
+        violations = [f"task {name} is not finished" for name in busy]
+        with deployment.catalog() as catalog:
+            violations += LibraryChecker(deployment.data, catalog).check(driver.expected)
+            violations += [] if driver.failures else check_epochs(catalog.epochs())
+        if driver.failures and not fault.fails_tasks:
+            violations += [f"a task failed: {reason}" for reason in driver.failures]
+        violations += [f"unexpected response: {text}" for text in driver.refusals]
+        driver.refusals.clear()
+        _wait_for_snapshot(deployment)
+        differences = compare_answers(self._reference[number], read_answers(deployment.url))
+        violations += differences[:3]
+        if len(differences) > 3:
+            violations.append(f"{len(differences)} of 50 queries are answered differently")
+        _age_leftovers(deployment.data)
+        return violations
+
+
+def _wait_for_snapshot(deployment: _AnyDeployment) -> None:
+    """Wait until the API searches the newest generation of the index."""
+    deadline = time.monotonic() + _SNAPSHOT_SECONDS
+    while time.monotonic() < deadline:
+        manifest = json.loads((deployment.data / "index" / "manifest.json").read_text(encoding="utf-8"))
+        with suppress(httpx.HTTPError):
+            ready = httpx.get(f"{deployment.url}/readyz", trust_env=False, timeout=10).json()
+            if ready.get("generation") == manifest["generation"]:
+                return
+        time.sleep(0.1)
+
+
+def _age_leftovers(data: Path) -> None:
+    """Let folders that nothing names look old, so that the next sweep must remove them."""
+    manifest = json.loads((data / "index" / "manifest.json").read_text(encoding="utf-8"))
+    text = json.dumps(manifest)
+    past = time.time() - _OLD_SECONDS
+    for parent in ("tmp", "shards", "releases", "tombstones"):
+        for folder in (data / "index" / parent).glob("*"):
+            if folder.name not in text:
+                with suppress(OSError):
+                    os.utime(folder, (past, past))
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        with suppress(subprocess.TimeoutExpired):
+            worker.wait(30)
+        worker.kill()
+        worker.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.run_chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=200, help="number of faults (200)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults (1)")
+    parser.add_argument("--modes", default="embedded,server", help="deployments, separated by commas")
+    parser.add_argument("--kind", default="", help="strike only faults with this text in their name")
+    parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
+    parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")
+    parser.add_argument("--folder", type=Path, help="folder of the run, which keeps its files")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes, too
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
+        chaos = Chaos(
+            options.folder or Path(temporary),
+            options.seed,
+            options.modes.split(","),
+            options.kind,
+            options.large,
+        )
+
+        def report(records: Sequence[FaultRecord]) -> None:
+            write_chaos_report(options.out, records, options.seed)
+            last = records[-1]
+            failed = f", {len(last.failed_searches)} failed searches" if last.failed_searches else ""
+            state = "; ".join(last.violations) or "no violation"
+            struck = "" if last.struck else " (did not strike)"
+            console.print(
+                f"{last.number + 1}/{options.faults} {last.mode}, round {last.round}: {last.kind}{struck}, "
+                f"{last.seconds:g} s: {state}{failed}",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
+            )
+
+        chaos.run(options.faults, report)
+    console.print(chaos_table(chaos.records), soft_wrap=True, markup=False, highlight=False)
+    if any(record.violations or record.failed_searches for record in chaos.records):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

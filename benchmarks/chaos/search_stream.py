@@ -1,0 +1,125 @@
+"""Searches at a constant rate while faults strike, and the answers to the fixed queries."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from benchmarks.chaos.operations import QUERIES
+
+__all__ = ["FailedSearch", "SearchStream", "compare_answers", "read_answers"]
+
+_INTERVAL = 0.25
+_TIMEOUT = 20.0
+_DEPTH = 20
+_TOLERANCE = 2e-6  # of a score: batches of other sizes round float32 sums differently
+
+Answer = list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class FailedSearch:
+    """A search without an answer.
+
+    Attributes:
+        started, ended: Times on the monotonic clock.
+        reason: Status and detail of the response, or the error of the connection.
+        unavailable: Whether the response was 503 with ``Retry-After``.
+    """
+
+    started: float
+    ended: float
+    reason: str
+    unavailable: bool
+
+
+class SearchStream:
+    """Sends the fixed queries in turn, each on a new connection, until it is stopped.
+
+    Args:
+        url: URL of the API.
+
+    Attributes:
+        count: Number of searches so far.
+        failed: Searches without an answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.count = 0
+        self.failed: list[FailedSearch] = []
+        self._url = url
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
+
+    def start(self) -> None:
+        """Start the searches."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current search."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for text in itertools.cycle(QUERIES):
+            if self._stopped.wait(_INTERVAL):
+                return
+            started = time.monotonic()
+            reason, unavailable = "", False
+            try:
+                response = httpx.get(
+                    f"{self._url}/search", params={"q": text}, trust_env=False, timeout=_TIMEOUT
+                )
+                if response.status_code != httpx.codes.OK:
+                    reason = f"{response.status_code} {response.text[:200]}"
+                    unavailable = response.status_code == 503 and "Retry-After" in response.headers
+                elif response.json()["degraded"]:
+                    reason = f"degraded: {response.json()['degraded']}"
+            except httpx.HTTPError as error:
+                reason = repr(error)
+            self.count += 1
+            if reason:
+                self.failed.append(FailedSearch(started, time.monotonic(), reason, unavailable))
+
+
+def read_answers(url: str, names: dict[str, str] | None = None) -> list[Answer]:
+    """Answers to the fixed queries: ids and scores of the results.
+
+    Args:
+        url: URL of the API.
+        names: Ids to replace; None: none.
+    """
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+        answers = []
+        for text in QUERIES:
+            response = http.get("/search", params={"q": text, "k": _DEPTH, "routes": "all"})
+            response.raise_for_status()
+            results: list[dict[str, Any]] = response.json()["results"]
+            answers.append([(result["video_id"], float(result["score"])) for result in results])
+    return answers
+
+
+def compare_answers(expected: Sequence[Answer], found: Sequence[Answer]) -> list[str]:
+    """Differences between two lists of answers: scores by rank, and videos unless their scores are equal."""
+    differences = []
+    for text, wanted, given in zip(QUERIES, expected, found, strict=True):
+        scores = [score for _, score in wanted]
+        if len(wanted) != len(given):
+            differences.append(f"{text!r} has {len(given)} results instead of {len(wanted)}")
+            continue
+        for rank, ((video, score), (other, other_score)) in enumerate(zip(wanted, given, strict=True), 1):
+            if abs(score - other_score) > _TOLERANCE:
+                differences.append(f"{text!r}: the score at rank {rank} is {other_score} instead of {score}")
+                break
+            ties = sum(abs(score - tied) <= _TOLERANCE for tied in scores)
+            is_cut = rank == len(wanted) or abs(score - scores[-1]) <= _TOLERANCE  # ties continue below
+            if video != other and ties == 1 and not is_cut:
+                differences.append(f"{text!r}: rank {rank} is {other} instead of {video}")
+                break
+    return differences

@@ -1,0 +1,73 @@
+"""Processes of a chaos run: their environment, and their process ids by role."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.chaos.process_faults import FOLDER_VARIABLE
+
+__all__ = ["COMMAND", "ROLES", "find_processes", "process_environment", "send_signal"]
+
+COMMAND = (sys.executable, "-P", "-m", "cli.main")
+ROLES: dict[str, tuple[str, ...]] = {
+    "supervisor": ("cli.main", "up"),
+    "api": ("cli.main", "serve"),
+    "probing worker": ("cli.main", "worker", "--queue", "cpu"),
+    "learning worker": ("cli.main", "worker", "--queue", "gpu"),
+    "redis": ("redis-server",),
+}
+"""Role of a process → consecutive arguments of its command line."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PRELOAD = Path(__file__).resolve().parent / "preload"
+
+
+def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Environment of the processes of a run: these settings of the service alone, and the hooks for faults.
+
+    Args:
+        faults: Folder in which faults are armed; it identifies the processes of the run.
+        settings: Settings by the name of the environment variable.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
+    return {
+        **inherited,
+        **settings,
+        "PYTHONPATH": os.pathsep.join((str(_PRELOAD), str(_ROOT))),
+        FOLDER_VARIABLE: str(faults),
+    }
+
+
+def find_processes(faults: Path, role: str) -> list[int]:
+    """Process ids of a role, without processes that these have forked; ascending."""
+    marker = f"{FOLDER_VARIABLE}={faults}".encode()
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            if marker not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            status = (entry / "stat").read_text().rpartition(")")[2].split()
+            if _has_role(arguments, ROLES[role]) and status[0] != "Z":
+                parents[int(entry.name)] = int(status[1])
+    return sorted(pid for pid, parent in parents.items() if parent not in parents)
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _has_role(arguments: list[str], wanted: tuple[str, ...]) -> bool:
+    if len(wanted) == 1:  # an executable; redis replaces its arguments by its address
+        return wanted[0] in arguments[0]
+    count = len(wanted)
+    return any(tuple(arguments[start : start + count]) == wanted for start in range(len(arguments)))

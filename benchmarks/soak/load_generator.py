@@ -1,0 +1,162 @@
+"""Mixed load over HTTP: as fast as clients are answered, which measures the capacity, or at a given rate.
+
+The requests of a given rate are sent at their scheduled times, however many are outstanding, so that a stall counts in
+the latency of each request that it delays. The generator shares the cores of the service, and therefore writes requests
+and reads responses as bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+__all__ = ["LoadGenerator", "RequestMix", "RequestRecord"]
+
+_HEAD_END = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d+\r\n", re.IGNORECASE)
+_TIMEOUT = 60.0
+_WORDS = (
+    "red",
+    "small",
+    "night",
+    "street",
+    "boat",
+    "lamp",
+    "tree",
+    "cell",
+    "crowd",
+    "bridge",
+    "snow",
+    "glass",
+)
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """A request of the load.
+
+    Attributes:
+        route: Kind of the request.
+        due: Scheduled time on the monotonic clock.
+        seconds: Time from the schedule to the last byte of the response.
+        status: Status code; 0 if the connection failed.
+        has_retry_after: Whether the response has the header ``Retry-After``.
+    """
+
+    route: str
+    due: float
+    seconds: float
+    status: int
+    has_retry_after: bool
+
+
+class RequestMix:
+    """Requests of users of a library: 17 of 20 are searches.
+
+    Args:
+        videos: Ids of videos of the library.
+        seed: Seed of the order and of the texts.
+    """
+
+    def __init__(self, videos: Sequence[str], seed: int) -> None:
+        self._videos = videos
+        self._rng = random.Random(seed)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Kinds and paths without end."""
+        rng = self._rng
+        while True:
+            draw = rng.randrange(20)
+            if draw < 17:
+                text = f"a {rng.choice(_WORDS)} {rng.choice(_WORDS)} and {rng.choice(_WORDS)} {rng.randrange(500)}"
+                yield "search", f"/search?q={quote(text)}"
+            elif draw == 17:
+                yield "similar", f"/videos/{quote(rng.choice(self._videos))}/similar"
+            elif draw == 18:
+                yield "video", f"/videos/{quote(rng.choice(self._videos))}"
+            else:
+                yield "tasks", "/tasks"
+
+
+class LoadGenerator:
+    """Sends requests of a mix to a service.
+
+    Args:
+        url: URL of the service.
+        mix: The requests.
+    """
+
+    def __init__(self, url: str, mix: RequestMix) -> None:
+        parts = urlsplit(url)
+        self._host, self._port, self._address = parts.hostname, parts.port, parts.netloc
+        self._requests = iter(mix)
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def saturate(self, clients: int, seconds: float) -> list[RequestRecord]:
+        """Records of clients that send their next request when the previous one is answered."""
+        end = time.monotonic() + seconds
+        records: list[RequestRecord] = []
+
+        async def run_client() -> None:
+            while (now := time.monotonic()) < end:
+                records.append(await self._send(now))
+
+        await asyncio.gather(*(run_client() for _ in range(clients)))
+        self._close_idle()
+        return records
+
+    async def send_at_rate(self, rate: float, seconds: float) -> list[RequestRecord]:
+        """Records of requests at a constant rate.
+
+        Args:
+            rate: Requests per second.
+            seconds: Duration; outstanding responses are awaited after it.
+        """
+        start = time.monotonic()
+        running = []
+        for number in range(round(rate * seconds)):
+            due = start + number / rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            running.append(asyncio.create_task(self._send(due)))
+        records = await asyncio.gather(*running)
+        self._close_idle()
+        return list(records)
+
+    async def _send(self, due: float) -> RequestRecord:
+        route, path = next(self._requests)
+        try:
+            status, retry_after = await asyncio.wait_for(self._exchange(path), _TIMEOUT)
+        except (OSError, EOFError, TimeoutError):
+            status, retry_after = 0, False
+        return RequestRecord(route, due, time.monotonic() - due, status, retry_after)
+
+    async def _exchange(self, path: str) -> tuple[int, bool]:
+        """Send a request; returns the status, and whether the response has ``Retry-After``."""
+        if self._idle:
+            reader, writer = self._idle.pop()
+        else:
+            reader, writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {self._address}\r\n\r\n".encode())
+            head = await reader.readuntil(_HEAD_END)
+            length = _LENGTH.search(head)
+            if length is None:
+                raise EOFError(f"the response to {path} has no content-length")
+            await reader.readexactly(int(length[1]))
+        except BaseException:
+            writer.close()
+            raise
+        self._idle.append((reader, writer))
+        return int(head.split(b" ", 2)[1]), _RETRY_AFTER.search(head) is not None
+
+    def _close_idle(self) -> None:
+        # The service closes idle connections at some time; a later phase must not use one at that moment.
+        for _, writer in self._idle:
+            writer.close()
+        self._idle.clear()

@@ -1,0 +1,103 @@
+"""Figures of a phase of load: responses by status, latencies, and the trend of the memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.soak.load_generator import RequestRecord
+
+__all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "summarize_phase"]
+
+_MIB = 1024**2
+_MIN_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class PhaseStatistics:
+    """Responses of a phase.
+
+    Attributes:
+        rate: Scheduled requests per second.
+        requests: Number of requests.
+        answered: Number of responses with status 200.
+        refused: Number of responses with status 429 and ``Retry-After``.
+        errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" an own outcome.
+        p50, p99, worst: Latency of the answered requests in milliseconds; None without one.
+    """
+
+    rate: float
+    requests: int
+    answered: int
+    refused: int
+    errors: dict[str, int]
+    p50: float | None
+    p99: float | None
+    worst: float | None
+
+
+@dataclass(frozen=True)
+class MemoryTrend:
+    """Linear trend of the private memory of a process.
+
+    Attributes:
+        first_mib, last_mib: Memory at the ends of the fitted line in MiB.
+        slope: Growth in MiB per minute.
+        error: Standard error of the slope.
+        samples: Number of samples.
+    """
+
+    first_mib: float
+    last_mib: float
+    slope: float
+    error: float
+    samples: int
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the growth is within two standard errors of zero, or below one percent of the memory per hour."""
+        return self.slope <= max(2 * self.error, 0.01 * self.first_mib / 60)
+
+
+def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStatistics:
+    """Figures of the requests of a phase."""
+    latencies = [1000 * record.seconds for record in records if record.status == 200]
+    errors: Counter[str] = Counter()
+    refused = 0
+    for record in records:
+        if record.status == 429 and record.has_retry_after:
+            refused += 1
+        elif record.status != 200:
+            errors["429 without Retry-After" if record.status == 429 else str(record.status)] += 1
+    p50, p99 = np.percentile(latencies, [50, 99]).tolist() if latencies else (None, None)
+    worst = max(latencies) if latencies else None
+    return PhaseStatistics(
+        rate, len(records), len(latencies), refused, dict(errors), *map(_rounded, (p50, p99, worst))
+    )
+
+
+def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
+    """Least-squares line through samples of time in seconds and memory in bytes.
+
+    Raises:
+        ValueError: There are fewer than three samples, or all have the same time.
+    """
+    times, values = np.array(samples, np.float64).reshape(-1, 2).T
+    if len(times) < _MIN_SAMPLES or np.ptp(times) == 0:
+        raise ValueError(f"a trend needs {_MIN_SAMPLES} samples at different times; there are {len(times)}")
+    minutes, memory = times / 60, values / _MIB
+    slope, intercept = np.polyfit(minutes, memory, 1)
+    residuals = memory - (slope * minutes + intercept)
+    deviation = ((minutes - minutes.mean()) ** 2).sum()
+    error = np.sqrt((residuals**2).sum() / (len(times) - 2) / deviation)
+    ends = slope * minutes[[0, -1]] + intercept
+    return MemoryTrend(
+        round(float(ends[0]), 1), round(float(ends[1]), 1), float(slope), float(error), len(times)
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

@@ -1,0 +1,26 @@
+"""A short load of a real service."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.run_soak import main
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    with suppress(SystemExit):  # a busy machine misses the times, which no test asserts
+        main(["--duration", "60s", "--out", str(out)])
+    report = json.loads(out.read_text())
+    assert report["capacity"] > 0
+    assert report["learned_tasks"] >= 1
+    for phase in ("steady", "learning", "overload"):
+        assert report[phase]["answered"] > 0
+        assert report[phase]["errors"] == {}
+    assert report["memory"]["samples"] > 3
