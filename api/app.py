@@ -17,7 +17,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
-from api.pages import html_pages, reference_page, sign_in_pages
+from api.pages import html_pages, openid_pages, reference_page, sign_in_pages
 from api.request_metrics import RequestMetricsMiddleware
 from api.request_tracing import RequestTracingMiddleware
 from api.routes import (
@@ -44,6 +44,7 @@ from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
 from api.version_prefix import VersionPrefixMiddleware, first_segment
+from service.access.openid_provider import OpenIdProvider
 from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
@@ -91,6 +92,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.state.query_service = SearchEngine(configured)
     app.state.settings = configured
     app.state.authenticator = authenticator
+    app.state.openid_provider = OpenIdProvider(configured.oidc) if configured.oidc.issuer else None
     for router in (
         search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
         task_routes.router,
@@ -113,6 +115,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         html_pages.router,
         reference_page.router,
         sign_in_pages.router,
+        openid_pages.router,
     ):
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Annotated
+from urllib.parse import urlencode
 
 import anyio
 from fastapi import APIRouter, Form, Query, Request
@@ -21,17 +22,17 @@ from service.audit.actor import acting_as
 from service.core.domain_names import name_key, normalize_name
 from service.core.errors import NotFound, TooManyRequests
 
-__all__ = ["local_path", "router", "start_browser_session"]
+__all__ = ["MAX_PATH_CHARS", "local_path", "login_page_with_error", "router", "start_browser_session"]
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
-_MAX_PATH_CHARS = 2000
+MAX_PATH_CHARS = 2000
 _MAX_NAME_CHARS = 256
 _CONCURRENT_HASHES = 2  # each takes 64 MiB
 _MAX_WAITING_HASHES = 16
 # Parameters of a form are longer than any credential, so that a long one is a wrong one.
 _Text = Annotated[str, Form(max_length=4096)]
-_Path = Annotated[str, Query(max_length=_MAX_PATH_CHARS)]
+_Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
 
 
 @router.get("/login", response_class=HTMLResponse)
@@ -105,6 +106,15 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
     return response
 
 
+def login_page_with_error(
+    request: Request, next: str, reason: str, retry_after: int | None = None
+) -> Response:
+    """The sign-in page after a failed sign-in at a provider."""
+    if retry_after is not None:
+        return _login_page(request, next, status=429, retry_after=retry_after)
+    return _login_page(request, next, status=401, wrong="provider", reason=reason)
+
+
 def local_path(target: str) -> str:
     """The path of a page of this service; ``/`` for every other address."""
     is_local = (
@@ -112,7 +122,7 @@ def local_path(target: str) -> str:
         and not target.startswith("//")
         and "\\" not in target
         and target.isprintable()
-        and len(target) <= _MAX_PATH_CHARS
+        and len(target) <= MAX_PATH_CHARS
     )
     return target if is_local else "/"
 
@@ -140,11 +150,13 @@ async def _owner_of_key(authenticator: Authenticator, key: str, address: str) ->
 
 def _login_page(request: Request, next: str, *, status: int = 200, **values: object) -> Response:
     path = local_path(next)
+    has_provider = request.app.state.openid_provider is not None
     response = render_page(
         request,
         "login.html",
         status=status,
         next=path,
+        provider=has_provider and f"/login/oidc?{urlencode({'next': path})}",
         **values,
     )
     if "retry_after" in values:

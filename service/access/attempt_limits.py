@@ -61,7 +61,7 @@ class AttemptLimits:
             raise _too_many(left)
 
     def check(self, limit: RateLimitItem, address: str, name: str) -> None:
-        """Check the counters before an attempt. Accesses Redis.
+        """Check the counters before an attempt, of the address only if the name is empty. Accesses Redis.
 
         Raises:
             TooManyRequests: the address or the name has too many failures.
@@ -83,7 +83,8 @@ class AttemptLimits:
 
     def forget_name(self, limit: RateLimitItem, name: str) -> None:
         """Reset the counter of a name after a successful attempt. Accesses Redis."""
-        self._call("clear", limit, ("name", _bucket(name)))
+        if name:
+            self._call("clear", limit, ("name", _bucket(name)))
 
     def _seconds_left(self, limit: RateLimitItem, identifier: tuple[str, str]) -> float | None:
         """Seconds until the next attempt; None if it is permitted now."""
@@ -130,7 +131,8 @@ def address_group(address: str) -> str:
 
 
 def _identifiers(address: str, name: str) -> list[tuple[str, str]]:
-    return [("address", _bucket(address_group(address))), ("name", _bucket(name))]
+    of_address = [("address", _bucket(address_group(address)))]
+    return [*of_address, ("name", _bucket(name))] if name else of_address
 
 
 def _bucket(text: str) -> str:

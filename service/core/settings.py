@@ -31,6 +31,7 @@ __all__ = [
     "RENAMED_VARIABLES",
     "Limits",
     "MilvusSettings",
+    "OidcSettings",
     "QueryMode",
     "Settings",
     "settings",
@@ -117,6 +118,54 @@ class MilvusSettings(BaseModel):
         return _nonempty_secret(value)
 
 
+class OidcSettings(BaseModel):
+    """The OpenID provider at which users sign in, ``CINESTRATA_OIDC__…``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    issuer: str = ""  # https://id.example.com; none: users sign in with a password only
+    client_id: str = ""
+    client_secret: SecretStr | None = None
+    claim: str = "groups"  # claim with the roles of a user; a path such as realm_access.roles
+    roles: str = ""  # role=scope, separated by commas; * is every user of the provider
+
+    @field_validator("client_secret")
+    @classmethod
+    def _drop_empty_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        return _nonempty_secret(value)
+
+    @model_validator(mode="after")
+    def _validate_provider(self) -> OidcSettings:
+        if not self.issuer:
+            return self
+        is_local = re.match(r"http://(127\.0\.0\.1|localhost|\[::1\])[:/]", f"{self.issuer}/")
+        if not self.issuer.startswith("https://") and not is_local:
+            raise ValueError("CINESTRATA_OIDC__ISSUER is not an https address")
+        if not self.client_id:
+            raise ValueError(
+                "CINESTRATA_OIDC__ISSUER is set, and CINESTRATA_OIDC__CLIENT_ID is empty: set it too"
+            )
+        if not self.role_scopes:
+            raise ValueError(
+                "CINESTRATA_OIDC__ROLES is empty, so that no user of the provider has a scope: set it, for example to "
+                "staff=search,operators=admin"
+            )
+        return self
+
+    @property
+    def role_scopes(self) -> dict[str, Literal["search", "ingest", "admin"]]:
+        """Role → scope; raises ValueError for an entry of another form."""
+        found: dict[str, Literal["search", "ingest", "admin"]] = {}
+        for entry in filter(None, (part.strip() for part in self.roles.split(","))):
+            role, _, scope = entry.rpartition("=")
+            if scope not in ("search", "ingest", "admin") or not role.strip():
+                raise ValueError(
+                    f"CINESTRATA_OIDC__ROLES: {entry!r} is not role=scope with the scope search, ingest or admin"
+                )
+            found[role.strip()] = scope  # type: ignore[assignment]
+        return found
+
+
 class Limits(BaseModel):
     """Limits on requests and videos, ``CINESTRATA_LIMITS__…``."""
 
@@ -166,6 +215,7 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None
     # origins such as https://app.example.com whose pages may call the API with a key; default: none
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    oidc: OidcSettings = OidcSettings()
 
     # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards of the other store stay searchable.
     vector_store: Literal["faiss", "milvus"] = "faiss"

@@ -32,6 +32,8 @@ def test_address_and_name_are_limited_separately() -> None:
         limits.check(LIMIT, "10.0.0.2", "ada")
     limits.check(LIMIT, "10.0.0.2", "bob")
     limits.check(SIGN_IN_LIMIT, "10.0.0.1", "ada")
+    _fail(limits, "10.0.0.3", "", 3)  # without a name, only the address counts
+    _fail(limits, "10.0.0.4", "", 1)
     limits.forget_name(LIMIT, "ada")
     limits.check(LIMIT, "10.0.0.2", "ada")
 

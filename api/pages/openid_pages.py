@@ -1,0 +1,83 @@
+"""Sign-in of browsers at an OpenID provider."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, login_page_with_error, start_browser_session
+from api.security.authentication import Authenticator, client_address
+from api.security.route_scopes import ScopedRoute, requires
+from service.access import users
+from service.access.attempt_limits import SIGN_IN_LIMIT
+from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, SignInRefused
+from service.access.sessions import SessionOwner
+from service.core.errors import NotFound, TooManyRequests
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
+
+_FLOW_COOKIE = "cinestrata_sign_in"
+_FLOW_PATH = "/login/oidc"
+_NAME = "openid provider"  # in the counters and the audit log
+
+
+@router.get("/login/oidc")
+@requires("public")
+async def begin_sign_in(
+    request: Request, next: Annotated[str, Query(max_length=MAX_PATH_CHARS)] = "/"
+) -> Response:
+    """Redirect the browser to the provider."""
+    provider = _provider(request)
+    try:
+        redirect_uri = str(request.url_for("complete_sign_in"))
+        address, flow = await provider.begin(redirect_uri, local_path(next))
+    except SignInRefused as error:
+        return login_page_with_error(request, next, error.detail)
+    response = RedirectResponse(address, status_code=303, headers={"Cache-Control": "no-store"})
+    response.set_cookie(
+        _FLOW_COOKIE,
+        flow,
+        max_age=FLOW_SECONDS,
+        path=_FLOW_PATH,
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+@router.get("/login/oidc/callback")
+@requires("public")
+async def complete_sign_in(request: Request) -> Response:
+    """Verify the answer of the provider, and set the cookie of a new session."""
+    provider, address = _provider(request), client_address(request)
+    authenticator: Authenticator = request.app.state.authenticator
+    try:
+        await run_in_threadpool(authenticator.limits.check, SIGN_IN_LIMIT, address, "")
+        identity = await provider.complete(request.query_params, request.cookies.get(_FLOW_COOKIE, ""))
+    except TooManyRequests as error:
+        authenticator.failures.add("session.fail", address, _NAME, refused=True)
+        return login_page_with_error(request, "/", error.detail, retry_after=error.retry_after)
+    except SignInRefused as error:
+        authenticator.failures.add("session.fail", address, _NAME)
+        await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")
+        return login_page_with_error(request, "/", error.detail)
+    user_id = await run_in_threadpool(
+        users.adopt_provider_user, identity.issuer, identity.subject, identity.name, identity.scope
+    )
+    owner = SessionOwner(user_id=user_id)
+    response = await start_browser_session(request, owner, "oidc", identity.next)
+    response.delete_cookie(_FLOW_COOKIE, path=_FLOW_PATH, httponly=True, samesite="lax")
+    return response
+
+
+def _provider(request: Request) -> OpenIdProvider:
+    provider: OpenIdProvider | None = request.app.state.openid_provider
+    if provider is None:
+        raise NotFound("This service has no OpenID provider; set CINESTRATA_OIDC__ISSUER.")
+    return provider

@@ -1,0 +1,278 @@
+"""Sign-in at an OpenID provider: authorization code flow with PKCE, state, nonce and a verified ID token.
+
+State, nonce and code verifier of a sign-in are in a cookie of the browser, encrypted with a key derived from the client
+secret, so that any API process can complete the sign-in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import structlog
+from authlib.common.errors import AuthlibBaseError
+from authlib.common.security import generate_token
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwe, jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet, OctKey
+from joserfc.jws import JWSRegistry
+
+from service.access.principal import SCOPES, AccessScope
+from service.core.errors import CinestrataError
+from service.core.settings import OidcSettings
+
+__all__ = ["FLOW_SECONDS", "Identity", "OpenIdProvider", "SignInRefused"]
+
+FLOW_SECONDS = 600  # from the redirect to the provider until the return
+
+_METADATA_SECONDS = 3600.0
+_TIMEOUT_SECONDS = 10.0
+_LEEWAY_SECONDS = 60  # difference of clocks
+_VERIFIER_CHARS = 64
+_MAX_FLOW_CHARS = 8000
+# Symmetric algorithms would accept tokens of everyone who knows the client secret.
+_ALGORITHMS = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+_ENCRYPTION = {"alg": "dir", "enc": "A256GCM"}
+
+log = structlog.get_logger(__name__)
+
+
+class SignInRefused(CinestrataError):
+    """The provider or its answer does not permit the sign-in; the text is for the user."""
+
+    status = 401
+    title = "Unauthorized"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A verified identity.
+
+    Attributes:
+        issuer, subject: The identity; unique together.
+        name: Preferred name, which the user may have chosen.
+        scope: Highest scope of the claims.
+        next: Page that the user wanted to see.
+    """
+
+    issuer: str
+    subject: str
+    name: str
+    scope: AccessScope
+    next: str
+
+
+class OpenIdProvider:
+    """Client of the provider in the settings.
+
+    Args:
+        settings: Settings with an issuer.
+    """
+
+    def __init__(self, settings: OidcSettings) -> None:
+        self._settings = settings
+        secret = settings.client_secret.get_secret_value() if settings.client_secret else ""
+        self._secret = secret or None
+        derived = hmac.new(secret.encode(), b"cinestrata openid sign-in", hashlib.sha256).digest()
+        # A public client has no secret; its flows end with the process.
+        self._flow_key = OctKey.import_key(derived if secret else secrets.token_bytes(32))
+        self._metadata: dict[str, Any] = {}
+        self._metadata_due = 0.0
+        self._keys: KeySet | None = None
+
+    async def begin(self, redirect_uri: str, next: str) -> tuple[str, str]:
+        """Begin a sign-in.
+
+        Args:
+            redirect_uri: Address to which the provider returns the browser.
+            next: Page to show afterwards.
+
+        Returns:
+            The address of the provider, and the value of the cookie.
+
+        Raises:
+            SignInRefused: the provider does not answer, or is not usable.
+        """
+        metadata = await self._read_metadata()
+        flow = {
+            "state": generate_token(32),
+            "nonce": generate_token(32),
+            "verifier": generate_token(_VERIFIER_CHARS),
+            "expires": int(time.time()) + FLOW_SECONDS,
+            "redirect_uri": redirect_uri,
+            "next": next,
+        }
+        async with self._client(metadata, redirect_uri) as client:
+            address, _ = client.create_authorization_url(
+                metadata["authorization_endpoint"],
+                state=flow["state"],
+                code_verifier=flow["verifier"],
+                nonce=flow["nonce"],
+            )
+        return str(address), jwe.encrypt_compact(_ENCRYPTION, json.dumps(flow), self._flow_key)
+
+    async def complete(self, parameters: Mapping[str, str], cookie: str) -> Identity:
+        """Complete a sign-in.
+
+        Args:
+            parameters: Query of the return to the service.
+            cookie: Value of the cookie of :meth:`begin`.
+
+        Raises:
+            SignInRefused: the sign-in belongs to another browser or is too old, the provider refused it, its ID token
+                is not valid, or no role belongs to its claims.
+        """
+        flow = self._read_flow(cookie)
+        if not hmac.compare_digest(parameters.get("state", "").encode(), flow["state"].encode()):
+            raise SignInRefused("The sign-in belongs to another browser or has expired; sign in again.")
+        if "error" in parameters or "code" not in parameters:
+            raise SignInRefused("The provider refused the sign-in.")
+        metadata = await self._read_metadata()
+        if parameters.get("iss", metadata["issuer"]) != metadata["issuer"]:
+            raise SignInRefused("The answer belongs to another provider.")
+        try:
+            async with self._client(metadata, flow["redirect_uri"]) as client:
+                token = await client.fetch_token(
+                    metadata["token_endpoint"],
+                    grant_type="authorization_code",
+                    code=parameters["code"],
+                    code_verifier=flow["verifier"],
+                    redirect_uri=flow["redirect_uri"],
+                )
+            claims = await self._verify(token, metadata, flow["nonce"])
+        except SignInRefused:
+            raise
+        except (JoseError, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
+            log.warning("openid_sign_in_refused", error=f"{type(error).__name__}: {error}"[:300])
+            raise SignInRefused("The answer of the provider is not valid; the log has the reason.") from error
+        except Exception as error:  # authlib and this module use different releases of the HTTP client
+            log.warning("openid_provider_unreachable", error=type(error).__name__)
+            raise SignInRefused("The provider does not answer; try again later.") from error
+        scope = self._scope_of(claims)
+        if scope is None:
+            raise SignInRefused("Your account has no role in this service; ask its administrator.")
+        name = next(
+            (text for key in ("preferred_username", "name", "email") if (text := _text(claims.get(key)))),
+            str(claims["sub"]),
+        )
+        return Identity(metadata["issuer"], str(claims["sub"])[:255], name[:255], scope, flow["next"])
+
+    def _client(self, metadata: Mapping[str, Any], redirect_uri: str) -> AsyncOAuth2Client:
+        methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        method = "client_secret_basic" if "client_secret_basic" in methods else "client_secret_post"
+        return AsyncOAuth2Client(
+            self._settings.client_id,
+            self._secret,
+            token_endpoint_auth_method=method if self._secret else "none",
+            scope="openid profile email",
+            redirect_uri=redirect_uri,
+            code_challenge_method="S256",
+            timeout=_TIMEOUT_SECONDS,
+            trust_env=True,
+        )
+
+    async def _read_metadata(self) -> dict[str, Any]:
+        """The discovery document of the provider, at most an hour old."""
+        if self._metadata and time.monotonic() < self._metadata_due:
+            return self._metadata
+        issuer = self._settings.issuer
+        try:
+            document = await self._get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            if str(document["issuer"]).rstrip("/") != issuer.rstrip("/"):
+                raise ValueError(f"the document names the issuer {document['issuer']!r}")
+            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+                is_encrypted = str(document[name]).startswith("https://")
+                if not is_encrypted and issuer.startswith("https://"):
+                    raise ValueError(f"{name} is not https")
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            log.warning("openid_discovery_failed", error=f"{type(error).__name__}: {error}"[:300])
+            raise SignInRefused(
+                "The provider does not answer, or is not configured; the log has the reason."
+            ) from error
+        self._metadata, self._keys = document, None
+        self._metadata_due = time.monotonic() + _METADATA_SECONDS
+        return document
+
+    async def _get_json(self, address: str) -> dict[str, Any]:
+        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as client:
+            answer = await client.get(address)
+            answer.raise_for_status()
+            document = answer.json()
+        if not isinstance(document, dict):
+            raise ValueError(f"{address} is not a JSON object")
+        return document
+
+    async def _verify(self, token: Mapping[str, Any], metadata: Mapping[str, Any], nonce: str) -> CodeIDToken:
+        """The claims of the ID token after all checks of OpenID Connect Core, 3.1.3.7."""
+        if self._keys is None:
+            self._keys = await self._read_keys(metadata)
+        try:
+            decoded = self._decode(token["id_token"], metadata)
+        except InvalidKeyIdError:  # the provider has rotated its keys
+            self._keys = await self._read_keys(metadata)
+            decoded = self._decode(token["id_token"], metadata)
+        options = {
+            "iss": {"essential": True, "value": metadata["issuer"]},
+            "aud": {"essential": True, "value": self._settings.client_id},
+            "nonce": {"essential": True, "value": nonce},
+        }
+        parameters = {
+            "nonce": nonce,
+            "client_id": self._settings.client_id,
+            "access_token": token.get("access_token"),
+        }
+        claims = CodeIDToken(decoded.claims, decoded.header, options, parameters)
+        claims.validate(leeway=_LEEWAY_SECONDS)
+        return claims
+
+    async def _read_keys(self, metadata: Mapping[str, Any]) -> KeySet:
+        document = await self._get_json(metadata["jwks_uri"])
+        return KeySet.import_key_set(document)  # type: ignore[arg-type]
+
+    def _decode(self, id_token: str, metadata: Mapping[str, Any]) -> jwt.Token:
+        supported = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+        algorithms = sorted(_ALGORITHMS.intersection(supported)) or ["RS256"]
+        assert self._keys is not None
+        registry = JWSRegistry(algorithms=algorithms, strict_check_header=False)
+        return jwt.decode(id_token, self._keys, registry=registry)
+
+    def _read_flow(self, cookie: str) -> dict[str, Any]:
+        try:
+            if not cookie or len(cookie) > _MAX_FLOW_CHARS:
+                raise ValueError("no cookie")
+            plain = jwe.decrypt_compact(
+                cookie, self._flow_key, algorithms=list(_ENCRYPTION.values())
+            ).plaintext
+            flow: dict[str, Any] = json.loads(plain or b"")
+            if flow["expires"] < time.time():
+                raise ValueError("expired")
+        except (JoseError, ValueError, KeyError, TypeError) as error:
+            raise SignInRefused(
+                "The sign-in belongs to another browser or has expired; sign in again."
+            ) from error
+        return flow
+
+    def _scope_of(self, claims: Mapping[str, Any]) -> AccessScope | None:
+        """The highest scope that the roles in the settings grant to the claims."""
+        value: Any = claims.get(self._settings.claim)
+        if value is None:  # a path such as realm_access.roles
+            value = claims
+            for part in self._settings.claim.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+        values = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
+        names = {"*", *(str(item) for item in values)}
+        granted = [scope for name, scope in self._settings.role_scopes.items() if name in names]
+        return max(granted, key=SCOPES.index, default=None)
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
