@@ -104,9 +104,27 @@ soak: OUT ?= soak-report.json
 soak: $(VENV)/.runtime ## Load a service at 80 % and 200 % of its capacity (SOAK=10m OUT=file)
 	@$(BIN)/python -m benchmarks.soak.run_soak --duration $(SOAK) --out $(OUT)
 
+# The tools have an environment of their own, so that they are neither audited nor part of the product.
+SUPPLY := .venv-supply
+$(SUPPLY)/.installed: Makefile | $(BIN)/python
+	@$(PYTHON) -m venv $(SUPPLY)
+	@$(SUPPLY)/bin/python -m pip install -q --disable-pip-version-check --no-input pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	@touch $@
+
+.PHONY: audit
+audit: $(SUPPLY)/.installed ## Compare all pinned packages with known vulnerabilities (status 2: no database was reached)
+	@$(SUPPLY)/bin/python deploy/supply/audit_packages.py constraints.txt
+
+.PHONY: sbom
+sbom: OUT ?= sbom.json
+sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of an image, CycloneDX JSON (EXTRAS="cpu s3 gs" OUT=file)
+	@$(BIN)/python deploy/supply/runtime_packages.py $(or $(EXTRAS),cpu s3 gs) | $(SUPPLY)/bin/python -W ignore -m cyclonedx_py requirements \
+	  --pyproject pyproject.toml --output-reproducible --of JSON -o $(OUT) -
+	@echo "$(OUT): $$($(BIN)/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["components"]))' $(OUT)) packages"
+
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
-	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json
+	rm -rf $(VENV) $(SUPPLY) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json hostile-media.json sbom.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

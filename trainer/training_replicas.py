@@ -6,6 +6,7 @@ Replicas are started per task with a copy of the method, compute their part of e
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,6 @@ from trainer.training_loop import fit
 
 __all__ = ["training_group"]
 
-_METHOD_FILE = "method.pt"
 _EXIT_SECONDS = 1.0  # in which a killed process is reaped, after its connections were closed
 
 
@@ -64,8 +64,9 @@ def training_group(
         folder = Path(name)
         # By value: tensors that processes share would be changed by the steps of each of them.
         settings = method.config.model_dump(mode="json")
-        torch.save((method.backbone, method.name, settings, release), folder / _METHOD_FILE)
-        arguments = processes, folder, device.type, task, torch.get_num_threads()
+        copy = io.BytesIO()
+        torch.save((method.backbone, method.name, settings, release), copy)
+        arguments = processes, folder, device.type, copy.getvalue(), task, torch.get_num_threads()
         replicas = [
             spawn.Process(target=_run_replica, args=(rank, *arguments), daemon=True)
             for rank in range(1, processes)
@@ -91,15 +92,22 @@ def training_group(
 
 
 def _run_replica(
-    rank: int, processes: int, folder: Path, device_type: str, task: TaskData, threads: int
+    rank: int,
+    processes: int,
+    folder: Path,
+    device_type: str,
+    method_copy: bytes,
+    task: TaskData,
+    threads: int,
 ) -> None:
     torch.set_num_threads(threads)
     device = torch.device("cpu")
     if device_type == "cuda":
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
+    # Passed by the process that started this one, like all arguments; no file is unpickled.
     backbone, name, settings, release = torch.load(
-        folder / _METHOD_FILE, map_location=device, weights_only=False
+        io.BytesIO(method_copy), map_location=device, weights_only=False
     )
     method = start_method(name, backbone, settings, release)
     with joined_group(rank, processes, folder, device) as group:

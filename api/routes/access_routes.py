@@ -30,7 +30,8 @@ router = APIRouter(tags=["access"], route_class=ScopedRoute)
 def get_current_access(request: Request) -> CurrentAccess:
     """Name and scope of the key or user of the request."""
     principal = current_principal(request)
-    assert principal is not None
+    if principal is None:
+        raise AssertionError("the middleware identifies the sender of every request")
     return CurrentAccess(kind=principal.kind, name=principal.name, scope=principal.scope)
 
 

@@ -28,7 +28,7 @@ _ENCODINGS = {
 }
 _BOXES = (b"moov", b"mvhd", b"trak", b"tkhd", b"mdhd", b"stsd", b"stts", b"stsz", b"stsc", b"stco", b"mdat")
 _HUGE = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1_000_000_000, 100_000)
-_SECRET = "/etc/passwd"
+_FOREIGN_FILE = "/etc/passwd"
 
 
 class Bases(NamedTuple):
@@ -187,7 +187,7 @@ def _endless_gif(dice: random.Random, bases: Bases) -> bytes:
 def _polyglot(dice: random.Random, bases: Bases) -> bytes:
     """Files that begin like another format, and formats that name other files or hosts."""
     video = _any(dice, bases)
-    secret, host = f"file://{_SECRET}", bases.address
+    secret, host = f"file://{_FOREIGN_FILE}", bases.address
     return dice.choice(
         (
             b"GIF89a/*" + video + b"*/=1;alert(1)",
@@ -198,7 +198,7 @@ def _polyglot(dice: random.Random, bases: Bases) -> bytes:
             b"\x7fELF" + video,
             b"#!/bin/sh\ntouch /tmp/owned\n" + video,
             f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{dice.choice((secret, host))}\n".encode(),
-            f"ffconcat version 1.0\nfile '{dice.choice((_SECRET, secret, host))}'\n".encode(),
+            f"ffconcat version 1.0\nfile '{dice.choice((_FOREIGN_FILE, secret, host))}'\n".encode(),
             f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video {dice.randrange(1024, 9999)} "
             "RTP/AVP 96\na=rtpmap:96 H264/90000\n".encode(),
             f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e SYSTEM "{secret}">]><MPD><BaseURL>&e;{host}</BaseURL>'

@@ -183,7 +183,7 @@ def _require_key_or_loopback(settings: Settings) -> None:
 
 def _listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 (replaced)
     return f"http://{host}:{port}"
 
 

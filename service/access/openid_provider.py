@@ -241,7 +241,8 @@ class OpenIdProvider:
     def _decode(self, id_token: str, metadata: Mapping[str, Any]) -> jwt.Token:
         supported = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
         algorithms = sorted(_ALGORITHMS.intersection(supported)) or ["RS256"]
-        assert self._keys is not None
+        if self._keys is None:
+            raise AssertionError("the keys are read before a token is decoded")
         registry = JWSRegistry(algorithms=algorithms, strict_check_header=False)
         return jwt.decode(id_token, self._keys, registry=registry)
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Column, Connection, Table, delete, func, insert, select, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Table,
+    column,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+)
 
 from service.catalog.migrations import alembic_config
 from service.catalog.tables import Base, PositionCounter
@@ -69,13 +81,15 @@ def _copy_table(source: Connection, target: Connection, table: Table) -> int:
     return copied
 
 
-def _last_generated(connection: Connection, table: Table, column: Column[int]) -> int:
+def _last_generated(connection: Connection, table: Table, generated: Column[int]) -> int:
     """The largest value that was generated for a column, as far as the database records it."""
-    stored: int = connection.execute(select(func.coalesce(func.max(column), 0))).scalar_one()
+    stored: int = connection.execute(select(func.coalesce(func.max(generated), 0))).scalar_one()
     if connection.dialect.name == "postgresql":
-        sequence = _sequence(connection, table, column)
-        statement = text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
-        return max(stored, int(connection.execute(statement).scalar_one()))
+        counter = select(column("last_value", BigInteger), column("is_called", Boolean)).select_from(
+            text(_sequence(connection, table, generated))
+        )
+        last, is_used = connection.execute(counter).one()
+        return max(stored, int(last)) if is_used else stored
     if table.dialect_options["sqlite"]["autoincrement"]:
         statement = text("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = :table")
         return max(stored, int(connection.execute(statement, {"table": table.name}).scalar_one()))

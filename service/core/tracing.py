@@ -79,7 +79,8 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
     from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    assert _tracer is not None
+    if _tracer is None:
+        raise AssertionError("spans are started only after tracing was configured")
     context = TraceContextTextMapPropagator().extract(headers)
     attributes = _attributes({"http.request.method": method})
     with _tracer.start_as_current_span(

@@ -175,7 +175,7 @@ def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -
         row.finished_at, row.next_attempt_at = at, None
     else:
         pause = max(RETRY_SECONDS[message.attempts - 1], answer.retry_after)
-        row.next_attempt_at = at + timedelta(seconds=pause * (1 + _JITTER * random.random()))
+        row.next_attempt_at = at + timedelta(seconds=pause * (1 + _JITTER * random.random()))  # noqa: S311 (spread)
     if answer.status == _GONE and not is_test:
         webhook = session.get_one(Webhook, message.webhook_id)
         webhook.enabled, webhook.reason = False, "The endpoint answered with status 410 (Gone)."

@@ -346,7 +346,8 @@ class _Networks(nn.Module):
         self, inputs: Tensor, masked: Tensor, selected: Tensor, end: Tensor, tokens: Tensor
     ) -> Tensor:
         """Return logits ``[k, V]`` of the k selected words."""
-        assert self.fusion is not None
+        if self.fusion is None:
+            raise AssertionError("begin_task creates the fusion encoder")
         embedded = self.fusion.embed_masked(self.towers, inputs, masked)
         fused = self.fusion.fuse(self.towers, embedded, end, tokens)
         return self.fusion.predict_words(fused[selected], self.towers.text.token_embedding.weight)

@@ -244,5 +244,6 @@ def _join_parts(claim: Claim, folder: PartFolder, clips: Sequence[Clip], encode:
         if joined is None:
             joined = np.empty((len(clips), vectors.shape[1]), np.float32)
         joined[[rows[clip.vector_id] for clip in again]] = vectors
-    assert joined is not None
+    if joined is None:
+        raise AssertionError("a task has at least one video")
     return joined

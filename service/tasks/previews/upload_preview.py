@@ -102,7 +102,8 @@ class _Selection:
         if path is None:
             return
         stream = self._selected.open_text(path)
-        assert stream is not None
+        if stream is None:
+            raise AssertionError("the sidecar is one of the listed names")
         name, encoding = PurePosixPath(path).name, self._request.encoding
         with stream:
             header = next((line for line in read_lines(stream, name, encoding) if line.strip()), "")

