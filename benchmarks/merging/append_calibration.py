@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -23,13 +24,15 @@ import torch
 
 from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.learning.task_preparation import prepare_source_tasks
-from benchmarks.merging.confidence_quality import remember_features
+from benchmarks.merging.confidence_quality import answer_confidences, remember_features
 from benchmarks.merging.query_texts import SENTENCES, random_letters, word_salad
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.routing.caption_splits import read_captions
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
+from models.encoders.query_encoder import QueryEncoder
 from models.releases.calibration_captions import CalibrationCaption
+from models.releases.release_state import ReleaseState
 from models.routing.answer_model import logistic
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.defaults import DEFAULT_PRIOR
@@ -119,28 +122,35 @@ def divide_domains(tasks: Sequence[TaskData], seed: int, *, foreign: bool = Fals
         tasks: The domains.
         seed: Seed of the split.
         foreign: Whether the videos of every second domain are appended to the domain before it, which is learned with
-            all of its videos.
+            all of its videos. A last domain without a successor is left out.
     """
     rng = np.random.default_rng(seed)
     domains = []
-    for task in tasks[::2] if foreign else tasks:
-        if foreign:
-            learned = list(task.clips)
-            others = list(tasks[tasks.index(task) + 1].clips)
-            bounds = 0, len(others) // 2
-        else:
-            learned, others = [], list(task.clips)
-            bounds = round(_LEARNED * len(others)), round(_CAPTIONED * len(others))
-        clips = [others[row] for row in rng.permutation(len(others))]
-        learned += clips[: bounds[0]]
-        domains.append(
-            GrowingDomain(
-                replace(task, clips=tuple(replace(clip, split="train") for clip in learned)),
-                tuple(replace(clip, split=None) for clip in clips[bounds[0] : bounds[1]]),
-                tuple(replace(clip, split=None) for clip in clips[bounds[1] :]),
-            )
-        )
+    if foreign:
+        for task, other in zip(tasks[::2], tasks[1::2], strict=False):
+            clips = _shuffled(other.clips, rng)
+            half = len(clips) // 2
+            domains.append(_growing_domain(task, task.clips, clips[:half], clips[half:]))
+        return domains
+    for task in tasks:
+        clips = _shuffled(task.clips, rng)
+        learned, captioned = (round(bound * len(clips)) for bound in (_LEARNED, _CAPTIONED))
+        domains.append(_growing_domain(task, clips[:learned], clips[learned:captioned], clips[captioned:]))
     return domains
+
+
+def _shuffled(clips: Sequence[Clip], rng: np.random.Generator) -> list[Clip]:
+    return [clips[row] for row in rng.permutation(len(clips))]
+
+
+def _growing_domain(
+    task: TaskData, learned: Iterable[Clip], appended: Iterable[Clip], held_out: Iterable[Clip]
+) -> GrowingDomain:
+    return GrowingDomain(
+        replace(task, clips=tuple(replace(clip, split="train") for clip in learned)),
+        tuple(replace(clip, split=None) for clip in appended),
+        tuple(replace(clip, split=None) for clip in held_out),
+    )
 
 
 def measure_append_calibration(
@@ -158,57 +168,21 @@ def measure_append_calibration(
         method: Name of the method.
         absent: Texts without a video, by kind; texts of the library's words and random texts are added.
         seed: Seed of the added texts.
+
+    Returns:
+        The quality of both models; empty if the captions are too few for one of them.
     """
     learner = SequentialLearner(method, backbone, {}, round_vectors=True)
-    fitted: tuple[CalibrationCaption, ...] = ()
-    for domain in domains:
-        learner.train(domain.learned)
-        learner.index(domain.grown)
-        assert learner.method is not None
-        encoder = learner.query_encoder()
-        new = cross_fit(learner.method, domain.learned, encoder, learner.pinned, encoder.modes[-1])
-        fitted = limit_captions([*fitted, *new], MAX_CAPTIONS)
-    assert learner.release is not None
-    state, encoder = replace(learner.release, calibration=fitted), learner.query_encoder()
-    mode = encoder.modes[-1]
-
-    def fit(
-        shards: Mapping[str, MemoryShard], appended: Mapping[str, AppendedCaptions]
-    ) -> ConfidenceModel | None:
-        library, last = cast(Library, _MemoryLibrary(shards)), domains[-1].learned.task_id
-        return fit_library_confidence(
-            encoder,
-            library,
-            state,
-            (last, shards[last]),
-            {},
-            {},
-            appended,
-            prior=DEFAULT_PRIOR,
-            mode=mode,
-        )
-
-    before = {domain.learned.task_id: _part(learner, domain.learned) for domain in domains}
-    captions = {
+    state, encoder = _learn(learner, domains), learner.query_encoder()
+    shards = {domain.learned.task_id: _learned_part(learner, domain.learned) for domain in domains}
+    appended = {
         domain.learned.task_id: AppendedCaptions(domain.learned.training_captions, _captions(domain.appended))
         for domain in domains
     }
-    models = {"release": fit(before, {}), "append": fit(learner.shards, captions)}
-    profiles = np.stack(
-        [
-            calibrate_appended(
-                encoder,
-                task,
-                learner.shards[task],
-                learner.shards[task].ids,
-                found.learned,
-                found.appended,
-                vocabulary=state.profiles.vocabulary,
-                mode=mode,
-            ).profile
-            for task, found in captions.items()
-        ]
-    )
+    release = _fit_confidence(encoder, state, shards, {})
+    append = _fit_confidence(encoder, state, learner.shards, appended)
+    if release is None or append is None:
+        return []
     words = [text for domain in domains for text in domain.learned.training_captions]
     kinds = {
         **absent,
@@ -216,43 +190,102 @@ def measure_append_calibration(
         "words in random combinations": word_salad(words, _TEXTS, seed),
         "random letters": random_letters(_TEXTS, seed),
     }
-    texts = [(kind, text) for kind, group in kinds.items() for text in group]
-
-    def search(
-        shards: Mapping[str, MemoryShard], profiles: np.ndarray, *, described: bool
-    ) -> tuple[list[LabeledResults], dict[str, list[LabeledResults]]]:
-        """Searches for captions with a video, and for texts without one, by kind."""
-        calibration_tasks = [
-            CalibrationTask(task, shard, shard.ids, tuple(_captions(domain.held_out)) if described else ())
-            for (task, shard), domain in zip(shards.items(), domains, strict=True)
-        ]
-        unrelated = [text for _, text in texts]
-        found = list(
-            label_results(
-                encoder, calibration_tasks, profiles, mode=mode, prior=DEFAULT_PRIOR, unrelated=unrelated
-            )
-        )
-        without = [result for result in found if result.searched == "unrelated"]
-        return [result for result in found if result.searched == "all"], {
-            kind: [result for result, (k, _) in zip(without, texts, strict=True) if k == kind]
-            for kind in kinds
-        }
-
-    release, again = models["release"], models["append"]
-    if release is None or again is None:
-        return []
-    _, earlier = search(before, state.profiles.to_dense(), described=False)
-    found = search(learner.shards, profiles, described=True)
+    before = [CalibrationTask(task, shard, shard.ids, ()) for task, shard in shards.items()]
+    after = [
+        CalibrationTask(task, shard, shard.ids, tuple(_captions(domain.held_out)))
+        for (task, shard), domain in zip(learner.shards.items(), domains, strict=True)
+    ]
+    _, absent_before = _search(encoder, before, state.profiles.to_dense(), kinds)
+    profiles = _profiles_with_appends(encoder, state, learner.shards, appended)
+    found, absent_after = _search(encoder, after, profiles, kinds)
     return [
-        replace(_measure("release", release, *found), refused_before=_refused(release, earlier)),
-        _measure("append", again, *found),
+        replace(
+            _measure("release", release, found, absent_after),
+            refused_before=_refused(release, absent_before),
+        ),
+        _measure("append", append, found, absent_after),
     ]
 
 
-def _part(learner: SequentialLearner, task: TaskData) -> MemoryShard:
+def _learn(learner: SequentialLearner, domains: Sequence[GrowingDomain]) -> ReleaseState:
+    """Learn the domains and index all of their videos; returns the last release with its calibration captions."""
+    captions: tuple[CalibrationCaption, ...] = ()
+    for domain in domains:
+        learner.train(domain.learned)
+        learner.index(domain.grown)
+        assert learner.method is not None
+        encoder = learner.query_encoder()
+        new = cross_fit(learner.method, domain.learned, encoder, learner.pinned, encoder.modes[-1])
+        captions = limit_captions([*captions, *new], MAX_CAPTIONS)
+    assert learner.release is not None
+    return replace(learner.release, calibration=captions)
+
+
+def _learned_part(learner: SequentialLearner, task: TaskData) -> MemoryShard:
     """Shard of a task without the appended videos."""
     ids = vector_ids(task.clips)
     return MemoryShard(ids, learner.shards[task.task_id].vectors(ids))
+
+
+def _fit_confidence(
+    encoder: QueryEncoder,
+    state: ReleaseState,
+    shards: Mapping[str, MemoryShard],
+    appended: Mapping[str, AppendedCaptions],
+) -> ConfidenceModel | None:
+    """Confidence model of a library; None if it has too few captions."""
+    newest = list(shards)[-1]
+    return fit_library_confidence(
+        encoder,
+        cast(Library, _MemoryLibrary(shards)),
+        state,
+        (newest, shards[newest]),
+        {},
+        {},
+        appended,
+        prior=DEFAULT_PRIOR,
+        mode=encoder.modes[-1],
+    )
+
+
+def _profiles_with_appends(
+    encoder: QueryEncoder,
+    state: ReleaseState,
+    shards: Mapping[str, MemoryShard],
+    appended: Mapping[str, AppendedCaptions],
+) -> np.ndarray:
+    """Routing profiles of the domains after their appends, ``[T, V]``."""
+    return np.stack(
+        [
+            calibrate_appended(
+                encoder,
+                task,
+                shards[task],
+                shards[task].ids,
+                captions.learned,
+                captions.appended,
+                vocabulary=state.profiles.vocabulary,
+                mode=encoder.modes[-1],
+            ).profile
+            for task, captions in appended.items()
+        ]
+    )
+
+
+def _search(
+    encoder: QueryEncoder,
+    tasks: Sequence[CalibrationTask],
+    profiles: np.ndarray,
+    absent: Mapping[str, Sequence[str]],
+) -> tuple[list[LabeledResults], dict[str, list[LabeledResults]]]:
+    """Searches of the captions of the tasks, and of texts without a video, by kind."""
+    texts = [text for group in absent.values() for text in group]
+    found = list(
+        label_results(encoder, tasks, profiles, mode=encoder.modes[-1], prior=DEFAULT_PRIOR, unrelated=texts)
+    )
+    unrelated = iter([result for result in found if result.searched == "unrelated"])
+    by_kind = {kind: list(islice(unrelated, len(group))) for kind, group in absent.items()}
+    return [result for result in found if result.searched == "all"], by_kind
 
 
 def _captions(clips: Sequence[Clip]) -> list[tuple[int, str]]:
@@ -269,7 +302,10 @@ def _measure(
     firsts = np.array([search.features[0] for search in good]) @ np.array(model.weights) + model.bias
     relevant = np.array([bool(search.relevant[0]) for search in good])
     results = reliability(logistic(firsts), relevant)
-    parts = [_answers(model, good), *(_answers(model, searches) for searches in absent.values())]
+    parts = [
+        answer_confidences(model, good),
+        *(answer_confidences(model, searches) for searches in absent.values()),
+    ]
     shares = [0.5, *[0.5 / len(absent)] * len(absent)]
     counts = np.concatenate([np.full(len(p), s / len(p)) for p, s in zip(parts, shares, strict=True)])
     every = np.concatenate(parts)
@@ -287,20 +323,16 @@ def _measure(
     )
 
 
-def _answers(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> np.ndarray:
-    """Confidence of the response of each search."""
-    assert model.answer is not None
-    features = np.array([search.answer for search in searches])
-    return logistic(features @ np.array(model.answer.weights) + model.answer.bias)
-
-
 def _refused(model: ConfidenceModel, absent: Mapping[str, Sequence[LabeledResults]]) -> dict[str, float]:
     assert model.answer is not None
     threshold = model.answer.threshold
-    return {kind: float((_answers(model, searches) < threshold).mean()) for kind, searches in absent.items()}
+    return {
+        kind: float((answer_confidences(model, searches) < threshold).mean())
+        for kind, searches in absent.items()
+    }
 
 
-def _rows(found: Sequence[Sequence[CalibrationQuality]]) -> list[list[str]]:
+def _rows(pairs: Sequence[Sequence[CalibrationQuality]]) -> list[list[str]]:
     """Means over the splits, and the mean and standard error of the paired difference."""
 
     def values(quality: CalibrationQuality) -> dict[str, float]:
@@ -314,7 +346,7 @@ def _rows(found: Sequence[Sequence[CalibrationQuality]]) -> list[list[str]]:
             **{f"refused before the append: {kind}": share for kind, share in before.items()},
         }
 
-    release, append = ([values(pair[place]) for pair in found] for place in (0, 1))
+    release, append = ([values(pair[place]) for pair in pairs] for place in (0, 1))
     rows = []
     for name in release[0]:
         former = np.array([split[name] for split in release])
@@ -352,20 +384,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for file in options.published:
         published = limit_captions([caption.text for caption in read_captions(file).test], _TEXTS)
         absent[f"captions of {file.stem}"] = list(published)
-    found = []
+    pairs = []
     for seed in range(options.splits):
         domains = divide_domains(tasks, seed, foreign=options.foreign)
         pair = measure_append_calibration(domains, backbone, options.method, absent, seed)
         if pair:
-            found.append(pair)
+            pairs.append(pair)
+    if not pairs:
+        parser.exit(1, "The captions of the clips are too few for a confidence model.\n")
     options.out.mkdir(parents=True, exist_ok=True)
-    facts = {
-        **{name: str(value) for name, value in vars(options).items()},
-        "splits": [[asdict(quality) for quality in pair] for pair in found],
+    report = {
+        "options": {name: str(value) for name, value in vars(options).items()},
+        "splits": [[asdict(quality) for quality in pair] for pair in pairs],
     }
-    (options.out / "append_calibration.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    print(f"{len(found)} splits, {sum(pair[0].captions for pair in found)} captions with a video")
-    print(markdown_table(["", "release", "fitted again", "difference"], _rows(found)))
+    (options.out / "append_calibration.json").write_text(
+        json.dumps(report, indent=2) + "\n", encoding="utf-8"
+    )
+    print(f"{len(pairs)} splits, {sum(pair[0].captions for pair in pairs)} captions with a video")
+    print(markdown_table(["", "release", "fitted again", "difference"], _rows(pairs)))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ __all__ = [
     "AnswerQuality",
     "ConfidenceLibrary",
     "ConfidenceRound",
+    "answer_confidences",
     "learn_library",
     "main",
     "measure_answers",
@@ -238,7 +239,7 @@ def measure_answers(rounds: Sequence[ConfidenceRound]) -> list[AnswerQuality]:
     estimates = {
         "first score": _first_score,
         "sum of ten confidences": _sum_of_head,
-        "answer model": _answer,
+        "answer model": answer_confidences,
     }
     qualities = []
     kinds = list(rounds[0].absent)
@@ -315,7 +316,8 @@ def _sum_of_head(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> 
     return np.array([min(1.0, _result_confidences(model, search).sum()) for search in searches])
 
 
-def _answer(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
+def answer_confidences(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
+    """Confidence of the response of each search; the model has one for responses."""
     assert model.answer is not None
     features = np.array([search.answer for search in searches])
     return logistic(features @ np.array(model.answer.weights) + model.answer.bias)

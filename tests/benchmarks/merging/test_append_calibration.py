@@ -33,6 +33,7 @@ def test_foreign_videos_are_those_of_the_next_domain(tasks: list[TaskData]) -> N
     (domain,) = divide_domains(tasks[:2], 0, foreign=True)
     assert _ids(domain.learned.clips) == _ids(tasks[0].clips)
     assert _ids(domain.appended) | _ids(domain.held_out) == _ids(tasks[1].clips)
+    assert len(divide_domains(tasks[:3], 0, foreign=True)) == 1, "the last domain has no successor"
 
 
 def test_both_models_search_the_library_of_the_append(tasks: list[TaskData]) -> None:
