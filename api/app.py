@@ -31,6 +31,7 @@ from api.routes import (
     health_routes,
     library_routes,
     operation_routes,
+    sample_routes,
     search_routes,
     sync_routes,
     task_event_routes,
@@ -97,6 +98,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
         task_routes.router,
         task_event_routes.router,
+        sample_routes.router,
         upload_routes.router,
         domain_routes.router,
         search_routes.router,

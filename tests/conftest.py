@@ -1,4 +1,4 @@
-"""Fixtures of all packages: backbones, Redis, PostgreSQL, Milvus, and settings. Servers start on first use."""
+"""Fixtures of all packages: backbones, servers of databases, a browser, and settings. Servers start on first use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ import pytest
 import redis
 import structlog
 from hypothesis import settings as hypothesis_settings
+from selenium import webdriver
+from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import create_engine, make_url, text
 
+from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus
 from tests.web_files import WebFiles
 
@@ -229,3 +232,19 @@ def settings_factory(
     dispose()
     settings.cache_clear()
     shutdown.reset()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    """Headless Chromium."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("Chromium is not installed; `make test` installs it if it has the right to")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()

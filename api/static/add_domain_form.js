@@ -2,6 +2,14 @@
 
 import { api, Problem, upload } from "./api_client.js";
 import { $, el, makeClosable, setText } from "./dom.js";
+import {
+  clearFieldError,
+  clearFormErrors,
+  fieldErrors,
+  placeFieldErrors,
+  showFieldError,
+  showFormErrors,
+} from "./form_errors.js";
 import { bytes, count, percent } from "./formatting.js";
 import { filesOfDrop, filesOfInput, isArchive, readTexts } from "./uploads/selected_files.js";
 import { forgetExpiredUploads, startedUpload } from "./uploads/tus_client.js";
@@ -26,7 +34,7 @@ let notifyAdded = async () => {};
 export function setUpAddDomainForm(onAdded) {
   notifyAdded = onAdded;
   forgetExpiredUploads();
-  $("add").addEventListener("click", () => openDialog());
+  $("add").addEventListener("click", () => openUploadForm());
   makeClosable($("dialog"));
   setUpSelection();
   $("form").addEventListener("input", (event) => {
@@ -90,11 +98,11 @@ function openForDomain() {
   const into = new URLSearchParams(location.search).get("into");
   if (!into) return;
   history.replaceState(null, "", location.pathname); // a reload must not open the form again
-  openDialog(into);
+  openUploadForm(into);
 }
 
 /** @param into id of the domain to append to; by default that of the last selection */
-function openDialog(into) {
+export function openUploadForm(into) {
   if (!queue) {
     clearErrors();
     listDomains(into);
@@ -137,12 +145,11 @@ function invalidate() {
   for (const node of $("form").querySelectorAll(".new-domain")) node.hidden = Boolean(into);
   preview = null;
   idempotencyKey = newKey();
-  showControls();
   previewRequest?.abort();
   clearTimeout(previewTimer);
   const hasFiles = selected.size > 0;
   $("preview").hidden = !hasFiles && !table;
-  $("clear").hidden = $("preview").hidden;
+  showControls();
   if (!hasFiles) drawMessage($("preview"), table ? `Caption table: ${table.path}. Select the videos.` : "");
   else if (isArchive([...selected.values()]) && !table) drawArchive($("preview"), [...selected.values()][0]);
   else previewTimer = setTimeout(updatePreview, PREVIEW_DELAY_MILLISECONDS);
@@ -202,10 +209,8 @@ function parseSettings() {
 }
 
 function showPreview() {
-  const unplaced = preview.problems.filter(
-    ({ field, message, hint }) => !placeError(field, `${message} ${hint}`),
-  );
-  drawPreview($("preview"), { ...preview, problems: unplaced }, encoding, (name) => {
+  const problems = placeFieldErrors(preview.problems, inputOf);
+  drawPreview($("preview"), { ...preview, problems }, encoding, (name) => {
     encoding = name;
     invalidate();
   });
@@ -315,6 +320,7 @@ function showControls() {
   const isUpload = isSending || queue !== null;
   const hasFailed = queue !== null && queue.failed.length > 0;
   $("choose").disabled = isUpload;
+  $("clear").hidden = isUpload || $("preview").hidden;
   $("upload").hidden = !isUpload;
   $("stop").hidden = $("pause").hidden = queue === null || queue.isComplete;
   $("edit").hidden = queue === null || isSending;
@@ -339,55 +345,23 @@ function isBlocked() {
 }
 
 function showErrors(error) {
-  const unplaced = fieldErrors(error).filter(
-    ({ field, message, hint }) => !placeError(field, `${message} ${hint}`),
-  );
-  const invalid = $("form").querySelector("[aria-invalid]");
-  invalid?.closest("details")?.setAttribute("open", "");
-  invalid?.focus();
-  if (!unplaced.length) return;
-  const items = unplaced.map(({ field, message, hint }) =>
-    el("li", {}, field ? el("code", { textContent: field }) : null, ` ${message} ${hint}`),
-  );
-  $("form-errors").replaceChildren(el("ul", {}, ...items));
-  $("form-errors").hidden = false;
+  showFormErrors($("form"), $("form-errors"), fieldErrors(error), inputOf);
 }
 
-/** Show an error at the input that it names; false if there is no such input. */
-function placeError(field, text) {
-  const input = $(
-    { name: "f-name", into: "f-into", method: "f-method", archive: "f-files" }[field] ?? `f-${field}`,
-  );
-  const isInput =
-    ["f-name", "f-into", "f-method", "f-settings", "f-files"].includes(input?.id) && field !== "files";
-  if (isInput) showFieldError(input, text.trim());
-  return isInput;
-}
-
-function fieldErrors(error) {
-  if (error.fields?.length) return error.fields;
-  // The detail of a conflict starts with the name of its field.
-  const [, field, text] = /^(\w+): (.*)$/s.exec(error.message) ?? [];
-  return [field ? { field, message: text, hint: "" } : { field: "", message: error.message, hint: "" }];
-}
-
-function showFieldError(input, text) {
-  const id = `${input.id}-error`;
-  clearFieldError(input);
-  input.setAttribute("aria-invalid", "true");
-  input.setAttribute("aria-describedby", id);
-  (input.closest(".pick-row") ?? input).after(el("p", { className: "field-error", id, textContent: text }));
-}
-
-function clearFieldError(input) {
-  $(`${input.id}-error`)?.remove();
-  input.removeAttribute("aria-invalid");
-  input.removeAttribute("aria-describedby");
+/** The input of a field of the API; null if the form has none. */
+function inputOf(field) {
+  const id = {
+    name: "f-name",
+    into: "f-into",
+    method: "f-method",
+    settings: "f-settings",
+    archive: "f-files",
+  }[field];
+  return id ? $(id) : null;
 }
 
 function clearErrors() {
-  for (const input of $("form").querySelectorAll("[aria-invalid]")) clearFieldError(input);
-  $("form-errors").hidden = true;
+  clearFormErrors($("form"), $("form-errors"));
   $("upload-bar").value = 0;
   $("upload-list").replaceChildren();
   setText($("upload-text"), "");

@@ -12,20 +12,31 @@ const WAVES = [
   "M0 20C120 8 300 6 470 18S760 30 930 18S1110 4 1200 10V40H0Z",
 ];
 const domains = [];
+let hasOrder = false; // without the state of the library, domains have colors in the order of their appearance
 
 /** Number of a domain's color, 1 to 8; 0 is the neutral tone. */
 function colorNumber(name) {
-  if (!domains.includes(name) && domains.length < COLORS) domains.push(name);
+  if (!hasOrder) addColor(name);
   return domains.indexOf(name) + 1;
+}
+
+function addColor(name) {
+  if (!domains.includes(name) && domains.length < COLORS) domains.push(name);
 }
 
 /** Assign the colors of the first domains of the library, which the state of the library (`/library`) lists. */
 export function colorFirstDomains({ first_domains: first }) {
-  for (const { task } of first) colorNumber(task);
+  hasOrder = true;
+  for (const { task } of first) addColor(task);
 }
 
 export function dot(name) {
   return el("span", { className: "dot", "data-tone": colorNumber(name), "aria-hidden": "true" });
+}
+
+/** Give the dot inside an element the current color of a domain. */
+export function recolorDot(node, name) {
+  node.querySelector(".dot").dataset.tone = colorNumber(name);
 }
 
 export function badge(name) {

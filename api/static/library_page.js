@@ -1,10 +1,12 @@
 // The library page: summary, tasks, recall matrix, shards and releases.
 
 import "./search_shortcut.js";
-import { setUpAddDomainForm } from "./add_domain_form.js";
+import { openUploadForm, setUpAddDomainForm } from "./add_domain_form.js";
 import { readIfChanged } from "./api_client.js";
 import { $, setText } from "./dom.js";
 import { colorFirstDomains } from "./domain_layers.js";
+import { setUpFirstDomain } from "./first_domain.js";
+import { setUpFollowFolderForm } from "./follow_folder_form.js";
 import { watchHealth } from "./health_indicator.js";
 import { drawSummary } from "./library_summary.js";
 import { drawCurves } from "./recall_curves.js";
@@ -38,6 +40,8 @@ function setUp() {
   setUpMap(zoom, redrawMap);
   setUpTasks(refresh, showUnreachable);
   setUpAddDomainForm(refresh);
+  setUpFollowFolderForm(refresh);
+  setUpFirstDomain(() => openUploadForm(), refresh);
 }
 
 async function refreshIfVisible() {
@@ -71,7 +75,7 @@ async function refresh() {
       shown[part] = versions[part];
     }),
   );
-  drawSummary(status, drawnMap, { refresh, add: () => $("add").click() });
+  drawSummary(status, drawnMap, { refresh, add: () => openUploadForm() });
   drawnStatus = status;
 }
 

@@ -233,7 +233,7 @@ function showEmptyLibrary({ active: [active], release_count: releases }) {
   }
   showMessage(
     releases ? "All videos were deleted." : "Nothing has been learned yet.",
-    "Add a domain of videos on the library page, or send one with POST /tasks: a name, and for each video its path and captions.",
+    "The library page leads to the first domain: with your videos, with a folder on the server, or with sample videos.",
     el("a", { href: "/admin", textContent: "Open the library" }),
   );
 }

@@ -3,6 +3,7 @@
 import { api, readPage } from "./api_client.js";
 import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
+import { recolorDot } from "./domain_layers.js";
 import { count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { PagedList } from "./paged_list.js";
@@ -76,7 +77,6 @@ export function drawTasks(status, refresh) {
   const hasTasks = Object.values(status.tasks).some((number) => number > 0);
   $("tasks-empty").hidden = hasTasks;
   $("tasks-filter").hidden = status.release_count < MIN_FILTERED && !isFiltered();
-  setText($("curl"), curlExample());
   setText($("tasks-note"), hasTasks ? summary(status) : "");
   drawRows(refresh);
   const streamed = active.filter((task) => task.state !== "queued" || task === active[0]);
@@ -118,14 +118,6 @@ function drawRows(refresh) {
   setText($("tasks-none"), view.text ? `No domain matches “${view.text}”.` : "No domain is in this state.");
 }
 
-function curlExample() {
-  const video = '{"uri": "clips/1.mp4", "captions": ["a taxi turns left"]}';
-  return (
-    `curl ${location.origin}/tasks -H 'Content-Type: application/json' \\\n` +
-    `  -d '{"name": "night traffic", "videos": [${video}]}'`
-  );
-}
-
 function summary({ domains, tasks }) {
   const numberOf = (states) => states.reduce((sum, state) => sum + tasks[state], 0);
   const [unfinished, failed] = [numberOf(LISTS.active.states), tasks.failed];
@@ -159,6 +151,7 @@ class TaskRow {
     this.createButtons(task);
     const stateCell = el("span", {}, this.state);
     stateCell.style.gridArea = "state";
+    this.link = domainLink(domainName(task), task.into ?? task.id);
     this.node = el(
       "li",
       { "data-task": task.id },
@@ -166,7 +159,7 @@ class TaskRow {
       el(
         "span",
         { className: "name" },
-        domainLink(domainName(task), task.into ?? task.id),
+        this.link,
         task.into ? el("span", { className: "pill", textContent: "append" }) : null,
       ),
       stateCell,
@@ -245,6 +238,7 @@ class TaskRow {
   }
 
   updateState(task, isActive, isEmptied) {
+    recolorDot(this.link, domainName(task)); // a domain has a color once it is learned
     const state = isEmptied ? "deleted" : task.state;
     setText(this.state, task.cancel_requested && isActive ? "stopping" : state);
     this.state.dataset.state = state;
@@ -345,7 +339,7 @@ function activeFacts(task) {
 
 function stageName(state, stage) {
   if (stage === "waiting") return "checked, waiting for training";
-  return stage === state ? null : stage;
+  return stage === state || stage === "queued" ? null : stage; // a claimed task keeps its former stage for a moment
 }
 
 function finalFacts(task) {

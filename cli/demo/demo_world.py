@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self
 
 from cli.console import console, progress_bar
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
-from cli.demo.scenes.scene_domains import SCENE_DOMAINS, make_scenes
-from cli.demo.scenes.scene_files import write_scenes
+from cli.demo.scene_folders import write_scenes
+from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The application over a catalog of its own, a learned library, and a browser."""
+"""The application over a catalog of its own, and a learned library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
-from selenium.webdriver.remote.webdriver import WebDriver
 
 from api.app import create_app
 from benchmarks.data.world import write_world
@@ -20,7 +18,6 @@ from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
 from service.core.settings import Settings, settings
 from service.tasks.lifecycle import lease
-from tests.api.browser import FLAGS
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 
 BASE_URL = "http://127.0.0.1:8000"
@@ -110,19 +107,3 @@ def library(
     os.replace(target / "index.copy", target / "index")
     client.app.state.query_service.refresh()  # type: ignore[attr-defined]
     return tasks
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    """Headless Chromium."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("Chromium is not installed; `make test` installs it if it has the right to")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield browser
-    browser.quit()

@@ -44,11 +44,13 @@ class Machine:
         out, err = process.communicate(timeout=280)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def up(self, data: Path) -> tuple[subprocess.Popen[str], str]:
+    def up(self, data: Path, env: Mapping[str, object] | None = None) -> tuple[subprocess.Popen[str], str]:
         """Start ``cinestrata up`` and return the process with its URL once the service is ready."""
         error_log = self.folder / "up.err"
         with error_log.open("a") as stderr:
-            process = self.start("up", "--data", data, "--port", 0, stdout=subprocess.PIPE, stderr=stderr)
+            process = self.start(
+                "up", "--data", data, "--port", 0, env=env, stdout=subprocess.PIPE, stderr=stderr
+            )
         assert process.stdout is not None
         line = process.stdout.readline()
         started = re.fullmatch(r"Cinestrata is up at (http://127\.0\.0\.1:\d+)\n", line)

@@ -27,13 +27,13 @@ export function progressView({ bar, text, list }) {
 }
 
 function summary(queue) {
-  const { items, sentFiles, sentBytes, total, failed, isPaused, speed, remainingSeconds } = queue;
+  const { items, sentFiles, sentBytes, total, failed, isPaused, isWaiting, speed, remainingSeconds } = queue;
   const parts = [
     `${sentFiles.toLocaleString()} of ${count(items.length, "file")}`,
     `${bytes(sentBytes)} of ${bytes(total)}`,
   ];
   if (isPaused) parts.push("paused");
-  else if (speed) parts.push(`${bytes(speed)}/s`, `${duration(remainingSeconds)} left`);
+  else if (speed && !isWaiting) parts.push(`${bytes(speed)}/s`, `${duration(remainingSeconds)} left`);
   if (failed.length) parts.push(`${failed.length.toLocaleString()} failed`);
   return parts.join(" · ");
 }

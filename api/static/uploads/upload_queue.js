@@ -53,6 +53,11 @@ export class UploadQueue {
     return this.sentFiles === this.items.length;
   }
 
+  /** Whether all files in transfer wait for their next attempt. */
+  get isWaiting() {
+    return this.active.size > 0 && [...this.active].every(({ note }) => note);
+  }
+
   /** Seconds until all bytes are sent at the current speed; null if it is unknown. */
   get remainingSeconds() {
     const speed = this.speed;

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.demo.scenes.scene_domains import SCENE_DOMAINS, make_scenes
-from cli.demo.scenes.scene_files import write_scenes
-from cli.demo.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Scene
-from cli.demo.scenes.scene_rendering import FRAMES, render_scene
+from cli.demo.scene_folders import write_scenes
+from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from media.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Scene
+from media.scenes.scene_rendering import FRAMES, render_scene
 from media.video_decoder import VideoDecoder
 
 DOMAINS = tuple(SCENE_DOMAINS)

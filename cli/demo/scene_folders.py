@@ -1,16 +1,14 @@
-"""Files of the demo's videos: one folder per domain with mp4 files and a manifest."""
+"""Folders of the demo's videos: one per domain with mp4 files and a manifest."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.data.world.mp4_writer import encode_mp4
 from benchmarks.data.world.world_files import process_map, write_atomically
-from cli.demo.scenes.scene_model import Scene
-from cli.demo.scenes.scene_rendering import FRAMES_PER_SECOND, render_scene
+from media.scenes.scene_files import manifest_line, scene_file_name, write_scene
+from media.scenes.scene_model import Scene
 
 __all__ = ["write_scenes"]
 
@@ -33,9 +31,8 @@ def write_scenes(
     for name, members in scenes.items():
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
-        missing += [scene for scene in members if not _video(root, scene).exists()]
-        lines = [json.dumps(_manifest_entry(scene)) + "\n" for scene in members]
-        write_atomically(folder / "manifest.jsonl", "".join(lines))
+        missing += [scene for scene in members if not (folder / scene_file_name(scene)).exists()]
+        write_atomically(folder / "manifest.jsonl", "".join(map(manifest_line, members)))
     total = sum(map(len, scenes.values()))
     done = total - len(missing)
     with process_map(workers) as run:
@@ -48,24 +45,5 @@ def write_scenes(
         progress(total, total)
 
 
-def _manifest_entry(scene: Scene) -> dict[str, object]:
-    return {
-        "uri": _video(Path(), scene).name,
-        "captions": list(scene.captions),
-        "id": scene.id,
-        "split": scene.split,
-        "metadata": {
-            "subject": scene.subject,
-            "color": scene.color,
-            "place": scene.backdrop,
-            "with": scene.companion,
-        },
-    }
-
-
-def _video(root: Path, scene: Scene) -> Path:
-    return root / scene.domain / f"{scene.id}.mp4"
-
-
 def _write_video(root: Path, scene: Scene) -> None:
-    encode_mp4(render_scene(scene), _video(root, scene), fps=FRAMES_PER_SECOND)
+    write_scene(root / scene.domain, scene)

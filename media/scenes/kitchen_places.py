@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from cli.demo.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, polish
-from cli.demo.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
+from media.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, polish
+from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
 
 __all__ = ["KITCHEN_COMPANIONS", "KITCHEN_PLACES"]
 

@@ -1,4 +1,4 @@
-"""Content of a video of the demo."""
+"""Content of a drawn video."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from cli.demo.scenes.painting import Canvas, Color
+from media.scenes.painting import Canvas, Color
 
 __all__ = [
     "COLORS",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cli.demo.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, mix, polish
-from cli.demo.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
+from media.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, mix, polish
+from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
 
 __all__ = ["STREET_COMPANIONS", "STREET_PLACES"]
 

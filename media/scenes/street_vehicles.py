@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cli.demo.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, polish
-from cli.demo.scenes.scene_model import Subject
+from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, polish
+from media.scenes.scene_model import Subject
 
 __all__ = ["VEHICLES"]
 

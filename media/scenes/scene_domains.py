@@ -1,4 +1,4 @@
-"""Domains of the demo, and the scenes of each."""
+"""Domains of drawn videos, and the scenes of each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from itertools import product
 
 import numpy as np
 
-from cli.demo.scenes.kitchen_places import KITCHEN_COMPANIONS, KITCHEN_PLACES
-from cli.demo.scenes.kitchen_things import KITCHEN_THINGS
-from cli.demo.scenes.scene_model import COLORS, Scene, SceneDomain
-from cli.demo.scenes.sea_creatures import SEA_CREATURES
-from cli.demo.scenes.sea_places import SEA_COMPANIONS, SEA_PLACES
-from cli.demo.scenes.street_places import STREET_COMPANIONS, STREET_PLACES
-from cli.demo.scenes.street_vehicles import VEHICLES
+from media.scenes.kitchen_places import KITCHEN_COMPANIONS, KITCHEN_PLACES
+from media.scenes.kitchen_things import KITCHEN_THINGS
+from media.scenes.scene_model import COLORS, Scene, SceneDomain
+from media.scenes.sea_creatures import SEA_CREATURES
+from media.scenes.sea_places import SEA_COMPANIONS, SEA_PLACES
+from media.scenes.street_places import STREET_COMPANIONS, STREET_PLACES
+from media.scenes.street_vehicles import VEHICLES
 
 __all__ = ["SCENE_DOMAINS", "make_scenes"]
 

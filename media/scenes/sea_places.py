@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from cli.demo.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, mix, polish, star_points
-from cli.demo.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
+from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, mix, polish, star_points
+from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
 
 __all__ = ["SEA_COMPANIONS", "SEA_PLACES"]
 

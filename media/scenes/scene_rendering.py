@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from cli.demo.scenes.painting import Canvas
-from cli.demo.scenes.scene_domains import SCENE_DOMAINS
-from cli.demo.scenes.scene_model import (
+from media.scenes.painting import Canvas
+from media.scenes.scene_domains import SCENE_DOMAINS
+from media.scenes.scene_model import (
     COLORS,
     FRAME_HEIGHT,
     FRAME_WIDTH,

@@ -1,0 +1,40 @@
+// The three ways to the first domain, which an empty library offers.
+
+import { api } from "./api_client.js";
+import { $, setText } from "./dom.js";
+import { openFollowFolderForm } from "./follow_folder_form.js";
+
+/**
+ * Set up the buttons of the empty library.
+ *
+ * @param openUploadForm function that opens the form for uploads
+ * @param refresh function that reads the state of the library again
+ */
+export function setUpFirstDomain(openUploadForm, refresh) {
+  $("first-upload").addEventListener("click", openUploadForm);
+  $("first-folder").addEventListener("click", openFollowFolderForm);
+  $("first-samples").addEventListener("click", () => createSamples(refresh));
+  setText($("curl"), curlExample());
+}
+
+async function createSamples(refresh) {
+  $("first-samples").disabled = true;
+  setText($("samples-status"), "Drawing the videos …");
+  try {
+    await api("/samples", { method: "POST" });
+    setText($("samples-status"), "");
+    await refresh();
+  } catch (error) {
+    setText($("samples-status"), error.message);
+  } finally {
+    $("first-samples").disabled = false;
+  }
+}
+
+function curlExample() {
+  const video = '{"uri": "clips/1.mp4", "captions": ["a taxi turns left"]}';
+  return (
+    `curl ${location.origin}/tasks -H 'Content-Type: application/json' \\\n` +
+    `  -d '{"name": "night traffic", "videos": [${video}]}'`
+  );
+}
