@@ -18,4 +18,4 @@ class MediaError(ValueError):
 
 
 class DecoderUnavailable(RuntimeError):
-    """The decoder process does not start: the installation is broken, not a video."""
+    """The decoder process does not start or ends with every video: the machine is the cause, not a video."""

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,6 +27,10 @@ _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # imports are slow on a busy machine
 _GRACE_SECONDS = 1.0
 _MAX_EXTRA_SECONDS = 480.0  # of a long sample, beyond the usual timeout
+# A GIF of one black pixel.
+_PIXEL = bytes.fromhex(
+    "47494638396101000100800000000000ffffff21f90400000000002c00000000010001000002024401003b"
+)
 # Variables that the child inherits; it does not get the secrets of the service.
 _INHERITED_VARIABLES = (
     "PATH",
@@ -97,7 +102,7 @@ class VideoDecoder:
         Raises:
             MediaError: The video cannot be used, took too long, or crashed the decoder.
             OSError: The frame cache or the thumbnail cannot be written; the video is not the cause.
-            DecoderUnavailable: The decoder does not start.
+            DecoderUnavailable: The decoder does not start, or ends with every video.
         """
         if frames < 1 or size < 1:
             raise ValueError(f"frames and size must be at least 1, not {frames} and {size}")
@@ -174,10 +179,36 @@ class VideoDecoder:
             status = self._end(request, _GRACE_SECONDS)
             if warm:  # a previous video may be the cause: try once more in a new child
                 return self._request(request, name)
+            if not self._is_working():
+                raise DecoderUnavailable(
+                    f"the decoder process ends whatever it decodes ({_format_status(status)}); "
+                    "check the memory and the limits of this machine"
+                ) from error
             raise MediaError(
                 f"{name} crashed the decoder ({_format_status(status)}); it is damaged or hostile; "
                 "export it again, or leave it out"
             ) from error
+
+    def _is_working(self) -> bool:
+        """Whether a new child decodes a picture of one pixel; raises DecoderUnavailable if it does not start."""
+        with tempfile.NamedTemporaryFile(suffix=".gif") as picture:
+            picture.write(_PIXEL)
+            picture.flush()
+            request = {
+                "path": picture.name,
+                "name": "test picture",
+                "frames": 1,
+                "size": 8,
+                "thumbnail": None,
+                "cache": None,
+                "pictures": False,
+                "limits": asdict(self.limits),
+            }
+            try:
+                return "info" in _exchange(self._start(), request, self.limits.timeout_seconds)
+            except (_ChildDied, _ChildHangs):
+                self._end()
+                return False
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._end()

@@ -17,6 +17,7 @@
     │   ├── InsufficientStorage 503  the disk has no space for the videos; nothing was stored
     │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
     │   └── SourceUnavailable   503  the source of a video cannot be reached; its task is repeated later
+    │       └── DecoderOutage   503  the decoder of a worker does not work; its task is repeated later
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
     └── TaskInterruption                  internal to workers: a job must stop
         ├── LeaseLost                another worker owns the task; writes are refused
@@ -38,6 +39,7 @@ __all__ = [
     "CinestrataError",
     "Conflict",
     "DataFolderNotWritable",
+    "DecoderOutage",
     "FieldError",
     "Gone",
     "IdempotencyInFlight",
@@ -247,6 +249,14 @@ class SourceUnavailable(Unavailable):
     """The source of a video cannot be reached at the moment; nothing is known about the video."""
 
     title = "Source of videos unavailable"
+    awaited: ClassVar[str] = "the source"  # in the progress of the task
+
+
+class DecoderOutage(SourceUnavailable):
+    """The decoder of a worker does not work: nothing is known about the video, and other workers may decode it."""
+
+    title = "Decoder unavailable"
+    awaited = "a decoder"
 
 
 class DataFolderNotWritable(CinestrataError):

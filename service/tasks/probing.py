@@ -13,16 +13,27 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import func, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
+from media import (
+    DecoderUnavailable,
+    MediaError,
+    VideoDecoder,
+    VideoInfo,
+    VideoLimits,
+    content_hash,
+    frame_cache_path,
+)
 from media.sources.source_uris import redact_uri
 from models.backbones.backbone_loading import FrameSpec, frame_spec
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Chunk, FileRemoval, Task, Video
 from service.core import request_limits
 from service.core.errors import (
+    CinestrataError,
     DataFolderNotWritable,
+    DecoderOutage,
     LeaseLost,
     SourceUnavailable,
     TaskInterruption,
@@ -35,6 +46,7 @@ from service.storage.data_folder import require_writable
 from service.storage.library_backbone import library_backbone
 from service.storage.video_access import local_video
 from service.storage.video_files import remove_deleted_files
+from service.tasks.chunk_isolation import isolate_failures
 from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
 from service.tasks.probing_completion import complete_probing
 from service.tasks.rejection_reasons import SAME_CONTENT
@@ -48,6 +60,7 @@ SAVE_SECONDS = 1.0  # time between two transactions that store results of a chun
 _MAX_OUTAGES = (
     3  # videos of a chunk whose source is unavailable, until the rest of the chunk is postponed, too
 )
+_MAX_FAILURES = 8  # chunks in a row that end with an error, until the task fails
 _TURN_SECONDS = (
     30.0  # time for which a worker processes chunks of a task before the next message has its turn
 )
@@ -103,13 +116,10 @@ def probe(claim: Claim) -> None:
     """
     try:
         require_writable(settings().cache_dir, settings().thumbnails_dir)
-        failure = _probe_chunks(claim)
+        _probe_chunks(claim)
     except DataFolderNotWritable as error:
         # Every video of every task would be rejected for a fault of the installation.
         claim.fail(error.detail, f"{error.hint} Then POST /tasks/{claim.task.id}/retry.")
-        return
-    if failure is not None:
-        claim.fail(failure, f"Correct the cause, then POST /tasks/{claim.task.id}/retry.")
         return
     complete_probing(claim)
 
@@ -138,19 +148,19 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
             log.exception("chunk_failed", task=task_id)
 
 
-def _probe_chunks(claim: Claim) -> str | None:
-    """Process chunks of the task until all are done; returns the reason why a chunk has no attempts left."""
+def _probe_chunks(claim: Claim) -> None:
+    """Process chunks of the task until all are done."""
     task_id, spec = claim.task.id, _frame_spec()
     total = _plan(claim, spec)
     send_due()  # other workers may take chunks
     progress = _Progress(claim, total)
     outages: list[SourceUnavailable] = []  # of consecutive chunks
+    failures = 0  # consecutive chunks
     with _open_decoder() as decoder:
         while (totals := read_totals(task_id, "probing")).unfinished:
             progress.report(total - totals.remaining)
-            if totals.failure is not None:
-                return totals.failure
-            chunk = claim_chunk(task_id, "probing", claim.owner)
+            isolate_failures(claim)
+            chunk = claim_chunk(task_id, "probing", claim.owner, with_isolated=True)
             if chunk is None:
                 if outages and not totals.claimed:
                     raise outages[0]
@@ -159,14 +169,23 @@ def _probe_chunks(claim: Claim) -> str | None:
             try:
                 _probe_chunk(chunk, decoder, spec, progress)
                 outages.clear()
+                failures = 0
             except LeaseLost:
                 claim.tick()  # raises if the task is lost, too; a lost chunk alone belongs to another worker
             except SourceUnavailable as error:  # the videos of other chunks may have another source
                 outages.append(error)
+                if isinstance(error, DecoderOutage):
+                    raise  # this worker cannot process any chunk
                 if len(outages) == _MAX_OUTAGES:  # otherwise the pauses of the first chunks end meanwhile
                     raise
+            except (CinestrataError, SQLAlchemyError):
+                raise
+            except Exception:
+                failures += 1
+                if failures == _MAX_FAILURES:  # every video is an error for this worker
+                    raise
+                log.exception("chunk_failed", task=task_id, chunk=chunk.number)
     claim.progress("probing", 1.0, done=total, total=total)
-    return None
 
 
 def _frame_spec() -> FrameSpec:
@@ -234,7 +253,7 @@ def _probe_chunk(
                     results.append(_probe_video(chunk, decoder, spec, video, accepted, target_id))
                 except SourceUnavailable as error:  # the video stays pending
                     outages.append(error)
-                    if len(outages) == _MAX_OUTAGES:
+                    if len(outages) == _MAX_OUTAGES or isinstance(error, DecoderOutage):
                         break
                 if time.monotonic() - saved > SAVE_SECONDS:
                     with chunk.transaction() as session:
@@ -338,6 +357,8 @@ def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingV
             thumbnail=library_paths.thumbnail_path(video.id),
             cache=settings().cache_dir,
         )
+    except DecoderUnavailable as error:
+        raise DecoderOutage(f"The decoder of this worker cannot be used: {error}.") from error
     except OSError as error:  # the decoder reports unreadable files as MediaError: this is about its output
         raise DataFolderNotWritable(settings().data_dir, error) from error
 

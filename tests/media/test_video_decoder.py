@@ -251,6 +251,15 @@ def test_child_that_dies_while_writing_leaves_no_files(
     assert files(out) == set()
 
 
+def test_decoder_that_dies_with_every_video_is_unavailable(
+    make_video: MakeVideo, fragile_child: Fragile
+) -> None:
+    """For example, because the machine has too little memory: the video is not the cause."""
+    fragile_child("child.decode_video = lambda request: os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(DecoderUnavailable, match=r"ends whatever it decodes \(SIGKILL\)"):
+        decode(make_video("clip.mp4"), frames=1, size=8)
+
+
 def test_broken_installation_raises_decoder_unavailable(
     make_video: MakeVideo, fragile_child: Fragile
 ) -> None:

@@ -33,9 +33,21 @@ from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.shutdown import is_stopping
 from service.tasks.lifecycle.state_machine import lock_task_if
 
-__all__ = ["ChunkClaim", "ChunkTotals", "Stage", "claim_chunk", "free_chunk", "plan_chunks", "read_totals"]
+__all__ = [
+    "ISOLATED",
+    "ChunkClaim",
+    "ChunkTotals",
+    "Stage",
+    "claim_chunk",
+    "free_chunk",
+    "is_unleased",
+    "plan_chunks",
+    "read_totals",
+]
 
 Stage = Literal["probing", "indexing"]
+
+ISOLATED = "isolated"  # ``run`` of a probing chunk of one video, which only the owner of the task processes
 
 _TOKENS = 2**20  # of a chunk, per claim of its task
 _SOURCE_PAUSE = 20.0  # seconds; shorter than the first pause of a task without a source
@@ -124,7 +136,7 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
                 *of_stage,
                 Chunk.done_at.is_(None),
                 Chunk.attempts >= settings().max_attempts,
-                _is_unleased(now(session)),
+                is_unleased(now(session)),
             )
             .order_by(Chunk.number)
             .limit(1)
@@ -139,22 +151,24 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
 
 
 def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
-    """Condition of chunks of a stage that a worker may claim."""
+    """Condition of chunks of a stage that any worker may claim."""
     return and_(
         Chunk.stage == stage,
         Chunk.done_at.is_(None),
         Chunk.attempts < settings().max_attempts,
-        _is_unleased(at),
+        func.coalesce(Chunk.run, "") != ISOLATED,
+        is_unleased(at),
     )
 
 
-def claim_chunk(task_id: str, stage: Stage, owner: str) -> ChunkClaim | None:
-    """Claim the first free chunk of a task.
+def claim_chunk(task_id: str, stage: Stage, owner: str, *, with_isolated: bool = False) -> ChunkClaim | None:
+    """Claim the first free chunk of a task; those with fewer attempts come first.
 
     Args:
         task_id: Identifier of the task.
         stage: Stage of the chunk.
         owner: Name of the worker.
+        with_isolated: Whether chunks of one isolated video are free, too.
 
     Returns:
         The claim; None if no chunk is free, or the task has no owner, is finished or about to be cancelled.
@@ -171,11 +185,15 @@ def claim_chunk(task_id: str, stage: Stage, owner: str) -> ChunkClaim | None:
             )
             .exists()
         )
+        is_free = free_chunk(stage, at)
+        if with_isolated:
+            is_isolated = (Chunk.stage == stage) & (Chunk.run == ISOLATED) & Chunk.done_at.is_(None)
+            is_free = or_(is_free, is_isolated & is_unleased(at))
         # Other workers skip a row that is being claimed instead of waiting for it.
         chunk = session.scalars(
             select(Chunk)
-            .where(Chunk.task_id == task_id, free_chunk(stage, at), is_active)
-            .order_by(Chunk.number)
+            .where(Chunk.task_id == task_id, is_free, is_active)
+            .order_by(Chunk.attempts, Chunk.number)
             .limit(1)
             .with_for_update(skip_locked=True)
         ).one_or_none()
@@ -325,5 +343,6 @@ class ChunkClaim:
         return renewed is not None
 
 
-def _is_unleased(at: datetime) -> ColumnElement[bool]:
+def is_unleased(at: datetime) -> ColumnElement[bool]:
+    """Condition of chunks that no worker processes."""
     return or_(Chunk.lease_expires_at.is_(None), Chunk.lease_expires_at < at)

@@ -41,7 +41,7 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
             task,
             "failed",
             error=error.detail,
-            hint="No video was rejected for this. Make the source available, then "
+            hint=f"No video was rejected for this. Make {error.awaited} available, then "
             f"POST /tasks/{task.id}/retry.",
         )
         return
@@ -52,7 +52,7 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
     )  # without an owner: nobody may claim it earlier
     task.attempts = max(task.attempts - 1, 0)
     task.progress = TaskProgress(
-        stage="waiting for the source",
+        stage=f"waiting for {error.awaited}",
         done=finished,
         outages=outages,
         times=interrupted_times(task),

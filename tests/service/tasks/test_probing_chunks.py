@@ -17,7 +17,7 @@ import redis
 from sqlalchemy import delete, select
 
 from cli.embedded.dead_worker_leases import release_leases
-from media import VideoInfo, VideoLimits, content_hash, frame_cache_path
+from media import DecoderUnavailable, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from service import celery_worker
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
@@ -25,6 +25,7 @@ from service.core.errors import LeaseLost, TaskCancelled
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing
+from service.tasks.chunk_isolation import isolate_failures
 from service.tasks.lifecycle.state_machine import set_state
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
@@ -181,7 +182,7 @@ def test_copies_in_different_chunks_leave_the_video_with_the_smallest_vector_id(
     assert view.counts.accepted == 3 * CHUNK - 2
 
 
-def test_chunk_that_cannot_be_processed_fails_the_task_with_its_reason(
+def test_broken_worker_does_not_fail_the_task_of_another(
     catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post(videos=2 * CHUNK)
@@ -194,15 +195,105 @@ def test_chunk_that_cannot_be_processed_fails_the_task_with_its_reason(
         patch.setattr(decoder, "decode", refuse)
         for _ in range(2 * settings().max_attempts):
             probing.probe_free_chunks(task.id, "broken")
-    assert lifecycle.read_totals(task.id, "probing").unfinished == 2
+    assert lifecycle.claim_chunk(task.id, "probing", "other") is None, "no attempt is left"
     with claim:
         probing.probe(claim)
     view = commands.get_task(task.id)
-    assert view.state == "failed"
-    assert "4 videos could not be processed in 3 attempts (the decoder is not installed)" in (
-        view.error or ""
-    )
+    assert (view.counts.accepted, view.counts.rejected) == (2 * CHUNK, 0)
+
+
+def test_task_fails_if_every_video_is_an_error_for_its_worker(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post(videos=6 * CHUNK)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the codec is not installed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "decode", refuse)
+        view = probe(task.id)
+    assert (view.state, view.rejected) == ("failed", [])
+    assert "the codec is not installed" in (view.error or "")
     assert commands.retry_task(task.id).state == "queued"
+    assert probe(task.id).counts.accepted == 6 * CHUNK
+
+
+def test_video_that_is_an_error_is_rejected_by_name_and_the_others_are_kept(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post(videos=3 * CHUNK)
+    decode = decoder.decode
+
+    def fail_once(self: InstantDecoder, path: Path, **how: Any) -> VideoInfo:
+        if path.name == "5.mp4":
+            raise RuntimeError("a bug")
+        return decode(self, path, **how)
+
+    monkeypatch.setattr(decoder, "decode", fail_once)
+    monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "0.5")
+    settings.cache_clear()
+    view = probe(task.id)
+    assert (view.progress.stage, view.counts.accepted) == ("waiting", 3 * CHUNK - 1)
+    assert [(found.uri, "(a bug) in 2 attempts" in found.reason) for found in view.rejected] == [
+        ("birds/5.mp4", True)
+    ]
+
+
+def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that dies stores nothing: the video is known once it is alone in a chunk."""
+    monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "0.5")
+    settings.cache_clear()
+    task = post(videos=CHUNK)
+    claim = _plan(task.id)
+    assert lifecycle.claim_chunk(task.id, "probing", "dead") is not None
+    _expire_chunks(task.id)
+    isolate_failures(claim)
+    assert lifecycle.claim_chunk(task.id, "probing", "other") is None, "the owner alone takes these risks"
+    for _ in range(2):
+        with session_scope(write=True) as session:  # those of the other videos wait
+            others = session.scalars(select(Chunk).where(Chunk.first_id != _videos(task.id)[1].vector_id))
+            for chunk in others:
+                chunk.lease_expires_at = now(session) + timedelta(hours=1)
+        assert lifecycle.claim_chunk(task.id, "probing", "dead", with_isolated=True) is not None
+        _expire_chunks(task.id)
+    with session_scope(write=True) as session:
+        for chunk in session.scalars(select(Chunk).where(Chunk.done_at.is_(None))):
+            chunk.lease_expires_at = None
+    with claim:
+        probing.probe(claim)
+    view = commands.get_task(task.id)
+    assert view.counts.accepted == CHUNK - 1
+    assert [(found.uri, found.reason.partition(" in ")[0]) for found in view.rejected] == [
+        ("birds/1.mp4", "Its decoding ended the worker")
+    ]
+
+
+def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
+    catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post(videos=2 * CHUNK)
+    claim = _plan(task.id)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise DecoderUnavailable("the decoder process does not start")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "decode", refuse)
+        for _ in range(2 * settings().max_attempts):
+            probing.probe_free_chunks(task.id, "broken")
+        with claim:
+            probing.probe(claim)
+    view = commands.get_task(task.id)
+    assert (view.state, view.progress.stage, view.rejected) == ("probing", "waiting for a decoder", [])
+    with session_scope(write=True) as session:
+        assert session.get_one(Task, task.id).attempts == 0
+        session.get_one(Task, task.id).lease_expires_at = None
+        for chunk in session.scalars(select(Chunk)):
+            assert (chunk.attempts, chunk.run) == (0, None)
+            chunk.lease_expires_at = None
     assert probe(task.id).counts.accepted == 2 * CHUNK
 
 
