@@ -133,35 +133,33 @@ def _lie_about_frame_count(dice: random.Random, bases: Bases) -> bytes:
 
 
 def _lie_about_size(dice: random.Random, bases: Bases) -> bytes:
-    """100,000 x 100,000 pixels in the header of a container, or of a picture."""
-    side = dice.choice((100_000, 65_535, 32_768, 20_000))
-    kind = dice.choice(("mp4", "avi", "gif", "png", "mkv", "bmp"))
+    """Up to 100,000 x 100,000 pixels in the header of a container, a frame, or a picture."""
+    side = dice.choice((100_000, 65_535, 32_768, 16_000, 12_000, 9_000))
+    word = min(side, 65_535)
+    kind = dice.choice(("mp4", "avi", "frames", "gif", "png", "bmp"))
     if kind == "png":
         return _png(side, dice.choice((b"", zlib.compress(bytes(100_000)))))
     if kind == "bmp":
-        return (
-            b"BM" + struct.pack("<IIIIiiHHII", 0, 0, 54, 40, side, side, 1, 24, 0, 0) + bytes(16) + bytes(999)
-        )
-    content = bytearray(bases.files[kind])
+        header = struct.pack("<IIIIiiHHII", 0, 0, 54, 40, side, side, 1, 24, 0, 0)
+        return b"BM" + header + bytes(dice.randrange(16, 4096))
+    content = bytearray(bases.files["avi" if kind == "frames" else kind])
+    content[-1] ^= dice.randrange(256)  # otherwise copies of each other
     if kind == "mp4":
-        struct.pack_into(
-            ">II", content, content.find(b"tkhd") + 80, side << 16 & 0xFFFFFFFF, side << 16 & 0xFFFFFFFF
-        )
-        struct.pack_into(">HH", content, content.find(b"avc1") + 28, side & 0xFFFF, side & 0xFFFF)
+        fixed = (side << 16) & 0xFFFFFFFF
+        struct.pack_into(">II", content, content.find(b"tkhd") + 80, fixed, fixed)
+        struct.pack_into(">HH", content, content.find(b"avc1") + 28, word, word)
     elif kind == "avi":
         struct.pack_into("<II", content, content.find(b"avih") + 40, side, side)
         struct.pack_into("<ii", content, content.find(b"strf") + 12, side, side)
-    elif kind == "gif":
-        struct.pack_into("<HH", content, 6, min(side, 65_535), min(side, 65_535))
-        at = content.find(b",", 13)
-        struct.pack_into("<HH", content, at + 5, min(side, 65_535), min(side, 65_535))
+    elif kind == "frames":
+        at = content.find(b"\xff\xc0")  # the size in each JPEG
+        while at >= 0:
+            struct.pack_into(">HH", content, at + 5, word, word)
+            at = content.find(b"\xff\xc0", at + 1)
     else:
-        at = content.find(b"\xb0\x82")  # PixelWidth, two bytes
-        if at > 0:
-            struct.pack_into(">H", content, at + 2, side & 0xFFFF)
-        at = content.find(b"\xba\x82")
-        if at > 0:
-            struct.pack_into(">H", content, at + 2, side & 0xFFFF)
+        struct.pack_into("<HH", content, 6, word, word)
+        if dice.random() < 0.5:
+            struct.pack_into("<HH", content, content.find(b",", 13) + 5, word, word)
     return bytes(content)
 
 

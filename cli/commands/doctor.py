@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.commands.file_checks import check_catalog_file, check_files
-from cli.console import console, error_console
+from cli.console import console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 from cli.embedded.private_broker import redis_argv
+from service.backups.backup_files import BackupDamaged
 
 if TYPE_CHECKING:
     from index.files.manifest_format import AnnStructure
@@ -55,8 +57,11 @@ def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup
     settings = data_folder_settings(data)
     report = RepairReport()
     if repair or backup is not None:
-        with error_console.status("Repairing …"):
-            report = repair_library(settings, backup)
+        try:
+            with error_console.status("Repairing …"):
+                report = repair_library(settings, backup)
+        except (OSError, tarfile.TarError, BackupDamaged) as error:
+            fail(f"Nothing was repaired: {error}", "Name a backup that `cinestrata snapshot` wrote.")
     if not as_json:
         for color, word, lines in (("green", "repaired", report.repaired), ("red", "lost", report.lost)):
             for line in lines:
@@ -172,7 +177,8 @@ def check_index(settings: Settings) -> str:
         *library_checks.check_catalog(settings, result),
     ]
     if faults:
-        raise CheckFailed("\n".join([*faults, "All other shards are searchable."]))
+        hint = "All other shards are searchable. Run: cinestrata doctor --repair, or --from BACKUP"
+        raise CheckFailed("\n".join([*faults, hint]))
     manifest = result.manifest
     structures = [
         part.structure for task in manifest.shards for part in manifest.segments(task) if part.structure

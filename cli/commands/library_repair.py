@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cli.commands.file_checks import FileFault, check_catalog_file, check_files
-from service.backups.backup_files import FileOpener, open_backup
+from service.backups.backup_files import FileOpener, open_backup, read_description
 
 if TYPE_CHECKING:
     from index.arrays import Ids
@@ -45,11 +45,14 @@ def repair_library(settings: Settings, backup: Path | None) -> RepairReport:
         backup: Backup of the library that damaged files of the index are taken from; None: no backup.
 
     Raises:
-        OSError, BackupDamaged: The backup cannot be read.
+        OSError, tarfile.TarError, BackupDamaged: The backup cannot be read.
     """
     report = RepairReport()
     with ExitStack() as stack:
-        copies = _index_copies(stack.enter_context(open_backup(backup)) if backup is not None else None)
+        open_file = stack.enter_context(open_backup(backup)) if backup is not None else None
+        if open_file is not None:
+            read_description(open_file)
+        copies = _index_copies(open_file)
         if _repair_catalog(settings, report):
             _repair_index(settings, copies, report)
             _repair_files(settings, report)

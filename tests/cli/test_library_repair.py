@@ -325,3 +325,14 @@ def test_command_repairs_checks_and_reports(
     assert repaired.exit_code == 0, repaired.output
     body: dict[str, Any] = json.loads(repaired.stdout)
     assert (body["ok"], len(body["repaired"]), body["lost"]) == (True, 1, [])
+
+
+@pytest.mark.parametrize("name", ["text.tar", "folder"])
+def test_backup_that_is_none_repairs_nothing(library: Path, tmp_path: Path, name: str) -> None:
+    if name == "folder":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("no archive")
+    outcome = CliRunner().invoke(app, ["doctor", "--from", str(tmp_path / name)])
+    assert outcome.exit_code == 1
+    assert "Nothing was repaired" in outcome.output

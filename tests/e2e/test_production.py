@@ -106,6 +106,10 @@ def test_processes_of_the_images_learn_and_search_a_domain(
     assert not (Path(stored) / "catalog.sqlite3").exists(), "the catalog is in PostgreSQL"
     report = machine.run("doctor", env=environment)
     assert report.returncode == 0, report.stdout
+    log = (machine.folder / "service.log").read_text()
+    assert "cells" in log or "task" in log
+    assert KEY not in log, "no process writes the key to its log"
+    assert KEY not in report.stdout + report.stderr
 
 
 def _answers(client: httpx.Client, path: str) -> bool:
