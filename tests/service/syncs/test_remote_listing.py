@@ -126,6 +126,18 @@ def test_empty_folder_and_a_missing_bucket_delete_nothing(bucket: Any) -> None:
         list_source("s3://films/videos/", captions_from_names=False)
 
 
+def test_bucket_that_vanishes_in_the_middle_of_a_listing_deletes_nothing(bucket: Any) -> None:
+    """The bucket is deleted after its files are listed and before their texts are read."""
+
+    def vanish() -> None:
+        for key in ("a.mp4", "b.mp4", "b.txt", "notes.pdf"):
+            bucket.delete_object(Bucket="films", Key=f"videos/{key}")
+        bucket.delete_bucket(Bucket="films")
+
+    with pytest.raises(SourceUnavailable, match="bucket s3://films does not exist"):
+        list_source("s3://films/videos/", False, vanish)
+
+
 def test_command_line_reads_a_manifest_of_a_web_server(web_files: WebFiles) -> None:
     lines = '{"uri": "a b.mp4", "captions": ["a cat"]}\n{"uri": "https://example.com/c.mp4?id=1"}\n'
     web_files.files["/videos/list.jsonl"] = lines.encode()

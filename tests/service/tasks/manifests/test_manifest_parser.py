@@ -188,6 +188,14 @@ def test_bad_line_after_more_videos_than_a_task_may_have_is_named(monkeypatch: p
     assert len(merged) == 1000
 
 
+@pytest.mark.slow
+def test_bad_line_among_a_million_is_named() -> None:
+    lines = (b'{"uri": "%d.mp4"}\n' % number for number in range(1_000_000))
+    content = b"".join(b"no json\n" if number == 987_654 else line for number, line in enumerate(lines))
+    with pytest.raises(InvalidInput, match=r"manifest\.jsonl:987655"):
+        parse_manifest(io.BytesIO(content), "manifest.jsonl")
+
+
 def test_large_metadata_is_refused_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one video, and of all videos: both are refused while the manifest is read."""
     large = json.dumps({"uri": "b.mp4", "metadata": {"x": [[]] * 10_000}}).encode()
