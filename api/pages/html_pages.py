@@ -1,4 +1,4 @@
-"""HTML pages: search at ``/``, library at ``/admin``, domains, videos.
+"""HTML pages: search at ``/``, library at ``/admin``, domains, videos, access at ``/access``.
 
 Their scripts use only the public API.
 """
@@ -57,6 +57,13 @@ def domain_page(request: Request, task_id: str) -> Response:
 def video_page(request: Request, video_id: str) -> Response:
     """The page of a video. With the parameters of a search, it explains the video's score."""
     return render_page(request, "video.html", id=video_id)
+
+
+@router.get("/access", response_class=HTMLResponse)
+@requires("admin", page=True)
+def access_page(request: Request) -> Response:
+    """The page of API keys, users, sessions and the audit log."""
+    return render_page(request, "access.html")
 
 
 @router.get("/favicon.ico")

@@ -1,0 +1,202 @@
+// The page of API keys, users, sessions and the audit log.
+
+import { api } from "./api_client.js";
+import { $, button, el, setText } from "./dom.js";
+import { count, timeAgo } from "./formatting.js";
+import { watchHealth } from "./health_indicator.js";
+import { PagedList } from "./paged_list.js";
+
+const AUDIT_PAGE = 50; // entries
+
+const JSON_HEADERS = { "Content-Type": "application/json" };
+
+const audit = new PagedList({
+  read: readAudit,
+  draw: (entries) => fill("audit", entries.map(auditRow), "No entries."),
+  onError: showFailure,
+  label: "the audit log",
+});
+
+let isOpen = false; // the service has neither keys nor users
+
+async function refresh() {
+  const [access, keys, users, sessions] = await Promise.all(
+    ["/access/current", "/keys", "/users", "/sessions"].map((path) => api(path)),
+  );
+  isOpen = access.kind === "anonymous";
+  $("open-note").hidden = !isOpen;
+  if (isOpen) for (const id of ["key-scope", "user-scope"]) $(id).value = "admin";
+  const active = keys.filter((key) => key.state === "active").length;
+  setText($("keys-note"), keys.length ? count(active, "active key") : "");
+  fill("keys", keys.map(keyRow), "No keys.");
+  setText($("users-note"), users.length ? count(users.length, "user") : "");
+  fill("users", users.map(userRow), "No users.");
+  $("sessions-section").hidden = !sessions.length;
+  fill("sessions", sessions.map(sessionRow), "No sessions.");
+  await audit.refresh();
+}
+
+function fill(id, rows, none) {
+  const columns = $(id).tHead.rows[0].cells.length;
+  const empty = el("tr", {}, el("td", { className: "muted", colSpan: columns, textContent: none }));
+  $(id).tBodies[0].replaceChildren(...(rows.length ? rows : [empty]));
+}
+
+function keyRow(key) {
+  const revoke = button("Revoke", () => change(`/keys/${encodeURIComponent(key.id)}`), {
+    "aria-label": `Revoke the key ${key.name}`,
+  });
+  return el(
+    "tr",
+    { "data-testid": `key-${key.name}` },
+    el("td", { textContent: key.name }),
+    el("td", {}, el("code", { textContent: key.id })),
+    el("td", { textContent: key.scope }),
+    el("td", { textContent: key.state, className: key.state === "active" ? "" : "muted" }),
+    timeCell(key.expires_at, "never", (time) => new Date(time).toLocaleDateString()),
+    timeCell(key.last_used_at, "never"),
+    el("td", { textContent: key.created_by }),
+    el("td", { className: "act" }, key.state === "revoked" ? null : revoke),
+  );
+}
+
+function userRow(user) {
+  const path = `/users/${encodeURIComponent(user.id)}`;
+  const end = button("End sessions", () => change(`${path}/sessions`), {
+    "aria-label": `End all sessions of ${user.name}`,
+    disabled: !user.sessions,
+  });
+  const remove = button(
+    "Remove",
+    () => {
+      if (confirm(`Remove the user ${user.name}? All sessions of the user end.`)) change(path);
+    },
+    { "aria-label": `Remove the user ${user.name}` },
+  );
+  return el(
+    "tr",
+    { "data-testid": `user-${user.name}` },
+    el("td", { textContent: user.name }),
+    el("td", { textContent: user.scope }),
+    el("td", { textContent: user.provider ?? "password" }),
+    timeCell(user.last_sign_in_at, "never"),
+    el("td", { className: "number", textContent: user.sessions }),
+    el("td", { className: "act" }, end, " ", remove),
+  );
+}
+
+function sessionRow(session) {
+  const end = button("End", () => change(`/sessions/${encodeURIComponent(session.id)}`), {
+    "aria-label": `End the session of ${session.user ?? session.key}`,
+  });
+  const owner = session.user ?? `key ${session.key}`;
+  return el(
+    "tr",
+    {},
+    el("td", { textContent: session.current ? `${owner} (this browser)` : owner }),
+    el("td", { textContent: session.address ?? "–" }),
+    timeCell(session.last_seen_at, "–"),
+    timeCell(session.expires_at, "–", (time) => new Date(time).toLocaleDateString()),
+    el("td", { className: "details", textContent: session.user_agent }),
+    el("td", { className: "act" }, end),
+  );
+}
+
+function auditRow(entry) {
+  const details = Object.entries(entry.details)
+    .map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`)
+    .join(", ");
+  return el(
+    "tr",
+    {},
+    timeCell(entry.at, "–", (time) => new Date(time).toLocaleString()),
+    el("td", { textContent: entry.actor, title: entry.actor_kind }),
+    el("td", { textContent: entry.address ?? "–" }),
+    el("td", { textContent: entry.action }),
+    el("td", {}, el("code", { textContent: entry.target })),
+    el("td", { className: "details", textContent: details }),
+  );
+}
+
+function timeCell(time, none, format = timeAgo) {
+  return time
+    ? el("td", { textContent: format(time), title: new Date(time).toISOString() })
+    : el("td", { className: "muted", textContent: none });
+}
+
+async function readAudit(cursor) {
+  const query = new URLSearchParams({ limit: AUDIT_PAGE });
+  for (const name of ["text", "action"]) {
+    const value = $(`audit-${name}`).value.trim();
+    if (value) query.set(name, value);
+  }
+  if (cursor) query.set("cursor", cursor);
+  const page = await api(`/audit?${query}`);
+  return { entries: page.entries, next: page.next_cursor };
+}
+
+/** Delete a resource, and show the lists again. */
+async function change(path) {
+  await attempt(async () => {
+    const response = await fetch(path, { method: "DELETE" });
+    if (!response.ok) throw new Error((await response.json()).detail);
+  });
+}
+
+async function attempt(action) {
+  $("failure").hidden = true;
+  try {
+    await action();
+    await refresh();
+  } catch (error) {
+    showFailure(error);
+  }
+}
+
+function showFailure(error) {
+  $("failure").textContent = error.message;
+  $("failure").hidden = false;
+}
+
+const post = (path, body) => api(path, { method: "POST", headers: JSON_HEADERS, body: JSON.stringify(body) });
+
+$("new-key").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const days = $("key-days").valueAsNumber;
+  const body = { name: $("key-name").value, scope: $("key-scope").value };
+  if (!Number.isNaN(days)) body.expires_in_days = days;
+  attempt(async () => {
+    const created = await post("/keys", body);
+    $("created-key-text").textContent = created.key;
+    $("created-key").hidden = false;
+    event.target.reset();
+    if (isOpen) throw new Error("The service needs a key from now on: store this one, then sign in with it.");
+  });
+});
+
+$("new-user").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const body = {
+    name: $("user-name").value,
+    password: $("user-password").value,
+    scope: $("user-scope").value,
+  };
+  attempt(async () => {
+    await post("/users", body);
+    event.target.reset();
+  });
+});
+
+$("audit-filter").addEventListener("submit", (event) => {
+  event.preventDefault();
+  audit.restart();
+});
+
+$("copy-key").addEventListener("click", async () => {
+  await navigator.clipboard.writeText($("created-key-text").textContent);
+  $("copy-key").textContent = "Copied";
+});
+
+$("audit-pages").append(audit.node);
+watchHealth();
+attempt(async () => {});
