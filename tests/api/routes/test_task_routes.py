@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
+import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,3 +240,17 @@ def test_idle_event_stream_sends_heartbeats_and_ends_with_the_task(
     assert '"state":"queued"' in lines[0]
     assert any(line.startswith(":") for line in lines[1:])
     assert '"state":"cancelled"' in lines[-1]
+
+
+def test_task_without_disk_space_returns_503_with_needed_and_free_bytes(
+    client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = next(world.rglob("*.mp4")).relative_to(world)
+    before = len(client.get("/tasks").json())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    body = {"name": "too large", "videos": [{"uri": str(video)}]}
+    answer = client.post("/tasks", json=body)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
+    assert answer.json()["title"] == "Insufficient storage"
+    assert re.search(r"needs about [\d,]{7,} bytes .* has 0 bytes free", answer.json()["detail"])
+    assert len(client.get("/tasks").json()) == before
