@@ -27,7 +27,7 @@ __all__ = ["Deployment", "Fault", "FaultContext", "available_faults"]
 _PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
-_SEARCHING_ROLES = frozenset({"delete", "post"})  # operations whose kill points are in the API
+_API_OPERATIONS = frozenset({"delete", "post"})  # operations whose kill points are in the API
 
 
 class Deployment(Protocol):
@@ -99,6 +99,7 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
         Fault("deliver every message twice", _deliver_again),
         Fault("two learning workers", _start_second_worker),
         Fault("restart the API during a hot swap", _restart_in_swap, restarts_api=True),
+        Fault("kill all processes", _kill_all, restarts_api=True),
         Fault("read-only data folder", _make_read_only, fails_tasks=True),
         *(_point_fault(name) for name in KILL_POINTS),
     ]
@@ -113,7 +114,6 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
         ]
     if deployment.mode == "embedded":
         faults += [
-            Fault("kill all processes", _kill_all, restarts_api=True),
             Fault("clock jumps forward", lambda context: _jump(context, 1)),
             Fault("clock jumps backward", lambda context: _jump(context, -1)),
         ]
@@ -158,7 +158,7 @@ def _point_fault(name: str) -> Fault:
         return not disarm(context.deployment.faults)
 
     return Fault(
-        f"kill at: {name}", strike, restarts_api=operation in _SEARCHING_ROLES, needs=frozenset(needs)
+        f"kill at: {name}", strike, restarts_api=operation in _API_OPERATIONS, needs=frozenset(needs)
     )
 
 
@@ -206,7 +206,7 @@ def _deliver_again(context: FaultContext) -> bool:
 
 
 def _start_second_worker(context: FaultContext) -> bool:
-    """Start a second learning worker, which stays until the end of the round, and kill the first one at times."""
+    """Start a second learning worker, which stays until the end of the round."""
     context.workers.append(context.deployment.start_worker("gpu"))
     return True
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["QUERIES", "TRAINING_SETTINGS", "Kind", "Operation", "Video", "plan_rounds", "remaining_after"]
+__all__ = ["QUERIES", "TRAINING_SETTINGS", "Kind", "Operation", "Video", "plan_rounds"]
 
 Kind = Literal["ingest", "append", "delete", "relearn", "sync"]
 
@@ -123,14 +123,3 @@ def plan_rounds(seed: int, *, large: int = 70) -> list[tuple[Operation, ...]]:
         (plan.ingest("desert", 8), plan.delete("street", 4), plan.append("harbor", 2)),
         (plan.relearn("street"), plan.append("desert", 3), plan.delete("harbor", 2)),
     ]
-
-
-def remaining_after(rounds: Sequence[Sequence[Operation]]) -> tuple[set[str], set[str]]:
-    """Ids of the videos that exist after these rounds, and of the deleted ones; without videos of syncs."""
-    added: set[str] = set()
-    deleted: set[str] = set()
-    for operation in itertools.chain.from_iterable(rounds):
-        if operation.kind != "sync":
-            added.update(video.id for video in operation.videos)
-        deleted.update(operation.deleted)
-    return added - deleted, deleted

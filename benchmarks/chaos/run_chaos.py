@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ class Chaos:
         folder: Folder of the run.
         seed: Seed of the faults and their moments.
         modes: Deployments: ``embedded``, ``server``.
-        kinds: Part of the names of the only faults to strike; empty: all.
+        kinds: Regular expression of the names of the only faults to strike; empty: all.
         large: Videos of the largest domain.
 
     Attributes:
@@ -194,7 +195,7 @@ class Chaos:
         """A fault that the operations can meet; kinds that have struck least often come first."""
         kinds = {operation.kind for operation in operations}
         possible = [fault for fault in faults if not fault.needs or fault.needs & kinds]
-        chosen = [fault for fault in possible if self._kinds in fault.kind] or possible
+        chosen = [fault for fault in possible if re.search(self._kinds, fault.kind)] or possible
         least = min(self._counts.get(fault.kind, 0) for fault in chosen)
         fault = rng.choice([fault for fault in chosen if self._counts.get(fault.kind, 0) == least])
         self._counts[fault.kind] = least + 1
@@ -269,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--faults", type=int, default=200, help="number of faults (200)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (1)")
     parser.add_argument("--modes", default="embedded,server", help="deployments, separated by commas")
-    parser.add_argument("--kind", default="", help="strike only faults with this text in their name")
+    parser.add_argument("--kind", default="", help="strike only faults whose name matches this pattern")
     parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")
     parser.add_argument("--folder", type=Path, help="folder of the run, which keeps its files")

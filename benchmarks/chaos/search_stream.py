@@ -13,7 +13,7 @@ import httpx
 
 from benchmarks.chaos.operations import QUERIES
 
-__all__ = ["FailedSearch", "SearchStream", "compare_answers", "read_answers"]
+__all__ = ["Answer", "FailedSearch", "SearchStream", "compare_answers", "read_answers"]
 
 _INTERVAL = 0.25
 _TIMEOUT = 20.0
@@ -88,13 +88,8 @@ class SearchStream:
                 self.failed.append(FailedSearch(started, time.monotonic(), reason, unavailable))
 
 
-def read_answers(url: str, names: dict[str, str] | None = None) -> list[Answer]:
-    """Answers to the fixed queries: ids and scores of the results.
-
-    Args:
-        url: URL of the API.
-        names: Ids to replace; None: none.
-    """
+def read_answers(url: str) -> list[Answer]:
+    """Answers of an API to the fixed queries: ids and scores of the results."""
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
         answers = []
         for text in QUERIES:

@@ -97,7 +97,7 @@ class ServerDeployment:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def kill_all(self) -> None:
-        """Kill all processes except the database server, as a crash of the machine's container engine does."""
+        """Kill all processes except the database server, and wait until the API is ready again."""
         for process in list(self._processes.values()):
             send_signal(process.pid, signal.SIGKILL)
         wait_ready(self.url)
