@@ -38,6 +38,16 @@ _Id = TypeVar("_Id", str, int)
 _CHUNK = 500
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
+_POSTGRESQL_OPTIONS = {
+    # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
+    "client_encoding": "utf8",
+    # A network that drops packets would otherwise hold requests for a quarter of an hour, until TCP gives up.
+    "connect_timeout": 5,  # seconds
+    "tcp_user_timeout": 10_000,  # milliseconds that sent data may stay unacknowledged
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
 _engines: dict[str, Engine] = {}
 
 
@@ -135,9 +145,9 @@ def open_engine(url: str) -> Engine:
     """Create an engine with the options that the catalog needs."""
     file = sqlite_path(url)
     if file is None:
-        # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
-        encoding = {"client_encoding": "utf8"}
-        return create_engine(url, connect_args=encoding, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        given = make_url(url).query
+        options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in given}
+        return create_engine(url, connect_args=options, pool_pre_ping=True, pool_size=10, max_overflow=20)
     file.parent.mkdir(parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)

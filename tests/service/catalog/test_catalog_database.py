@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import delete, select, text, update
 
 from service.catalog import database
-from service.catalog.database import dispose, engine, now, session_scope, sqlite_path
+from service.catalog.database import dispose, engine, now, open_engine, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Base, PositionCounter, Task, Video
 from service.core.errors import Unavailable
@@ -193,3 +193,14 @@ def test_unreachable_database_raises_unavailable(
     assert caught.value.headers["Retry-After"]
     with pytest.raises(Unavailable, match="CINESTRATA_DATABASE_URL"):
         upgrade()
+
+
+def test_connections_to_postgresql_notice_a_network_that_drops_packets(postgres_url: str) -> None:
+    for url, timeout in ((postgres_url, "5"), (f"{postgres_url}&connect_timeout=3", "3")):
+        opened = open_engine(url)
+        with opened.connect() as connection:
+            options = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+        opened.dispose()
+        assert options["connect_timeout"] == timeout
+        assert options["tcp_user_timeout"] == "10000"
+        assert options["keepalives_idle"] == "10"
