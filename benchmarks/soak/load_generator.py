@@ -21,6 +21,7 @@ _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d+\r\n", re.IGNORECASE)
 _TIMEOUT = 60.0
+_MAX_IDLE_SECONDS = 2.0  # the service closes connections that are idle for five seconds
 _WORDS = (
     "red",
     "small",
@@ -96,7 +97,8 @@ class LoadGenerator:
         parts = urlsplit(url)
         self._host, self._port, self._address = parts.hostname, parts.port, parts.netloc
         self._requests = iter(mix)
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        # Open connections with the time of their last response, latest last.
+        self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def saturate(self, clients: int, seconds: float) -> list[RequestRecord]:
         """Records of clients that send their next request when the previous one is answered."""
@@ -138,10 +140,7 @@ class LoadGenerator:
 
     async def _exchange(self, path: str) -> tuple[int, bool]:
         """Send a request; returns the status, and whether the response has ``Retry-After``."""
-        if self._idle:
-            reader, writer = self._idle.pop()
-        else:
-            reader, writer = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._take_idle() or await asyncio.open_connection(self._host, self._port)
         try:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {self._address}\r\n\r\n".encode())
             head = await reader.readuntil(_HEAD_END)
@@ -152,11 +151,21 @@ class LoadGenerator:
         except BaseException:
             writer.close()
             raise
-        self._idle.append((reader, writer))
+        self._idle.append((time.monotonic(), reader, writer))
         return int(head.split(b" ", 2)[1]), _RETRY_AFTER.search(head) is not None
 
+    def _take_idle(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """The connection that was used last; None if it is idle for so long that the service may close it."""
+        if not self._idle:
+            return None
+        used, reader, writer = self._idle.pop()
+        if time.monotonic() - used < _MAX_IDLE_SECONDS:
+            return reader, writer
+        writer.close()
+        self._close_idle()  # the others are idle for longer
+        return None
+
     def _close_idle(self) -> None:
-        # The service closes idle connections at some time; a later phase must not use one at that moment.
-        for _, writer in self._idle:
+        for _, _, writer in self._idle:
             writer.close()
         self._idle.clear()
