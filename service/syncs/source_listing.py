@@ -226,7 +226,8 @@ def _reasons(errors: Mapping[str, FieldError]) -> dict[str, str]:
 
 
 def _reason(path: str, error: FieldError) -> str:
-    field = error.field.removeprefix(path).lstrip(".")
+    is_path = error.field in (path, repr(path)[1:-1])
+    field = "" if is_path else error.field.removeprefix(path).lstrip(".")
     return f"{field + ': ' if field else ''}{error.message} {error.hint}".strip()
 
 

@@ -127,14 +127,11 @@ def _read_folder(
 
 def _check_file(path: Path, name: str) -> None:
     """Raise InvalidInput for a name that cannot be stored, and for a path that is not a file."""
+    printable = repr(name)[1:-1]
     if not name.isascii() and name != name.encode("utf-8", "replace").decode():
-        raise InvalidInput.at(
-            str(path.parent), f"The file name {path.name!r} is not Unicode.", "Rename the file."
-        )
+        raise InvalidInput.at(printable, "The file name is not Unicode.", "Rename the file.")
     if any(ord(c) < 32 or ord(c) == 127 for c in name):
-        raise InvalidInput.at(
-            str(path.parent), f"The file name {path.name!r} contains a control character.", "Rename the file."
-        )
+        raise InvalidInput.at(printable, "The file name contains a control character.", "Rename the file.")
     if not path.is_file():
         kind = "a link to a missing file" if path.is_symlink() else "not a regular file"
         raise InvalidInput.at(name, f"It is {kind}.", "Remove it, or replace it by the video.")

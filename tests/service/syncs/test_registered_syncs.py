@@ -223,8 +223,8 @@ def test_files_that_cannot_be_used_do_not_block_the_others(films: Path) -> None:
         "a.mp4": "It is a link or a path that leads outside the media root",
         "b.mp4": "b",
         "broken.mp4": "It is a link to a missing file",
-        "line\\n.mp4": "films: The file name 'line\\n",
-        "\\udcff.mp4": "films: The file name '\\udcff",
+        "line\\n.mp4": "The file name contains a control character",
+        "\\udcff.mp4": "The file name is not Unicode",
     }
     assert "b.txt: The file is a link that leads outside" in reasons["b.mp4"]
     assert str(settings().data_dir) not in str(reasons)
