@@ -8,7 +8,7 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel
 
 from api.problem_details import MEDIA_TYPE, Problem
-from service.core.schemas import AppendSpec, PreviewRequest, TaskSpec
+from service.core.schemas import AppendSpec, PreviewRequest, TaskEvent, TaskSpec
 
 __all__ = [
     "ADDITIONAL_MODELS",
@@ -28,7 +28,7 @@ __all__ = [
 
 SCHEMA_REF = "#/components/schemas/{model}"
 # Models that no route signature names, so FastAPI does not add their schemas.
-ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskSpec)
+ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskEvent, TaskSpec)
 
 
 def _problem(description: str) -> dict[str, Any]:

@@ -174,6 +174,9 @@ def _complete_operation(path: str, method: str, operation: _Json, scope: RouteSc
     operation["security"] = [] if is_public else [{scheme: [scope]} for scheme in _SECURITY_SCHEMES]
     operation["x-required-scope"] = scope
     operation.setdefault("parameters", []).append(_REQUEST_ID)
+    for parameter in operation["parameters"]:
+        if parameter["in"] == "header" and parameter is not _REQUEST_ID:  # FastAPI writes them in lower case
+            parameter["name"] = parameter["name"].title().replace("-Id", "-ID")
     described = operation["responses"]
     answers = {status: answer for status, answer in described.items() if status[0] in "23"}
     for status, answer in answers.items():

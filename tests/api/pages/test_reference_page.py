@@ -23,7 +23,7 @@ def service(client: TestClient) -> Iterator[str]:
 def test_link_opens_the_operation_that_it_names(browser: WebDriver, service: str) -> None:
     browser.get(f"{service}/docs#create_task")
     wait_until(browser, lambda b: b.find_element(By.ID, "create_task").is_displayed())
-    assert "idempotency-key" in browser.find_element(By.ID, "create_task").text
+    assert "Idempotency-Key" in browser.find_element(By.ID, "create_task").text
     browser.find_element(By.CSS_SELECTOR, "nav a[href='#search']").click()
     wait_until(browser, lambda b: b.find_element(By.ID, "search").is_displayed())
     assert '"timing_ms"' in browser.find_element(By.ID, "search").text

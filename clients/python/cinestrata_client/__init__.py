@@ -1,0 +1,49 @@
+"""Client of Cinestrata, text-to-video search that keeps learning and never re-indexes.
+
+>>> from cinestrata_client import Client
+>>> with Client("http://127.0.0.1:8000") as client:  # doctest: +SKIP
+...     for result in client.search("eggs are whisked", k=5).results:
+...         print(result.video_id, result.score)
+"""
+
+from __future__ import annotations
+
+from cinestrata_client.async_client import AsyncClient
+from cinestrata_client.client import Client
+from cinestrata_client.errors import (
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidInputError,
+    NotFoundError,
+    PreconditionFailedError,
+    ServiceError,
+    TaskFailedError,
+    TooLargeError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    UnavailableError,
+    UnreachableError,
+)
+from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.uploads import FileUpload
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ConflictError",
+    "FileUpload",
+    "ForbiddenError",
+    "GoneError",
+    "InvalidInputError",
+    "NotFoundError",
+    "PreconditionFailedError",
+    "RetryPolicy",
+    "ServiceError",
+    "TaskFailedError",
+    "TooLargeError",
+    "TooManyRequestsError",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnreachableError",
+]

@@ -1,0 +1,269 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
+
+import httpx
+
+from cinestrata_client import file_calls
+from cinestrata_client.calls import Call, async_method
+from cinestrata_client.connection import DEFAULT_URL, connection_options
+from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
+from cinestrata_client.events import EventParser
+from cinestrata_client.methods import AsyncMethods
+from cinestrata_client.models import (
+    AuditRecord,
+    RejectedVideo,
+    ReleaseSummary,
+    SearchResult,
+    ShardSummary,
+    TaskDetails,
+    TaskEvent,
+    VideoSummary,
+)
+from cinestrata_client.operations import (
+    access_operations,
+    measures_operations,
+    search_operations,
+    tasks_operations,
+    videos_operations,
+)
+from cinestrata_client.pagination import next_page, page_items
+from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.uploads import FileUpload, upload_steps
+
+__all__ = ["AsyncClient"]
+
+T = TypeVar("T")
+_Item = TypeVar("_Item")
+_P = ParamSpec("_P")
+_POLL_SECONDS = 5.0
+
+
+def _iterator(
+    operation: Callable[_P, Call[Any]], item: type[_Item]
+) -> Callable[Concatenate[Any, _P], AsyncIterator[_Item]]:
+    """Return a method that iterates over the entries of all pages of a list."""
+
+    def method(self: AsyncClient, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncIterator[_Item]:
+        return self._iterate(operation(*args, **kwargs))
+
+    method.__doc__ = f"Entries of all pages of ``{operation.__name__}``, which are read as they are needed."
+    return method
+
+
+class AsyncClient(AsyncMethods):
+    """Asynchronous client of a Cinestrata service; see :class:`~cinestrata_client.client.Client`.
+
+    Each operation of the API is a method with the name of its ``operationId``. Requests that the service refuses for
+    now (429, 503) are repeated after ``Retry-After``; requests whose connection fails are repeated if a repetition has
+    no further effect. Usable as a context manager, which closes the connections.
+
+    Args:
+        base_url: URL of the service.
+        api_key: API key; None takes it from the variable ``CINESTRATA_API_KEY``.
+        timeout: Seconds until a request without an answer fails.
+        retries: Repetitions of failed requests.
+        transport: Transport of httpx, for tests; None opens network connections.
+
+    Raises:
+        ValueError: ``base_url`` is not a URL.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: RetryPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._retries = retries or RetryPolicy()
+        self._http = httpx.AsyncClient(**connection_options(base_url, api_key, timeout), transport=transport)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call; returns its answer.
+
+        Raises:
+            ServiceError: the answer is an error.
+            UnreachableError: there is no answer.
+        """
+        return call.parse(await self._checked(call))
+
+    iter_videos = _iterator(videos_operations.list_videos, VideoSummary)
+    iter_videos_of_task = _iterator(tasks_operations.list_videos_of_task, VideoSummary)
+    iter_rejected_videos = _iterator(tasks_operations.list_rejected_videos, RejectedVideo)
+    iter_tasks = _iterator(tasks_operations.list_tasks, TaskDetails)
+    iter_releases = _iterator(measures_operations.list_releases, ReleaseSummary)
+    iter_shards = _iterator(measures_operations.list_shards, ShardSummary)
+    iter_audit_entries = _iterator(access_operations.list_audit_entries, AuditRecord)
+    iter_search = _iterator(search_operations.search, SearchResult)
+
+    search_by_clip = async_method(file_calls.search_by_clip)
+
+    async def create_task_from_archive(
+        self,
+        archive: str | Path,
+        name: str,
+        *,
+        method: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> TaskDetails:
+        """Create a task from a zip or tar file; see :func:`cinestrata_client.file_calls.create_task_from_archive`."""
+        with Path(archive).open("rb") as file:
+            return await self.send(
+                file_calls.create_task_from_archive(
+                    file,
+                    str(archive),
+                    name,
+                    method=method,
+                    settings=settings,
+                    idempotency_key=idempotency_key,
+                )
+            )
+
+    async def append_archive(
+        self, task_id: str, archive: str | Path, *, idempotency_key: str | None = None
+    ) -> TaskDetails:
+        """Append the videos of a zip or tar file to a learned domain."""
+        with Path(archive).open("rb") as file:
+            call = file_calls.append_archive(task_id, file, str(archive), idempotency_key=idempotency_key)
+            return await self.send(call)
+
+    async def upload_file(self, path: str | Path) -> FileUpload:
+        """Upload a video in resumable parts; ``uri`` of the result names it in ``VideoSpec``.
+
+        Args:
+            path: The file.
+        """
+        path = Path(path)
+        steps = upload_steps(path, path.stat().st_size)
+        answer: httpx.Response | UnreachableError | None = None
+        while True:
+            try:
+                if isinstance(answer, UnreachableError):
+                    call = steps.throw(answer)
+                else:
+                    call = next(steps) if answer is None else steps.send(answer)
+            except StopIteration as finished:
+                result: FileUpload = finished.value
+                return result
+            try:
+                answer = await self._exchange(call)
+            except UnreachableError as error:
+                answer = error
+
+    async def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
+        """Write the file of a video.
+
+        Args:
+            video_id: Identifier of the video.
+            target: Path of the new file, or an open file.
+        """
+        if isinstance(target, str | Path):
+            with Path(target).open("wb") as file:
+                await self.download_video(video_id, file)
+            return
+        call = Call[None]("GET", "/v1/videos/{video_id}/stream", None, path={"video_id": video_id})
+        async with self._http.stream(call.method, call.url) as response:
+            if response.is_error:
+                await response.aread()
+                raise error_of(response)
+            async for block in response.aiter_bytes():
+                target.write(block)
+
+    async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
+        """Events of a task until it has ended: states, progress, rejected videos and log lines.
+
+        Args:
+            task_id: Identifier of the task.
+        """
+        call = Call[None]("GET", "/v1/tasks/{task_id}/events", None, path={"task_id": task_id})
+        parser = EventParser()
+        async with self._http.stream(call.method, call.url, timeout=None) as response:
+            if response.is_error:
+                await response.aread()
+                raise error_of(response)
+            async for line in response.aiter_lines():
+                if (event := parser.feed(line)) is not None:
+                    yield event
+
+    async def wait_for_task(self, task_id: str, *, timeout: float | None = None) -> TaskDetails:
+        """Wait until a task is ready; returns it.
+
+        Args:
+            task_id: Identifier of the task.
+            timeout: Maximum seconds; None: no limit.
+
+        Raises:
+            TaskFailedError: the task has failed, or was cancelled.
+            TimeoutError: the task is not ready after the timeout.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = 0.25
+        while True:
+            task: TaskDetails = await self.send(tasks_operations.get_task(task_id))
+            if task.state == "ready":
+                return task
+            if task.state in ("failed", "cancelled"):
+                raise TaskFailedError(task.id, task.state, task.error, task.error_hint)
+            if end is not None and time.monotonic() + pause > end:
+                raise TimeoutError(f"Task {task_id} is {task.state} after {timeout} seconds")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _POLL_SECONDS)
+
+    async def _iterate(self, call: Call[Any]) -> AsyncIterator[Any]:
+        following: Call[Any] | None = call
+        while following is not None:
+            response = await self._checked(following)
+            page = following.parse(response)
+            for item in page_items(page):
+                yield item
+            following = next_page(following, page, response)
+
+    async def _checked(self, call: Call[Any]) -> httpx.Response:
+        response = await self._exchange(call)
+        if response.is_error:
+            raise error_of(response)
+        return response
+
+    async def _exchange(self, call: Call[Any]) -> httpx.Response:
+        call = self._retries.keyed(call)
+        attempt = 0
+        while True:
+            response, failure = None, None
+            try:
+                response = await self._http.request(call.method, call.url, **call.options())
+            except httpx.TransportError as error:
+                failure = error
+            pause = (
+                self._retries.pause(call, attempt, response)
+                if response is None or response.is_error
+                else None
+            )
+            if pause is None:
+                if response is None:
+                    raise UnreachableError(f"{call.method} {call.url}: {failure or 'no answer'}") from failure
+                return response
+            await asyncio.sleep(pause)
+            attempt += 1

@@ -1,0 +1,152 @@
+"""Descriptions of requests, and their execution by a synchronous or an asynchronous sender.
+
+Each operation is one function that returns a :class:`Call`; both clients have a method for it with the same signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter
+
+from cinestrata_client.models.base_model import Model
+
+__all__ = ["AsyncSender", "Call", "SyncSender", "async_method", "sync_method"]
+
+T = TypeVar("T")
+_P = ParamSpec("_P")
+# Requests that may be sent again after a lost connection: a repetition has no further effect.
+_REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_REPEATABLE_PATHS = frozenset({"/v1/search", "/v1/search/clip", "/v1/uploads/preview"})
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request and the type of its answer.
+
+    Attributes:
+        method: HTTP method.
+        template: Path with the names of its parameters in braces.
+        result: Type of the answer: a model, a list of models, ``str``, ``bytes`` or None.
+        path: Parameters of the path.
+        query: Parameters of the query; None is left out.
+        headers: Headers; None is left out.
+        body: JSON body; fields that were not set are left out.
+        files: Files of a form, by name.
+        data: Fields of a form.
+        content: Bytes of the body.
+    """
+
+    method: str
+    template: str
+    result: Any
+    path: Mapping[str, str | int] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    body: Model | None = None
+    files: Mapping[str, Any] | None = None
+    data: Mapping[str, str] | None = None
+    content: bytes | None = None
+
+    @property
+    def url(self) -> str:
+        """The path of the request, with escaped parameters."""
+        return self.template.format_map(
+            {name: quote(str(value), safe="") for name, value in self.path.items()}
+        )
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a repetition of the request has no further effect."""
+        return (
+            self.method in _REPEATABLE_METHODS
+            or self.template in _REPEATABLE_PATHS
+            or self.headers.get("Idempotency-Key") is not None
+            or self.headers.get("If-Match") is not None
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the request for httpx."""
+        query = {name: _query_value(value) for name, value in self.query.items() if value is not None}
+        headers = {name: value for name, value in self.headers.items() if value is not None}
+        content = self.content
+        if self.body is not None:
+            content = self.body.model_dump_json(exclude_unset=True).encode()
+            headers["Content-Type"] = "application/json"
+        return {
+            "params": query,
+            "headers": headers,
+            "content": content,
+            "files": self.files,
+            "data": self.data,
+        }
+
+    def parse(self, response: httpx.Response) -> T:
+        """Return the answer of a successful response."""
+        if self.result is None:
+            return cast(T, None)
+        if self.result is str:
+            return cast(T, response.text)
+        if self.result is bytes:
+            return cast(T, response.content)
+        return cast(T, _adapter(self.result).validate_json(response.content))
+
+
+class SyncSender(ABC):
+    """Sends calls and waits for their answers."""
+
+    @abstractmethod
+    def send(self, call: Call[T]) -> T:
+        """Send a call; returns its answer."""
+
+
+class AsyncSender(ABC):
+    """Sends calls without blocking the event loop."""
+
+    @abstractmethod
+    async def send(self, call: Call[T]) -> T:
+        """Send a call; returns its answer."""
+
+
+def sync_method(operation: Callable[_P, Call[T]]) -> Callable[Concatenate[Any, _P], T]:
+    """Return the method of an operation for a synchronous client."""
+
+    @functools.wraps(operation)
+    def method(self: SyncSender, /, *args: _P.args, **kwargs: _P.kwargs) -> T:
+        return self.send(operation(*args, **kwargs))
+
+    return method
+
+
+def async_method(operation: Callable[_P, Call[T]]) -> Callable[Concatenate[Any, _P], Awaitable[T]]:
+    """Return the method of an operation for an asynchronous client."""
+
+    @functools.wraps(operation)
+    def method(self: AsyncSender, /, *args: _P.args, **kwargs: _P.kwargs) -> Awaitable[T]:
+        return self.send(operation(*args, **kwargs))
+
+    return method
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _query_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_query_value(item) for item in value]
+    return value

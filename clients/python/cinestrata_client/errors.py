@@ -1,0 +1,151 @@
+"""Errors of the client: problem documents of the service (RFC 9457), and connections that fail."""
+
+from __future__ import annotations
+
+import httpx
+from pydantic import ValidationError
+
+from cinestrata_client.models import Problem, ProblemField
+
+__all__ = [
+    "ConflictError",
+    "ForbiddenError",
+    "GoneError",
+    "InvalidInputError",
+    "NotFoundError",
+    "PreconditionFailedError",
+    "ServiceError",
+    "TaskFailedError",
+    "TooLargeError",
+    "TooManyRequestsError",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnreachableError",
+    "error_of",
+]
+
+
+class ServiceError(Exception):
+    """An answer with an error.
+
+    Attributes:
+        status: HTTP status.
+        type: URI of the class of errors, such as ``urn:cinestrata:problem:not-found``; it never changes.
+        title: Name of the class of errors.
+        detail: Description of this error.
+        errors: Invalid fields, each with a message and a hint.
+        request_id: Identifier of the request, which log lines of the service carry.
+        retry_after: Seconds after which the request may be repeated; None: the service names no time.
+    """
+
+    def __init__(
+        self, problem: Problem, request_id: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(problem.detail)
+        self.status = problem.status
+        self.type = problem.type
+        self.title = problem.title
+        self.detail = problem.detail
+        self.errors: list[ProblemField] = list(problem.errors or [])
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class InvalidInputError(ServiceError):
+    """A field of the request is invalid; ``errors`` names each of them."""
+
+
+class UnauthorizedError(ServiceError):
+    """The API key is missing, wrong or expired."""
+
+
+class ForbiddenError(ServiceError):
+    """The API key has not the scope that the operation needs."""
+
+
+class NotFoundError(ServiceError):
+    """The resource does not exist."""
+
+
+class ConflictError(ServiceError):
+    """The request contradicts the stored state."""
+
+
+class GoneError(ServiceError):
+    """The release of a cursor is no longer available; begin at the first page."""
+
+
+class PreconditionFailedError(ServiceError):
+    """The resource has changed since it was read."""
+
+
+class TooLargeError(ServiceError):
+    """The request exceeds a limit of the service."""
+
+
+class TooManyRequestsError(ServiceError):
+    """The service has too many waiting requests, also after all repetitions."""
+
+
+class UnavailableError(ServiceError):
+    """A part of the service is temporarily unavailable, also after all repetitions."""
+
+
+class UnreachableError(Exception):
+    """No answer: the connection failed, or the timeout has passed."""
+
+
+class TaskFailedError(Exception):
+    """A task has failed, or was cancelled.
+
+    Attributes:
+        task_id: Identifier of the task.
+        state: ``failed`` or ``cancelled``.
+        hint: Remedy; None if there is none.
+    """
+
+    def __init__(self, task_id: str, state: str, error: str | None, hint: str | None) -> None:
+        super().__init__(
+            f"Task {task_id} {'failed' if state == 'failed' else 'was cancelled'}: {error or 'no reason'}"
+        )
+        self.task_id = task_id
+        self.state = state
+        self.hint = hint
+
+
+_CLASSES: dict[int, type[ServiceError]] = {
+    400: InvalidInputError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    412: PreconditionFailedError,
+    413: TooLargeError,
+    422: InvalidInputError,
+    429: TooManyRequestsError,
+    503: UnavailableError,
+}
+
+
+def error_of(response: httpx.Response) -> ServiceError:
+    """Return the error of a response; a body that is no problem document is described by its status."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        detail = (
+            f"The server answered {response.status_code} {response.reason_phrase} without a problem document."
+        )
+        problem = Problem(
+            type="about:blank",
+            title=response.reason_phrase,
+            status=response.status_code,
+            detail=detail,
+            instance=response.url.path,
+        )
+    kind = _CLASSES.get(response.status_code, ServiceError)
+    return kind(problem, response.headers.get("X-Request-ID"), _seconds(response.headers.get("Retry-After")))
+
+
+def _seconds(value: str | None) -> float | None:
+    return float(value) if value is not None and value.isascii() and value.isdecimal() else None

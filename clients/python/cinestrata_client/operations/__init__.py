@@ -1,0 +1,1 @@
+"""Operations of the API as descriptions of requests, one module for each tag."""

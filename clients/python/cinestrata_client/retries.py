@@ -1,0 +1,64 @@
+"""When a failed request is repeated, and after which pause."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import uuid4
+
+import httpx
+
+from cinestrata_client.calls import Call
+
+__all__ = ["RetryPolicy"]
+
+T = TypeVar("T")
+_BUSY = 429
+_UNAVAILABLE = 503
+_IN_DOUBT = b"urn:cinestrata:problem:commit-not-confirmed"
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Repetitions of requests.
+
+    Attributes:
+        max_retries: Maximum number of repetitions of a request.
+        max_pause: Maximum pause in seconds; a longer ``Retry-After`` ends the repetitions.
+        first_pause: Pause before the first repetition without ``Retry-After``; it doubles each time.
+    """
+
+    max_retries: int = 3
+    max_pause: float = 60.0
+    first_pause: float = 0.5
+
+    def keyed(self, call: Call[T]) -> Call[T]:
+        """Return the call with an ``Idempotency-Key`` where the operation has one, so that it can be repeated."""
+        if "Idempotency-Key" in call.headers and call.headers["Idempotency-Key"] is None:
+            return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
+        return call
+
+    def pause(self, call: Call[T], attempt: int, response: httpx.Response | None) -> float | None:
+        """Return the seconds until a repetition; None: the request is not repeated.
+
+        Args:
+            call: The request.
+            attempt: Number of the failed attempt, from 0.
+            response: The answer; None if the connection failed.
+        """
+        if attempt >= self.max_retries:
+            return None
+        backoff: float = min(self.first_pause * 2.0**attempt, self.max_pause) * random.uniform(0.75, 1.0)  # noqa: S311
+        if response is None:
+            return backoff if call.is_repeatable else None
+        is_refused = response.status_code == _BUSY  # nothing was done
+        is_unchanged = response.status_code == _UNAVAILABLE and (
+            call.is_repeatable or _IN_DOUBT not in response.content
+        )
+        if not is_refused and not is_unchanged:
+            return None
+        named = response.headers.get("Retry-After", "")
+        if not named.isdecimal():
+            return backoff
+        return float(named) if float(named) <= self.max_pause else None

@@ -1,0 +1,123 @@
+"""Both clients against a real service: uploads, tasks, pages, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cinestrata_client import (
+    AsyncClient,
+    Client,
+    InvalidInputError,
+    NotFoundError,
+    RetryPolicy,
+    TaskFailedError,
+    UnauthorizedError,
+    UnreachableError,
+    uploads,
+)
+from cinestrata_client.models import TaskSpec, VideoPatch, VideoSpec
+from pydantic import SecretStr
+
+from api.app import create_app
+from service.core.settings import Settings
+from tests.api.browser import serve
+
+
+def _task(client: Client, folder: Path, name: str, videos: int = 1) -> str:
+    specs = []
+    for number in range(videos):
+        path = folder / f"{name} {number}.mp4"
+        path.write_bytes(f"{name} {number}".encode())
+        specs.append(VideoSpec(uri=client.upload_file(path).uri, captions=[f"{name} number {number}"]))
+    return client.create_task(TaskSpec(name=name, videos=specs)).id
+
+
+def test_uploaded_videos_become_a_task_whose_pages_are_iterated(address: str, tmp_path: Path) -> None:
+    with Client(address) as client:
+        task = _task(client, tmp_path, "kitchen", videos=3)
+        assert client.get_task(task).counts.videos == 3
+        listed = [video.captions for video in client.iter_videos_of_task(task, limit=1)]
+        assert listed == [[f"kitchen number {number}"] for number in range(3)]
+        assert task in [entry.id for entry in client.iter_tasks(limit=1)]
+        video = client.list_videos_of_task(task).videos[0]
+        edited = client.edit_video(video.id, VideoPatch(captions=["eggs are whisked"]))
+        assert edited.captions == client.get_video(video.id).captions == ["eggs are whisked"]
+
+
+def test_async_client_does_the_same(address: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "street.mp4"
+        path.write_bytes(b"street")
+        async with AsyncClient(address) as client:
+            upload = await client.upload_file(path)
+            spec = TaskSpec(name="street", videos=[VideoSpec(uri=upload.uri)])
+            task = await client.create_task(spec)
+            assert [video.task_id async for video in client.iter_videos(task="street", limit=1)] == [task.id]
+            assert (await client.cancel_task(task.id)).state == "cancelled"
+            with pytest.raises(TaskFailedError, match="cancelled"):
+                await client.wait_for_task(task.id)
+            events = [event.kind async for event in client.watch_task(task.id)]
+            assert events[0] == "state"
+            with pytest.raises(NotFoundError):
+                await client.get_video("nobody")
+
+    asyncio.run(run())
+
+
+def test_large_file_is_uploaded_in_parts(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "CHUNK_BYTES", 1000)
+    path = tmp_path / "large.mp4"
+    path.write_bytes(bytes(range(256)) * 10)
+    with Client(address) as client:
+        upload = client.upload_file(path)
+        client.create_task(TaskSpec(name="large", videos=[VideoSpec(uri=upload.uri)]))
+        with pytest.raises(InvalidInputError):
+            client.create_task(TaskSpec(name="larger", videos=[VideoSpec(uri=upload.uri)]))
+
+
+def test_errors_carry_the_problem(address: str) -> None:
+    with Client(address) as client:
+        with pytest.raises(NotFoundError) as missing:
+            client.get_task("tsk_nobody/../x")
+        assert missing.value.type == "urn:cinestrata:problem:not-found"
+        assert missing.value.request_id
+        with pytest.raises(InvalidInputError) as invalid:
+            client.list_tasks(limit=0)
+        (field,) = invalid.value.errors
+        assert (field.field, field.hint) == ("limit", "Send at least 1.")
+
+
+def test_wait_ends_at_the_timeout(address: str, tmp_path: Path) -> None:
+    with Client(address) as client:
+        task = _task(client, tmp_path, "waiting")
+        with pytest.raises(TimeoutError, match="queued"):
+            client.wait_for_task(task, timeout=0)
+
+
+def test_key_is_sent(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    secured = configured.model_copy(update={"api_key": SecretStr("s3cret-s3cret-s3cret")})
+    with serve(create_app(secured)) as url:
+        with Client(url, "wrong") as client, pytest.raises(UnauthorizedError):
+            client.list_tasks()
+        monkeypatch.setenv("CINESTRATA_API_KEY", "s3cret-s3cret-s3cret")
+        with Client(url) as client:
+            assert isinstance(client.list_tasks(), list)
+
+
+@pytest.mark.parametrize("call", [lambda c: c.livez(), lambda c: c.cancel_task("x")])
+def test_unreachable_service_raises_an_error_of_its_own(call: Callable[[Client], Any]) -> None:
+    client = Client("http://127.0.0.1:9", retries=RetryPolicy(max_retries=0))
+    with client, pytest.raises(UnreachableError, match="/v1/"):
+        call(client)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", ""])
+def test_base_url_must_be_a_url(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        Client(url)
