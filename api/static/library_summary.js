@@ -151,6 +151,9 @@ function activeTaskAdvice(task, overview) {
   if (task.state === "queued" && !overview.workers.length) {
     return `“${task.name}” is next. If it does not start, check that a worker runs: cinestrata worker`;
   }
+  if (task.progress.outages) {
+    return `Check the source of “${task.name}”: it does not answer. The task continues when it does.`;
+  }
   return `Nothing. ${[`“${task.name}” is being learned`, timeLeft(task)].filter(Boolean).join(", ")}.`;
 }
 

@@ -75,7 +75,8 @@ function drawTrail(map) {
 function layout(map, width) {
   const isNarrow = width < NARROW;
   const hasNames = map.rows.every((row) => row.last_name === null);
-  const left = isNarrow || !hasNames ? 44 : 148;
+  const widestNumbers = LETTER_PIXELS * Math.max(...map.rows.map((row) => binNumbers(row).length));
+  const left = isNarrow || !hasNames ? Math.max(44, widestNumbers + 12) : 148;
   const columnNames = map.columns.every((column) => column.last_name === null);
   const cellWidth = (width - left - 4) / map.columns.length;
   const isSlanted = columnNames && cellWidth < LETTER_PIXELS * Math.min(MAX_LABEL, longest(map.columns)) + 6;

@@ -82,7 +82,10 @@ function announce(text) {
   setText($("done"), text);
 }
 
-const emptyNote = (textContent, tag = "li") => el(tag, { className: "muted", textContent });
+// A function, because the page is drawn before a constant at this place has its value.
+function emptyNote(textContent, tag = "li") {
+  return el(tag, { className: "muted", textContent });
+}
 
 function screenContent(video) {
   if (video.status === "accepted") return videoElement(video, { autoplay: false });

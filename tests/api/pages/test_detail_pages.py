@@ -168,6 +168,16 @@ def test_unknown_words_point_to_no_domain(
         assert ("No searched domain" in _find(browser, "#why-body").text) == (query != QUERY)
 
 
+def test_video_without_metadata_is_explained(browser: WebDriver, address: str, library: list[str]) -> None:
+    video = accepted_videos(library[0])[-1]
+    with session_scope(write=True) as session:
+        session.get_one(Video, video.vector_id).extra = {}
+    browser.get(f"{address}/watch/{video.id}?{urlencode({'q': QUERY})}")
+    wait_for(browser, ".score-parts dt", 5)
+    wait_for(browser, "#similar [data-testid=result]", 8)
+    assert texts(browser, "#metadata .muted") == ["No metadata."]
+
+
 def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str, library: list[str]) -> None:
     video = accepted_videos(library[0])[0]
     browser.get(f"{address}/watch/{video.id}?task=x")
