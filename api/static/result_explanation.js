@@ -90,7 +90,7 @@ function routing({ routing: weights, words: found }) {
   );
   const hasKnownWords = found.some(({ domains }) => domains > 0);
   const note =
-    "No searched domain has one of these words in its captions: the weights rest on parts of words.";
+    "No searched domain has one of these words in its captions: the weights follow from parts of words, or are equal.";
   return [
     el("h3", { textContent: hasKnownWords ? "Domains that the words point to" : "Routing of the query" }),
     hasKnownWords ? null : el("p", { className: "muted", textContent: note }),
