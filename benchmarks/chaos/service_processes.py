@@ -44,14 +44,22 @@ def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, 
 
 
 def find_processes(faults: Path, role: str) -> list[int]:
-    """Process ids of a role, without processes that these have forked; ascending."""
+    """Process ids of a role, without processes that these have forked; ascending.
+
+    Args:
+        faults: Folder in which the faults of the run are armed; it is in the folder of the run.
+        role: Key of :data:`ROLES`.
+    """
     marker = f"{FOLDER_VARIABLE}={faults}".encode()
+    run = faults.resolve().parent
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError, ValueError):
-            if marker not in (entry / "environ").read_bytes().split(b"\0"):
+            # redis overwrites its environment with its title, and works in the folder of its messages.
+            is_own = marker in (entry / "environ").read_bytes().split(b"\0")
+            if not is_own and not (entry / "cwd").resolve().is_relative_to(run):
                 continue
             arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             status = (entry / "stat").read_text().rpartition(")")[2].split()
