@@ -9,6 +9,8 @@ import { setUpFirstDomain } from "./first_domain.js";
 import { setUpFollowFolderForm } from "./follow_folder_form.js";
 import { watchHealth } from "./health_indicator.js";
 import { drawSummary } from "./library_summary.js";
+import { drawNotices } from "./operations/operation_notices.js";
+import { watchOperations } from "./operations/operations_section.js";
 import { drawCurves } from "./recall_curves.js";
 import { drawMap, fittingBins, mapNote, setUpMap } from "./recall_map.js";
 import { drawMeasures, drawTable } from "./recall_matrix.js";
@@ -27,6 +29,7 @@ let drawnStatus = null;
 
 setUp();
 watchHealth();
+watchOperations();
 await refreshIfVisible();
 setInterval(refreshIfVisible, REFRESH_MILLISECONDS);
 setInterval(refreshTimes, TIMES_MILLISECONDS);
@@ -67,6 +70,7 @@ async function refresh() {
   };
   const changed = Object.keys(readers).filter((part) => shown[part] !== versions[part]);
   if (status === drawnStatus && !changed.length) return;
+  drawNotices(status, refresh);
   drawTasks(status, refresh);
   drawStorageNotes(status);
   await Promise.all(

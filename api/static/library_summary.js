@@ -109,9 +109,11 @@ function drawHealth(overview) {
 function findAdvice(measures, overview, faults, actions) {
   return (
     adviseOnFaults(overview) ??
+    adviseOnPin(overview) ??
     adviseOnTasks(overview, actions) ??
     adviseOnUnfoundDomains(measures) ??
-    adviseOnSimilarDomains(measures) ?? { text: faults[0] || "Nothing. Everything is in order." }
+    adviseOnSimilarDomains(measures) ??
+    adviseOnAlerts(overview) ?? { text: faults[0] || "Nothing. Everything is in order." }
   );
 }
 
@@ -126,6 +128,17 @@ function adviseOnFaults(overview) {
   if (overview.broker !== "ok")
     return { text: "Start the broker; tasks wait for it. Searches continue without it." };
   return null;
+}
+
+function adviseOnPin({ pinned }) {
+  if (!pinned) return null;
+  const { domains } = pinned.unsearchable;
+  const lost = domains ? ` ${count(domains, "domain")} ${domains === 1 ? "is" : "are"} not searched.` : "";
+  return { text: `Serve a later release when the reason of the rollback is gone.${lost}` };
+}
+
+function adviseOnAlerts({ alerts }) {
+  return alerts.length ? { text: `Look at the alerts above: ${alerts[0].message}` } : null;
 }
 
 function adviseOnTasks(overview, { refresh, add }) {

@@ -1,9 +1,11 @@
 // Tables of shards and releases, in pages, newest first.
 
 import { api } from "./api_client.js";
-import { $, el, setText } from "./dom.js";
+import { $, button, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { bytes, count, percent, shortId, timeAgo } from "./formatting.js";
+import { mayOperate } from "./operations/operation_notices.js";
+import { openServeDialog } from "./operations/serve_release_dialog.js";
 import { PagedList } from "./paged_list.js";
 
 const PAGE = 10; // rows
@@ -67,7 +69,15 @@ function releaseRow(release) {
     numberCell(error == null ? "–" : percent(error)),
     idCell(release.id),
     timeCell(release.created_at),
+    el("td", { className: "act" }, release.current || !mayOperate() ? null : serveButton(release)),
   );
+}
+
+function serveButton({ id, task }) {
+  return button("Serve", () => openServeDialog(id, refreshStorage), {
+    "aria-label": `Serve the release after ${task}`,
+    title: "Let searches use this release",
+  });
 }
 
 const numberCell = (text) => el("td", { className: "number", textContent: text });

@@ -54,6 +54,7 @@ def test_rollback_and_return(client: TestClient, library: list[str], releases: l
     assert found_tasks(client) == {FIRST}
     status = client.get("/library").json()
     assert status["release"] == releases[0]
+    assert status["searchable"] == done["searchable_videos"]
     assert status["pinned"]["newest"] == releases[1]
     assert status["pinned"]["unsearchable"] == done["unsearchable"]
     assert [r["current"] for r in client.get("/releases").json()["releases"]] == [True, False]

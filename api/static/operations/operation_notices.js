@@ -1,0 +1,64 @@
+// Notices above the library: a pinned release, and alerts of crossed thresholds.
+
+import { api } from "../api_client.js";
+import { $, button, el } from "../dom.js";
+import { count, timeAgo } from "../formatting.js";
+import { openServeDialog } from "./serve_release_dialog.js";
+
+const NAMED = 5; // domains
+let drawn = null;
+
+/** Whether the user may change the operation of the library: the page then has the section of it. */
+export const mayOperate = () => $("operations") !== null;
+
+/** Draw the notices of a state of the library. */
+export function drawNotices(status, refresh) {
+  const { pinned, alerts, open_alerts: number } = status;
+  const state = JSON.stringify([pinned, alerts, number]);
+  if (state === drawn) return;
+  drawn = state;
+  const notices = alerts.map((alert) => alertNotice(alert, refresh));
+  if (number > alerts.length) {
+    notices.push(
+      el("p", { className: "muted", textContent: `and ${count(number - alerts.length, "more alert")}` }),
+    );
+  }
+  $("notices").replaceChildren(...(pinned ? [pinNotice(pinned, refresh)] : []), ...notices);
+}
+
+function pinNotice({ task, newest_task: newest, unsearchable: lost }, refresh) {
+  const names = lost.first.slice(0, NAMED).map((domain) => `“${domain.task}”`);
+  const more = lost.domains > names.length ? " …" : "";
+  const text =
+    `The release after “${task}” is served, not the newest one (after “${newest}”). ` +
+    `${count(lost.domains, "later domain")} with ${count(lost.videos, "video")} ${lost.domains === 1 ? "is" : "are"} not searched${names.length ? `: ${names.join(", ")}${more}` : ""}. ` +
+    "Tasks that are learned now are kept, and not searched either.";
+  return el(
+    "div",
+    { className: "op-notice", role: "status", "data-testid": "pinned" },
+    el("p", { textContent: text }),
+    mayOperate() ? button("Serve the newest", () => openServeDialog("newest", refresh)) : null,
+  );
+}
+
+function alertNotice(alert, refresh) {
+  const failure = el("span", { className: "bad", role: "alert" });
+  const dismiss = button(
+    "Dismiss",
+    async () => {
+      try {
+        await api(`/alerts/${alert.id}/dismiss`, { method: "POST" });
+        await refresh();
+      } catch (error) {
+        failure.textContent = error.message;
+      }
+    },
+    { "aria-label": `Dismiss the alert: ${alert.message}` },
+  );
+  return el(
+    "div",
+    { className: "op-notice alert", role: "status", "data-testid": `alert-${alert.kind}` },
+    el("p", {}, alert.message, el("small", { textContent: ` ${timeAgo(alert.raised_at)} ` }), failure),
+    mayOperate() ? dismiss : null,
+  );
+}

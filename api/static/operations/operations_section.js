@@ -1,0 +1,137 @@
+// The section "Operations" of the library page: load, queue, running tasks, workers, maintenance, alerts and webhooks.
+
+import { api } from "../api_client.js";
+import { $, el, setText } from "../dom.js";
+import { bytes, count, timeAgo } from "../formatting.js";
+import { drawRunning } from "./live_curves.js";
+import { drawQueue } from "./queue_list.js";
+import { setUpThresholds, showAlerts } from "./threshold_form.js";
+import { setUpWebhooks, showWebhooks } from "./webhook_panel.js";
+
+const REFRESH_MILLISECONDS = 5000;
+const LISTS_EVERY = 6; // refreshes: lists that change rarely
+let isVisible = false;
+let rounds = 0;
+
+/** Show the section, and refresh it while it is on the screen. */
+export async function watchOperations() {
+  if (!$("operations")) return; // only users who may see it have the section
+  $("operations").hidden = false;
+  $("op-compact").addEventListener("click", () => start({ kind: "compact" }));
+  $("op-snapshot").addEventListener("click", () => start({ kind: "snapshot" }));
+  new IntersectionObserver(([entry]) => {
+    isVisible = entry.isIntersecting;
+    if (isVisible) refresh();
+  }).observe($("operations"));
+  setInterval(() => isVisible && !document.hidden && refresh(), REFRESH_MILLISECONDS);
+  await Promise.all([refresh(), setUpThresholds(), setUpWebhooks()]).catch(showProblem);
+}
+
+async function refresh() {
+  try {
+    draw(await api("/operations"));
+    rounds += 1;
+    if (rounds % LISTS_EVERY === 0) await Promise.all([showAlerts(), showWebhooks()]);
+    setText($("operations-note"), "");
+  } catch (error) {
+    showProblem(error);
+  }
+}
+
+const showProblem = (error) => setText($("operations-note"), error.message);
+
+function draw(status) {
+  drawTiles(status);
+  drawRunning($("op-running"), status.running);
+  drawQueue(status, refresh);
+  drawWorkers(status.workers);
+  drawJobs(status);
+}
+
+function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes: total, workers }) {
+  setText($("op-rate"), searches.per_minute.toLocaleString());
+  setText(
+    $("op-rate-note"),
+    `${count(searches.searches, "search", "searches")} in ${Math.ceil(searches.seconds / 60)} min`,
+  );
+  setText(
+    $("op-p95"),
+    searches.p95_seconds === null ? "–" : `${(1000 * searches.p95_seconds).toFixed(1)} ms`,
+  );
+  setText($("op-waiting"), waiting.toLocaleString());
+  const lengths = Object.entries(messages).map(([name, length]) => `${name} ${length ?? "no answer"}`);
+  setText($("op-messages"), `messages: ${lengths.join(", ")}`);
+  setText($("op-disk"), free === null ? "–" : bytes(free));
+  setText($("op-disk-note"), total ? `${Math.round((100 * free) / total)} % of ${bytes(total)}` : "");
+  const alive = workers.filter((worker) => worker.alive);
+  const failed = workers.filter((worker) => worker.error).length;
+  setText($("op-workers"), alive.length.toLocaleString());
+  setText($("op-workers-note"), failed ? `${failed} with an error` : "no errors");
+}
+
+function drawWorkers(workers) {
+  const rows = workers.map((worker) =>
+    el(
+      "tr",
+      {},
+      el("td", {}, el("code", { textContent: worker.name })),
+      el("td", { className: worker.alive ? "" : "warn", textContent: timeAgo(worker.seen_at) }),
+      el("td", { textContent: worker.task ?? "–" }),
+      el("td", {
+        className: "number",
+        textContent: worker.free_bytes === null ? "–" : bytes(worker.free_bytes),
+      }),
+      el(
+        "td",
+        {},
+        worker.error ? el("div", { className: "wrong", textContent: worker.error }) : "none",
+        worker.error ? el("small", { textContent: timeAgo(worker.error_at) }) : null,
+      ),
+    ),
+  );
+  const none = el("tr", {}, el("td", { colSpan: 5, textContent: "No worker has reported within a day." }));
+  $("op-worker-table").tBodies[0].replaceChildren(...(rows.length ? rows : [none]));
+}
+
+function drawJobs({ jobs, compactable_bytes: compactable }) {
+  const isActive = (kind) =>
+    jobs.some((job) => job.kind === kind && ["queued", "running"].includes(job.state));
+  setText($("op-compact"), compactable ? `Compact shards (${bytes(compactable)})` : "Compact shards");
+  $("op-compact").disabled = !compactable || isActive("compact");
+  $("op-compact").title = compactable ? "" : "No shard has deleted vectors or several segments";
+  $("op-snapshot").disabled = isActive("snapshot");
+  $("op-jobs").hidden = !jobs.length;
+  $("op-jobs-none").hidden = jobs.length > 0;
+  $("op-jobs").tBodies[0].replaceChildren(
+    ...jobs.map((job) =>
+      el(
+        "tr",
+        { "data-testid": `job-${job.id}` },
+        el("td", { textContent: job.kind === "compact" ? "Compaction" : "Snapshot" }),
+        el("td", {}, el("span", { className: job.state === "failed" ? "bad" : "", textContent: job.state })),
+        el("td", { textContent: timeAgo(job.created_at) }),
+        el("td", {}, job.error ? el("div", { className: "wrong", textContent: job.error }) : resultText(job)),
+      ),
+    ),
+  );
+}
+
+function resultText({ kind, result }) {
+  if (!result) return "";
+  if (kind === "snapshot")
+    return `${result.path}: ${count(result.files, "file")}, ${bytes(result.bytes)}, verified`;
+  return `${count(result.domains, "domain")}, ${count(result.deleted, "vector")} dropped, ${bytes(result.bytes_before)} → ${bytes(result.bytes_after)}`;
+}
+
+async function start(spec) {
+  try {
+    await api("/maintenance", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(spec),
+    });
+    await refresh();
+  } catch (error) {
+    showProblem(error);
+  }
+}

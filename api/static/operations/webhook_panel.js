@@ -1,0 +1,146 @@
+// Webhooks: endpoints, a form for new ones, test messages and the log. Answers of endpoints are untrusted texts.
+
+import { api } from "../api_client.js";
+import { $, button, el, setText } from "../dom.js";
+import { count, timeAgo } from "../formatting.js";
+
+const EVENTS = [
+  "task.ready",
+  "task.failed",
+  "append.ready",
+  "append.failed",
+  "release.served",
+  "alert.raised",
+  "alert.cleared",
+];
+const LOGGED = 20;
+const path = (webhook, rest = "") => `/webhooks/${encodeURIComponent(webhook.id)}${rest}`;
+const json = (method, body) => ({
+  method,
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
+const results = new Map(); // webhook → text about its last action
+let drawn = null;
+
+/** Let the form register endpoints, and show the registered ones. */
+export async function setUpWebhooks() {
+  $("wh-events").replaceChildren(
+    ...EVENTS.map((name) =>
+      el("label", {}, el("input", { type: "checkbox", value: name, checked: true }), ` ${name}`),
+    ),
+  );
+  $("wh-form").addEventListener("submit", create);
+  await showWebhooks();
+}
+
+/** Show the registered endpoints; the list stays as it is while it has not changed. */
+export async function showWebhooks() {
+  const webhooks = await api("/webhooks");
+  const state = JSON.stringify(webhooks);
+  if (state === drawn) return;
+  drawn = state;
+  const open = new Set(
+    [...$("wh-list").querySelectorAll("details[open]")].map((node) => node.dataset.webhook),
+  );
+  $("wh-list").replaceChildren(...webhooks.map((webhook) => row(webhook, open.has(webhook.id))));
+}
+
+async function create(event) {
+  event.preventDefault();
+  $("wh-error").hidden = true;
+  $("wh-secret").hidden = true;
+  const events = [...$("wh-events").querySelectorAll("input:checked")].map((input) => input.value);
+  try {
+    if (!events.length) throw new Error("Choose at least one event.");
+    const { secret } = await api("/webhooks", json("POST", { url: $("wh-url").value.trim(), events }));
+    $("wh-url").value = "";
+    $("wh-secret").replaceChildren(
+      "Secret of the signatures, shown only now: ",
+      el("code", { textContent: secret }),
+    );
+    $("wh-secret").hidden = false;
+    await showWebhooks();
+  } catch (error) {
+    setText($("wh-error"), error.message);
+    $("wh-error").hidden = false;
+  }
+}
+
+function row(webhook, isOpen) {
+  const result = el("p", {
+    className: "muted",
+    role: "status",
+    textContent: results.get(webhook.id) ?? "",
+  });
+  const log = el("ul", { className: "rejects" });
+  const details = el(
+    "details",
+    { "data-webhook": webhook.id, open: isOpen },
+    el("summary", { textContent: "Messages" }),
+    log,
+  );
+  const readLog = () =>
+    details.open && showLog(webhook, log).catch((error) => setText(result, error.message));
+  details.addEventListener("toggle", readLog);
+  const act = (action) => async () => {
+    setText(result, "…");
+    const text = await action().catch((error) => error.message);
+    results.set(webhook.id, text);
+    setText(result, text);
+    await showWebhooks().catch((error) => setText(result, error.message));
+    if (log.isConnected) readLog(); // a changed webhook has a new row, which reads its log itself
+  };
+  const toggle = () => api(path(webhook), json("PATCH", { enabled: !webhook.enabled })).then(() => "");
+  const test = () => api(path(webhook, "/test"), { method: "POST" }).then(outcomeText);
+  const remove = () => api(path(webhook), { method: "DELETE" }).then(() => "");
+  return el(
+    "li",
+    { "data-testid": `webhook-${webhook.id}` },
+    el("code", { className: "op-url", textContent: webhook.url }),
+    el("span", { className: "muted", textContent: facts(webhook) }),
+    el(
+      "span",
+      { className: "op-actions" },
+      button("Test", act(test), { "aria-label": `Test ${webhook.url}` }),
+      button(webhook.enabled ? "Disable" : "Enable", act(toggle), {
+        "aria-label": `${webhook.enabled ? "Disable" : "Enable"} ${webhook.url}`,
+      }),
+      button("Remove", act(remove), { "aria-label": `Remove ${webhook.url}` }),
+    ),
+    result,
+    details,
+  );
+}
+
+function facts(webhook) {
+  const events = webhook.events.length === EVENTS.length ? "all events" : webhook.events.join(", ");
+  return [
+    webhook.enabled ? null : (webhook.reason ?? "disabled"),
+    events,
+    webhook.pending ? `${webhook.pending} pending` : null,
+    webhook.failed ? `${webhook.failed} failed` : null,
+    webhook.last_delivery_at ? `delivered ${timeAgo(webhook.last_delivery_at)}` : null,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+const outcomeText = ({ state, status, answer }) =>
+  state === "delivered"
+    ? `The endpoint answered with status ${status}.`
+    : `Not accepted: ${[status && `status ${status}`, answer].filter(Boolean).join(", ")}`;
+
+async function showLog(webhook, log) {
+  const { deliveries } = await api(path(webhook, `/deliveries?limit=${LOGGED}`));
+  const items = deliveries.map((message) =>
+    el(
+      "li",
+      {},
+      `${message.event}, ${timeAgo(message.created_at)}: ${message.state} after ${count(message.attempts, "attempt")}`,
+      message.status ? `, status ${message.status} ` : " ",
+      message.answer ? el("code", { textContent: message.answer.slice(0, 300) }) : null,
+    ),
+  );
+  log.replaceChildren(...(items.length ? items : [el("li", { textContent: "No messages." })]));
+}

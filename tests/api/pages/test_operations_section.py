@@ -1,0 +1,128 @@
+"""Rollback, notices, maintenance, thresholds and webhooks on the library page in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.core.settings import settings
+from service.library.alerts.alert_evaluation import evaluate_alerts
+from service.operations.maintenance_jobs import list_jobs, run_job
+from tests.api.browser import refresh_library_page, screen_size, texts, wait_for, wait_until
+from tests.api.learned_library import FIRST, SECOND
+from tests.web_files import Handler, WebFiles, send
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+HOSTILE = b"<img src=x onerror=document.title='hacked'>"
+
+
+@pytest.fixture
+def library_page(browser: WebDriver, address: str, client: TestClient) -> Iterator[WebDriver]:
+    browser.get(f"{address}/admin")
+    wait_until(browser, lambda b: b.find_element(By.ID, "op-disk").text.endswith("B"))
+    wait_for(browser, "#releases tbody tr", 2)
+    yield browser
+    client.post("/releases/newest/serve")
+
+
+def click(browser: WebDriver, css: str) -> None:
+    button = browser.find_element(By.CSS_SELECTOR, css)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+
+
+def test_rollback_is_confirmed_with_its_effects_and_taken_back(
+    library_page: WebDriver, client: TestClient
+) -> None:
+    click(library_page, f"[aria-label='Serve the release after {FIRST}']")
+    wait_until(library_page, lambda b: texts(b, "#serve .lost li"))
+    effects = texts(library_page, "#serve .lost li")
+    assert effects[0].startswith("1 domain with ")
+    assert effects[1].startswith(f"{SECOND}: ")
+    assert client.get("/library").json()["pinned"] is None
+    click(library_page, "#serve button[type=submit]")
+    wait_until(library_page, lambda b: not b.find_elements(By.ID, "serve"))
+    refresh_library_page(library_page)
+    wait_until(library_page, lambda b: texts(b, "[data-testid=pinned] p"))
+    (notice,) = texts(library_page, "[data-testid=pinned] p")
+    assert f"The release after “{FIRST}” is served" in notice
+    assert f"not searched: “{SECOND}”" in notice
+    searchable = client.get("/library").json()["searchable"]
+    assert library_page.find_element(By.ID, "learned-note").text.startswith(f"{searchable} videos can be")
+    click(library_page, "[data-testid=pinned] button")
+    wait_until(library_page, lambda b: texts(b, "#serve .stays li"))
+    click(library_page, "#serve button[type=submit]")
+    wait_until(library_page, lambda b: not b.find_elements(By.CSS_SELECTOR, "[data-testid=pinned]"))
+
+
+def test_alert_is_shown_and_dismissed(library_page: WebDriver, client: TestClient) -> None:
+    with session_scope(write=True) as session:
+        task = session.query(Task).filter(Task.name == FIRST).one()
+        task.state = "failed"
+    try:
+        evaluate_alerts()
+    finally:
+        with session_scope(write=True) as session:
+            session.query(Task).filter(Task.name == FIRST).one().state = "ready"
+    refresh_library_page(library_page)
+    wait_until(library_page, lambda b: texts(b, "[data-testid=alert-failed_tasks] p"))
+    click(library_page, "[data-testid=alert-failed_tasks] button")
+    wait_until(library_page, lambda b: not texts(b, "[data-testid=alert-failed_tasks]"))
+    assert client.get("/alerts").json()["open_count"] == 0
+
+
+def test_thresholds_are_saved(library_page: WebDriver, client: TestClient) -> None:
+    field = library_page.find_element(By.ID, "th-recall_when_learned")
+    field.clear()
+    field.send_keys("12,5 %")
+    click(library_page, "#op-thresholds button[type=submit]")
+    wait_until(library_page, lambda b: b.find_element(By.ID, "th-status").text.startswith("Saved."))
+    assert client.get("/alerts").json()["thresholds"]["recall_when_learned"] == 0.125
+
+
+def test_snapshot_is_started_and_shown(library_page: WebDriver) -> None:
+    click(library_page, "#op-snapshot")
+    wait_until(library_page, lambda b: "queued" in b.find_element(By.ID, "op-jobs").text)
+    run_job(list_jobs()[0].id)
+    wait_until(library_page, lambda b: "verified" in b.find_element(By.ID, "op-jobs").text)
+
+
+def test_answer_of_a_webhook_is_shown_as_text(
+    library_page: WebDriver, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_WEBHOOK_TARGETS", f"private+{web_files.url}/")
+    settings.cache_clear()
+
+    def receive(request: Handler) -> None:
+        request.rfile.read(int(request.headers["Content-Length"]))
+        send(request, 400, HOSTILE)
+
+    web_files.handlers["/hook"] = receive
+    title = library_page.title
+    library_page.find_element(By.ID, "wh-url").send_keys(f"{web_files.url}/hook")
+    click(library_page, "#wh-form button[type=submit]")
+    wait_until(library_page, lambda b: "whsec_" in b.find_element(By.ID, "wh-secret").text)
+    wait_for(library_page, "#wh-list li")
+    click(library_page, "#wh-list button[aria-label^=Test]")
+    wait_until(library_page, lambda b: any(HOSTILE.decode() in text for text in texts(b, "#wh-list p")))
+    click(library_page, "#wh-list summary")
+    wait_until(library_page, lambda b: HOSTILE.decode() in texts(b, "#wh-list details code"))
+    assert not library_page.find_elements(By.CSS_SELECTOR, "#wh-list img")
+    assert library_page.title == title
+    click(library_page, "#wh-list button[aria-label^=Remove]")
+    wait_until(library_page, lambda b: not texts(b, "#wh-list li"))
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_section_fits_the_screen(library_page: WebDriver, width: int) -> None:
+    with screen_size(library_page, width, 844):
+        section = library_page.find_element(By.ID, "operations")
+        wait_until(library_page, lambda b: section.rect["width"] <= width)
+        assert section.get_property("scrollWidth") <= width
