@@ -81,7 +81,9 @@ function parseBody(request) {
 }
 
 function requireSuccess(status, body) {
-  if (status === 401) location.assign("/login");
+  if (status === 401) {
+    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  }
   if (status < 200 || status > 299) throw new Problem(status, body);
   return body;
 }
