@@ -162,7 +162,7 @@ def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
 
 
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, with_isolated: bool = False) -> ChunkClaim | None:
-    """Claim the first free chunk of a task; those with fewer attempts come first.
+    """Claim the first free chunk of a task.
 
     Args:
         task_id: Identifier of the task.
@@ -185,15 +185,16 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, with_isolated: bool =
             )
             .exists()
         )
-        is_free = free_chunk(stage, at)
+        is_free, order = free_chunk(stage, at), [Chunk.number]
         if with_isolated:
+            order = [Chunk.attempts, Chunk.number]  # a video that may end this worker comes last
             is_isolated = (Chunk.stage == stage) & (Chunk.run == ISOLATED) & Chunk.done_at.is_(None)
             is_free = or_(is_free, is_isolated & is_unleased(at))
         # Other workers skip a row that is being claimed instead of waiting for it.
         chunk = session.scalars(
             select(Chunk)
             .where(Chunk.task_id == task_id, is_free, is_active)
-            .order_by(Chunk.attempts, Chunk.number)
+            .order_by(*order)
             .limit(1)
             .with_for_update(skip_locked=True)
         ).one_or_none()
