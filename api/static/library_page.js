@@ -138,9 +138,12 @@ function redrawMap() {
 }
 
 async function refreshMap() {
-  const path = mapPath();
-  const map = await read(path);
-  if (path === mapPath()) drawMemory(map); // a later selection may have been answered first
+  let path, map;
+  do {
+    path = mapPath();
+    map = await read(path);
+  } while (path !== mapPath()); // another selection, or another width of the page
+  drawMemory(map);
 }
 
 function toggleTable() {
