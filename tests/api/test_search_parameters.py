@@ -11,10 +11,12 @@ from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
 from api.search_parameters import ParameterModelRoute, SearchParameters
+from api.security.route_scopes import requires
 
 _NAMES = set(SearchParameters.model_fields)
 
 
+@requires("public")
 async def _told(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     return Response(parameters.model_dump_json(), media_type="application/json")
 
