@@ -65,6 +65,7 @@ def _wait(ready: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_published_releases_interrupt_no_search_and_no_response_mixes_releases(
     library: Probed, server: str
 ) -> None:

@@ -137,6 +137,7 @@ def _no_file_beyond(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".tar"])
 def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / "copies"
@@ -189,6 +190,7 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (copy / "snapshot.json").write_text(json.dumps(body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -46,6 +46,7 @@ def _expected(path: Path, times: list[float]) -> list[np.ndarray[Any, Any]]:
         return [found.frame.to_ndarray(format="rgb24") for found in shown]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts"])
 @pytest.mark.parametrize(
     "options", [BIDIRECTIONAL, REORDERED, INTERLACED], ids=["pyramid", "reordered", "interlaced"]

@@ -155,6 +155,7 @@ def test_frozen_blocks_run_once_per_video(backbone: Backbone, task: TaskData, ru
     assert [runs[block] for block in range(DEPTH)] == [every] * DEPTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 3, 5])
 def test_resumed_run_with_cache_ends_with_the_same_bits(
     backbone: Backbone, task: TaskData, tmp_path: Path, step: int
@@ -168,6 +169,7 @@ def test_resumed_run_with_cache_ends_with_the_same_bits(
     assert _same(_learned(backbone, task, checkpoints=checkpoints), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 1, 2.5])
 def test_videos_beyond_the_cache_size_are_computed_at_every_step(
     backbone: Backbone, task: TaskData, runs: Counter[int], room: float
@@ -193,6 +195,7 @@ def _fail_with_full_disk(*given: Any) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "fails"),
     [

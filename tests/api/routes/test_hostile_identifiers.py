@@ -52,6 +52,7 @@ def served(
         yield client
 
 
+@pytest.mark.slow
 def test_no_value_of_a_parameter_is_a_server_error(served: TestClient) -> None:
     client = served
     assert client.get("/search", params={"q": "car"}).json()["results"], "the library is searchable"

@@ -39,6 +39,7 @@ def client(
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("video", "media_type"), [("web", "video/mp4"), ("bucket", "video/webm")])
 def test_remote_video_is_forwarded_with_ranges(video: str, media_type: str, client: TestClient) -> None:
     url = f"/videos/{video}/stream"

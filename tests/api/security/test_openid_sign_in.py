@@ -86,6 +86,7 @@ def test_rotated_keys_are_read_again(browser: TestClient, provider: IdentityProv
     assert _sign_in(browser).status_code == 303
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "claims",
     [

@@ -324,6 +324,7 @@ def test_structure_of_other_vectors_raises(
         Segment.open(store.shard_folder(entry.id), lying)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "later"),
     [("ivf", None), ("ivf", TEXTS), ("hnsw", None), ("sq8", TEXTS)],

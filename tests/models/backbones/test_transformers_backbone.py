@@ -367,6 +367,7 @@ def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
     method.record_task(task, task, texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -64,6 +64,7 @@ class _RecordingReleases(Mapping[str, ReleaseState]):
         return len(self._states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tame", "low_rank"])
 @pytest.mark.parametrize(
     ("previous_tasks", "unchanged"),

@@ -411,6 +411,7 @@ def test_deletion_is_idempotent_and_reports_unknown_ids(served: Served) -> None:
         delete_videos(["birds-0"], task_id="tsk_sea")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line", ["_add_tombstones", "register_removals", "_delete_events", "count_task_videos", "record"]
 )
@@ -489,6 +490,7 @@ def test_video_deleted_before_training_is_not_learned(
     assert (counts["videos"], counts["accepted"], counts["train"]) == (2, 2, 2)
 
 
+@pytest.mark.slow
 def test_video_deleted_during_probing_stays_deleted(
     sqlite_catalog: Settings,
     post: Callable[..., TaskDetails],

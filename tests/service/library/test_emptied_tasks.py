@@ -89,6 +89,7 @@ def _ids_and_scores(answer: SearchResponse) -> list[tuple[str, float]]:
     return [(result.video_id, result.score) for result in answer.results]
 
 
+@pytest.mark.slow
 def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(served: Served) -> None:
     library, service = served
     texts = ["an owl", *CARS, *BIRDS]
@@ -322,6 +323,7 @@ def test_orphaned_thumbnails_are_swept() -> None:
     assert young.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
     ("state", "is_needed"),

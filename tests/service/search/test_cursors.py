@@ -54,6 +54,7 @@ def _pages(
         between()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[1], [5], [24], [100], [3, 10, 1, 7]])
 @pytest.mark.parametrize(
     "parameters", [{}, {"task": "cars"}, {"mode": "latest"}, {"min_score": 0.5}], ids=str

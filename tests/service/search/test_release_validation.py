@@ -99,6 +99,7 @@ def _raise(probes: ProbeQueries, row: int, by: float) -> ProbeQueries:
     return replace(probes, scores=scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "probe"),
     [

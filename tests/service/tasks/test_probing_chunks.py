@@ -129,6 +129,7 @@ def _start_worker(task_id: str, **attributes: Any) -> int:
         os._exit(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
     database: str,
@@ -271,6 +272,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
     ]
 
 
+@pytest.mark.slow
 def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
     catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_waiting_tasks_change_places(catalog: Settings, post: Post) -> None:
     assert queue()[-1] == "e"
 
 
+@pytest.mark.slow
 def test_task_in_training_stays_first(catalog: Settings, post_probed: Post) -> None:
     first, second, third = (post_probed(name) for name in ("a", "b", "c"))
     claim = lifecycle.claim_training(first.id, "w")

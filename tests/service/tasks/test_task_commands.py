@@ -196,6 +196,7 @@ class TestBadInput:
         assert place in str(found)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 @hypothesis_settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -148,6 +148,7 @@ def _ranks(learner: SequentialLearner, task: TaskData) -> list[tuple[str, int, i
     return ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("captions", DOMAINS.values(), ids=DOMAINS)
 def test_captions_of_training_videos_find_them(
     others: SequentialLearner, make_task: Callable[..., TaskData], captions: list[list[str]]

@@ -5,6 +5,7 @@ A new method needs no change here: its settings are shrunk by their names, and a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -57,8 +58,18 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "rwalk": [{"window": 3}],
     "zscl": [{"ensemble_interval": 3}],
 }
-RESUMED = [(name, settings) for name in STEPPED for settings in ({}, *VARIANTS.get(name, ()))]
+#: Methods whose expensive properties the fast tests cover; the slow tests cover all.
+CORE = ("analytic", "bmu_moco", "ffa_tame", "finetune", "strata")
+RESUMED = [
+    pytest.param(name, settings, marks=() if name in CORE and not settings else pytest.mark.slow)
+    for name in STEPPED
+    for settings in ({}, *VARIANTS.get(name, ()))
+]
 CHANGED_SETTINGS = [(name, setting) for name in TRAINABLE for setting in METHODS[name].architecture_settings]
+
+
+def _slow_except_core(names: Sequence[str]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in CORE else pytest.mark.slow) for name in names]
 
 
 class LearnedLibrary(NamedTuple):
@@ -170,7 +181,7 @@ def test_seed_determines_the_result(name: str) -> None:
         assert (method.fingerprint() == library.releases[0].fingerprint) == is_equal
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", _slow_except_core(NAMES))
 def test_state_dict_round_trip_within_a_task(name: str) -> None:
     library = learned_library(name)
     source, target = (continue_library(name, library) for _ in range(2))
@@ -215,7 +226,7 @@ def test_training_lowers_the_loss_and_keeps_the_backbone(name: str, backbone: Ba
     assert equal_tensors(backbone.tensors(), weights_before)
 
 
-@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize("name", _slow_except_core(TRAINABLE))
 def test_minimal_tasks_give_finite_unit_vectors(name: str, tmp_path: Path) -> None:
     tasks = [
         write_task(tmp_path, "one-video", [["a red circle moves left", "a circle", "it moves"]]),
@@ -325,7 +336,7 @@ def test_pinned_queries_never_change(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize("name", _slow_except_core(TRAINABLE))
 def test_zero_shot_library_can_be_continued(name: str, backbone: Backbone) -> None:
     zero_shot = create_method("zero_shot", backbone)
     index_task(zero_shot, "bare")

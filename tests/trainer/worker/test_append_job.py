@@ -198,6 +198,7 @@ def test_video_that_is_published_during_its_deletion_is_deleted(
     assert set(shard_vectors(learned_task)) == set(ids.values())
 
 
+@pytest.mark.slow
 def test_compaction_during_an_append_does_not_fail_it(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def vector_id(video: str) -> int:
         return session.scalars(select(Video.vector_id).where(Video.id == video)).one()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "video"),
     [
@@ -105,6 +106,7 @@ def test_video_deleted_during_learning_is_never_published(
     assert not any(searchable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["load_task", "restore_task_frames", "train_task", "remaining_videos"])
 def test_task_without_remaining_videos_fails_with_hint(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch

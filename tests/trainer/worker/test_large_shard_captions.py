@@ -20,6 +20,7 @@ from trainer.worker import learning_job
 pytestmark = pytest.mark.usefixtures("library")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exact_rows", "captions"), [(5, 2), (5, 0), (6, 2)])
 def test_large_shard_is_written_with_queries_of_training_captions(
     post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int

@@ -104,6 +104,7 @@ def test_two_tasks_are_learned_published_and_evaluated(post_videos: Post) -> Non
     assert not list(settings().checkpoints_dir.iterdir())
 
 
+@pytest.mark.slow
 def test_query_modes_are_evaluated_as_configured(
     learned_task: str, post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.usefixtures("library")
 TWO_EPOCHS = {"epochs": 2, "batch_size": 2, "experts": 2, "rank": 2}  # two optimizer steps per epoch
 
 
+@pytest.mark.slow
 def test_task_that_fails_to_publish_keeps_the_rank_ledger(
     learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ def test_task_is_learned_with_a_missing_shard_of_an_earlier_task(
     assert {(i, t) for i, t, _, _ in recall_cells()} == {(0, 1), (1, 1), (0, 2), (2, 2)}
 
 
+@pytest.mark.slow
 def test_nothing_is_published_without_the_manifest(learned_task: str, post_videos: Post) -> None:
     store = open_store()
     aside = store.manifest_path.rename(store.root / "manifest.aside")

@@ -110,6 +110,7 @@ def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:
         relearn_appended_videos(grown_task, RelearnSpec())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
 def test_killed_worker_is_resumed(grown_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task, before = relearn(grown_task), shard_vectors(grown_task)
@@ -129,6 +130,7 @@ def test_killed_worker_is_resumed(grown_task: str, step: str, monkeypatch: pytes
     require_consistent_library(grown_task, task, {f"new-{color}" for color in COLORS})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before learning", "during learning"])
 def test_video_deleted_meanwhile_does_not_return(
     grown_task: str, moment: str, monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def _vectors(task: str) -> np.ndarray:
     return np.stack([vectors[i] for i in sorted(vectors)])
 
 
+@pytest.mark.slow
 def test_parts_of_two_workers_give_the_vectors_of_one(
     post_videos: Post,
     embedded: list[int],
@@ -253,6 +254,7 @@ def test_append_is_embedded_in_chunks(
     assert len(set(shard_vectors(learned_task)) - before) == 3
 
 
+@pytest.mark.slow
 def test_worker_that_lost_its_chunk_cannot_complete_it(post_videos: Post, embedded: list[int]) -> None:
     task = post_videos("day", videos=VIDEOS)
     _plan(task)

@@ -92,6 +92,7 @@ def test_converted_weights_are_cached_and_the_pickle_is_read_once(
     assert tensor_digest(folded_weights()) == digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "altered", "folder"])
 def test_damaged_cache_is_converted_again(cache: Path, damage: str) -> None:
     digest = tensor_digest(folded_weights())

@@ -196,6 +196,7 @@ def test_bad_line_among_a_million_is_named() -> None:
         parse_manifest(io.BytesIO(content), "manifest.jsonl")
 
 
+@pytest.mark.slow
 def test_large_metadata_is_refused_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one video, and of all videos: both are refused while the manifest is read."""
     large = json.dumps({"uri": "b.mp4", "metadata": {"x": [[]] * 10_000}}).encode()
