@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,15 +36,20 @@ def connect(url: str | None, data: Path | None, *, ask_running: bool = False) ->
 
 
 def _running_service(data: Path | None) -> str | None:
-    """URL of the service that runs on a data folder and is ready; None without one."""
+    """URL of the ready service on a data folder that accepts the key of the environment; None without one."""
     import httpx
 
     from cli.embedded.data_folder import data_folder_settings
     from cli.embedded.data_folder_lock import read_lock_holder
 
     url = (read_lock_holder(data_folder_settings(data).run_dir) or {}).get("url")
+    if url is None:
+        return None
+    key = os.environ.get("CINESTRATA_API_KEY")
+    headers = {"X-API-Key": key} if key else {}
     try:
-        is_ready = url and httpx.get(f"{url}/readyz", timeout=_READY_SECONDS, trust_env=False).is_success
+        with httpx.Client(base_url=url, headers=headers, timeout=_READY_SECONDS, trust_env=False) as client:
+            is_usable = all(client.get(path).is_success for path in ("/readyz", "/access/current"))
     except httpx.HTTPError:
         return None
-    return str(url) if is_ready else None
+    return str(url) if is_usable else None

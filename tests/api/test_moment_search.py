@@ -78,6 +78,7 @@ def _search(moment_client: TestClient, text: str, **fields: Any) -> dict[str, di
     return {result["video_id"]: result for result in found}
 
 
+@pytest.mark.slow
 def test_best_moment_shows_the_described_scene(moment_client: TestClient, world: Path) -> None:
     """The two captions that distinguish the scenes best by the scores of the scenes."""
     captions = [video["captions"][0] for domain in (FIRST, SECOND) for video in read_manifest(world, domain)]

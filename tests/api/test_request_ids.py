@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import structlog
 from fastapi.testclient import TestClient
@@ -65,8 +67,18 @@ def test_worker_of_a_task_logs_the_id_of_its_request(
     assert task["request_id"] == client.get(answer.headers["location"]).json()["request_id"] == "job-1"
     claim = lifecycle.claim_probing(task["id"], "worker")
     assert claim is not None
-    with structlog.testing.capture_logs() as outside, claim:
+    seen: list[tuple[str, str | None]] = []
+
+    def capture(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        seen.append((event["event"], current_request_id()))
+        raise structlog.DropEvent
+
+    # The log of the process may be configured and cached already, so that capture_logs() would see nothing.
+    monkeypatch.setattr(
+        "service.tasks.lifecycle.lease.log", structlog.wrap_logger(None, processors=[capture])
+    )
+    with claim:
         assert current_request_id() == "job-1"
         raise OSError("broken disk")
-    assert outside[0]["event"] == "task_failed"
+    assert seen == [("task_failed", "job-1")]
     assert current_request_id() is None

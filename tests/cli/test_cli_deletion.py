@@ -92,6 +92,7 @@ def _vectors(folder: Settings, task: str) -> np.ndarray:
     return shard.vectors(shard.ids)
 
 
+@pytest.mark.slow
 def test_deleted_task_is_removed_from_disk(
     folder: Settings, publish_task: Callable[..., Manifest], tmp_path: Path
 ) -> None:

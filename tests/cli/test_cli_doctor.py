@@ -111,6 +111,7 @@ def test_intact_library_passes(two: ShardStore, folder: Settings) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> None:
     apply, message = DAMAGES[damage]

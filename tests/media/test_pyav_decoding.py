@@ -284,6 +284,7 @@ def test_files_with_truncated_header_raise(make_video: MakeVideo, name: str) -> 
     assert_rejected(path, "export it again|copy it again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [2, 12, 70])
 @pytest.mark.parametrize(
     ("name", "writing"),

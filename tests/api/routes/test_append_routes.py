@@ -37,6 +37,7 @@ def _run(client: TestClient, append: str) -> dict[str, Any]:
     return dict(client.get(f"/tasks/{append}").json())
 
 
+@pytest.mark.slow
 def test_appended_videos_are_found(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:
@@ -184,6 +185,7 @@ def test_form_without_archive_is_refused(client: TestClient, library: list[str])
     assert [error["field"] for error in answer.json()["errors"]] == ["archive"]
 
 
+@pytest.mark.slow
 def test_appended_videos_are_relearned(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:

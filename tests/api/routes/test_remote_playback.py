@@ -65,6 +65,7 @@ def test_remote_video_is_forwarded_with_ranges(video: str, media_type: str, clie
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "25600")
 
 
+@pytest.mark.slow
 def test_missing_files_and_outages_are_named(client: TestClient, web_files: WebFiles, s3: Any) -> None:
     del web_files.files["/web.mp4"]
     gone = client.get("/videos/web/stream")

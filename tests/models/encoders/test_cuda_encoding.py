@@ -29,6 +29,7 @@ def _move_to_cuda(module: nn.Module) -> None:
             setattr(part, name, torch.empty_like(buffer, device=CUDA))
 
 
+@pytest.mark.slow
 def test_towers_compute_on_their_device() -> None:
     backbone = tiny_backbone(frames=2)
     backbone = backbone.with_text_blocks(backbone.text_blocks[:2])  # fake tensors are slow

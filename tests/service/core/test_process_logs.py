@@ -84,6 +84,7 @@ def test_invalid_setting_is_one_json_line(tmp_path: Path) -> None:
     assert "CINESTRATA_METHOD" in event["hint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_migration_writes_one_line(tmp_path: Path, log_format: str) -> None:
     process = _start(

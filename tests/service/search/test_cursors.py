@@ -231,6 +231,7 @@ def test_modified_cursor_is_refused(served: Served) -> None:
             assert [error.field for error in refused.value.errors] == ["cursor"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "x", "é", "A" * 5000, "\ud800", "=" * 8, "null", "e30", " "])
 def test_text_that_is_not_a_cursor_is_refused(served: Served, text: str) -> None:
     with pytest.raises(InvalidInput, match="not an intact cursor"):

@@ -276,6 +276,7 @@ def test_domain_follows_one_source(films: Path) -> None:
     assert len(list_syncs()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_concurrent_registrations_of_a_name_store_one_sync(
     database: str, tmp_path: Path, settings_factory: Callable[..., Any]

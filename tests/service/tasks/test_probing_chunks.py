@@ -203,6 +203,7 @@ def test_broken_worker_does_not_fail_the_task_of_another(
     assert (view.counts.accepted, view.counts.rejected) == (2 * CHUNK, 0)
 
 
+@pytest.mark.slow
 def test_task_fails_if_every_video_is_an_error_for_its_worker(
     catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_captions_of_training_videos_find_them(
     _assert_found(_continue(others, task), task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 10])
 @pytest.mark.parametrize("silent_first", [True, False])
 def test_domain_without_captions_hides_no_video(

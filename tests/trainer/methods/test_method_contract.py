@@ -195,7 +195,7 @@ def test_state_dict_round_trip_within_a_task(name: str) -> None:
     assert equal_tensors(target.state_dict(), state)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", _slow_except_core(NAMES))
 def test_release_round_trip_keeps_the_method(name: str) -> None:
     library = learned_library(name)
     release = read_release(library.folder / "release-two")
@@ -211,7 +211,7 @@ def test_release_round_trip_keeps_the_method(name: str) -> None:
 # -- training -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("name", _slow_except_core(STEPPED))
 def test_training_lowers_the_loss_and_keeps_the_backbone(name: str, backbone: Backbone) -> None:
     torch.manual_seed(0)  # of random sentences and masked words
     weights_before = {key: tensor.clone() for key, tensor in backbone.tensors().items()}

@@ -356,6 +356,7 @@ def test_window_of_rwalk_ends_with_the_epoch(backbone: Backbone) -> None:
 # -- over two tasks -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_larger_penalty_reduces_the_change_of_important_weights(
     name: str, backbone: Backbone, tmp_path: Path

@@ -175,6 +175,7 @@ def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: st
     assert "cannot continue" in str(view.error)
 
 
+@pytest.mark.slow
 def test_cancellation_stops_training_at_the_next_step(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:

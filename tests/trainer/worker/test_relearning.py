@@ -160,6 +160,7 @@ def test_copy_whose_original_vanished_is_not_published(grown_task: str) -> None:
     require_consistent_library(grown_task, task, {"new-blue", "new-green"})
 
 
+@pytest.mark.slow
 def test_rejected_copy_leaves_its_original(grown_task: str, settings_factory: Any, tmp_path: Path) -> None:
     """The file of a video is gone, so the new domain cannot learn from it."""
     settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, bad_video_share=1)

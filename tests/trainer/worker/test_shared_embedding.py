@@ -278,6 +278,7 @@ def test_worker_that_lost_its_chunk_cannot_complete_it(post_videos: Post, embedd
     assert (part[1] == vectors).all()
 
 
+@pytest.mark.slow
 def test_training_that_begins_keeps_the_parts_of_an_append(
     learned_task: str, post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_bad_file_is_sent_once(tmp_path: Path) -> None:
     assert len(catalog_vector_ids(domain())) == 2
 
 
+@pytest.mark.slow
 def test_missing_source_changes_nothing(tmp_path: Path) -> None:
     source = tmp_path / "films"
     write_video(source / "a.mp4", "a")
