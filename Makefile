@@ -53,6 +53,10 @@ test: $(VENV)/.dev chromium ## Run the tests except the slow ones, in parallel
 test-slow: $(VENV)/.dev chromium ## Run the slow tests
 	@$(PYTEST) -m slow
 
+.PHONY: test-endurance
+test-endurance: $(VENV)/.dev ## Run 20 faults and a minute of load against real processes (half an hour)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m endurance
+
 .PHONY: test-all
 test-all: test test-slow ## Run every test
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.soak.run_soak import main
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(1800)
 def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
     out = tmp_path / "report.json"
