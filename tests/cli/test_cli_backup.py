@@ -160,6 +160,7 @@ def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str)
             assert not list((tmp_path / "other").glob(".restore-*"))
 
 
+@pytest.mark.slow
 def test_backup_larger_than_the_free_space_is_not_started(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +328,7 @@ def _catalog_rows(url: str) -> dict[str, list[Any]]:
         engine.dispose()
 
 
+@pytest.mark.slow
 def test_backup_moves_the_catalog_to_postgresql_and_back(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
 ) -> None:

@@ -90,6 +90,7 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
     assert result["tasks"] == ["night-traffic"]
 
 
+@pytest.mark.slow
 def test_tuning_logs_one_trial_per_factor(protocol: Path, tmp_path: Path) -> None:
     outcome = bench(
         *("tune", "finetune", "--protocol", protocol, "--tasks", 1),

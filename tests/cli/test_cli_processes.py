@@ -85,6 +85,7 @@ def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
         supervisor.stop()
 
 
+@pytest.mark.slow
 def test_process_that_never_starts_is_reported_with_its_log(tmp_path: Path) -> None:
     supervisor = Supervisor()
     supervisor.start(

@@ -59,6 +59,7 @@ def test_rollback_and_return(folder: Settings, releases: list[str]) -> None:
     assert _served(folder) == releases[2]
 
 
+@pytest.mark.slow
 def test_unknown_release_is_refused(folder: Settings, releases: list[str]) -> None:
     result = _run("serve", "nothing", "--yes")
     assert result.exit_code == 1

@@ -49,6 +49,7 @@ def test_videos_of_a_domain_are_listed_in_pages(
     assert "No videos." in _run("list", "--status", "rejected").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -100,6 +100,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_killed_writer_loses_no_acknowledged_publication(tmp_path: Path) -> None:
     root = tmp_path / "index"
     chance = random.Random(7)

@@ -91,6 +91,7 @@ def _seconds(path: Path) -> list[int]:
     return [int(second) for second in 10 * tens + ones]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 7, 1000], ids="a key frame every {} seconds".format)
 @pytest.mark.parametrize("name", ["long.mp4", "long.mkv"])
 @pytest.mark.parametrize(

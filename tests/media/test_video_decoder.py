@@ -213,6 +213,7 @@ def fragile_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fragile:
     return weaken
 
 
+@pytest.mark.slow
 def test_video_that_crashes_decoder_raises_and_next_is_decoded(
     make_video: MakeVideo, fragile_child: Fragile
 ) -> None:
@@ -307,6 +308,7 @@ def test_parent_imports_no_decoder() -> None:
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts", "clip.gif", "clip.h264", "clip.flv"])
 def test_corrupt_files_do_not_end_the_child(make_video: MakeVideo, name: str) -> None:
     path = make_video(name, **({"codec": "gif", "pixels": "gray"} if name.endswith("gif") else {}))
@@ -382,6 +384,7 @@ def test_names_with_line_breaks_are_accepted(tmp_path: Path) -> None:
     assert json.loads(json.dumps(caught.value.reason)).startswith("new\nline.mp4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "bmp"])
 def test_picture_counts_as_video_of_one_frame(tmp_path: Path, kind: str) -> None:
     gray = np.linspace(40, 200, 64).astype(np.uint8)

@@ -109,6 +109,7 @@ def test_sessions_are_revoked_by_an_administrator(guarded: TestClient) -> None:
     assert guarded.get("/access/current").status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [

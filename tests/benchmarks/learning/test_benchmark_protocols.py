@@ -210,6 +210,7 @@ def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CTVR)
 def test_counts_equal_the_published_splits(name: str, request: pytest.FixtureRequest) -> None:
     train, test = CTVR[name]

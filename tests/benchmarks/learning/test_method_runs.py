@@ -116,6 +116,7 @@ def test_sequential_run_fills_the_lower_triangle_of_the_matrix(
         assert f"{name}: evaluation, 100%" in stages
 
 
+@pytest.mark.slow
 def test_run_measures_time_and_memory_by_phase_and_task(
     run: RunMethod, backbone: Backbone, tasks: list[TaskData]
 ) -> None:
@@ -153,6 +154,7 @@ def test_equal_seeds_give_equal_results(run: RunMethod, backbone: Backbone, task
     assert one.losses == again.losses != other.losses
 
 
+@pytest.mark.slow
 def test_joint_training_learns_the_union_of_all_tasks(
     run: RunMethod, backbone: Backbone, tasks: list[TaskData]
 ) -> None:

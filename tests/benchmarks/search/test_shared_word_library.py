@@ -66,6 +66,7 @@ def test_costs_are_measured_for_each_library(libraries: list[SyntheticLibrary]) 
     assert all(row.bytes_per_task > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_searches_encode_each_text_once(
     libraries: list[SyntheticLibrary], monkeypatch: pytest.MonkeyPatch
 ) -> None:

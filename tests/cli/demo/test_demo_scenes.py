@@ -67,6 +67,7 @@ def _scene(domain: str, subject: str, backdrop: str, companion: str) -> Scene:
     return Scene(domain, "train", subject, color, backdrop, companion, 3, ("A caption",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_every_part_is_drawn(domain: str) -> None:
     parts = SCENE_DOMAINS[domain]
@@ -81,6 +82,7 @@ def test_every_part_is_drawn(domain: str) -> None:
     assert min(differences) > 10
 
 
+@pytest.mark.slow
 def test_files_are_equal_in_every_process_and_kept(tmp_path: Path) -> None:
     scenes = {name: make_scenes(name, train=1, val=0, test=1) for name in DOMAINS[:2]}
     calls: list[tuple[int, int]] = []

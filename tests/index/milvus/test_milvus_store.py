@@ -143,6 +143,7 @@ def test_search_of_dropped_partition_raises(
         task.search(unit(1)[0], 1)
 
 
+@pytest.mark.slow
 def test_full_collection_is_followed_by_another(
     store: ShardStore,
     publish_task: Callable,
@@ -160,6 +161,7 @@ def test_full_collection_is_followed_by_another(
         assert open_shard_of(store, f"t{number}").search(unit(1)[0], 3).ids.tolist() == [number]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [4, 9])
 def test_long_id_lists_are_split_into_several_searches(
     store: ShardStore,
@@ -365,6 +367,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_killed_milvus_writer_loses_no_publication(tmp_path: Path) -> None:
     with fresh_milvus(tmp_path) as server:
         died = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), server.uri], capture_output=True)

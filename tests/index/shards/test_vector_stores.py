@@ -130,6 +130,7 @@ def test_vectors_returns_rounded_vectors(store: ShardStore, adopt: Callable) -> 
         task.vectors(np.array([3, 30]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "k"), [(lambda q: q, 0), (lambda q: q[:-1], 3), (lambda q: q * np.nan, 3)]
 )
@@ -266,6 +267,7 @@ def test_reopened_store_has_all_vectors(store: ShardStore, publish_task: Callabl
     assert (found.problems, found.ids["a"].tolist()) == ([], list(range(30)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True])
 def test_move_keeps_results(
     tmp_path: Path, milvus: MilvusVectorStore, publish_task: Callable, unit: Callable, there: bool

@@ -63,6 +63,7 @@ def test_ranges_of_an_object(bucket: Any) -> None:
         pytest.fail("the range was accepted")
 
 
+@pytest.mark.slow
 def test_missing_object_is_rejected_and_a_missing_bucket_is_an_outage(
     bucket: Any, cache: SourceCache
 ) -> None:

@@ -20,6 +20,7 @@ def test_text_cleaning_equals_open_clip(text: str) -> None:
     assert small_tokenizer(8192, 64).clean_fn(text) == get_clean_fn("lower")(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["A  Red\tStar", "fish &amp; chips", "cafÃ©", "“quoted”", "<start_of_text> a", ""]
 )

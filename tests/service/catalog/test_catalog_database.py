@@ -30,6 +30,7 @@ def test_migrations_and_models_agree(catalog: Settings) -> None:
         )
 
 
+@pytest.mark.slow
 def test_concurrent_upgrades_are_idempotent(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     post()
     upgraders = [threading.Thread(target=upgrade) for _ in range(3)]

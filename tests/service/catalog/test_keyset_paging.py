@@ -207,6 +207,7 @@ def test_rejected_videos_of_a_domain_include_those_of_its_appends(sqlite_catalog
     ]
 
 
+@pytest.mark.slow
 def test_details_of_tasks_hold_the_first_rejected_videos(catalog: Settings) -> None:
     _add_tasks(range(2), random.Random(0))
     with session_scope(write=True) as session:
@@ -275,6 +276,7 @@ def _cursor(*values: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(values).encode()).rstrip(b"=").decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cursor",
     [

@@ -81,6 +81,7 @@ def test_moments_of_a_task_are_replaced_as_a_whole(catalog: Settings, post: Post
         assert moment_spans(session, other) == [(0, 1.5)]
 
 
+@pytest.mark.slow
 def test_many_moments_of_many_videos(sqlite_catalog: Settings, post: Post) -> None:
     videos = _videos(post(videos=3).id)
     with session_scope(write=True) as session:

@@ -275,6 +275,7 @@ def _measured(release: int, task: int, share: float) -> Recall:
     )
 
 
+@pytest.mark.slow
 def test_deleted_unpublished_task_frees_its_name(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:

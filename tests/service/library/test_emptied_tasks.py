@@ -278,6 +278,7 @@ def _put(path: Path, hours: float = 2) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_checkpoints_are_deleted_with_their_task(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
@@ -391,6 +392,7 @@ def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
     assert overview().degraded == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["ids.npy", "vectors.faiss", None], ids=["ids", "vectors", "folder"])
 def test_task_with_a_damaged_shard_can_be_deleted(served: Served, harm: str | None) -> None:
     library, service = served

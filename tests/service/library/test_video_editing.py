@@ -107,6 +107,7 @@ def _nested(depth: int) -> dict[str, Any]:
     return {"x": _nested(depth - 1)} if depth else {"x": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -138,6 +139,7 @@ def test_merged_metadata_is_limited_as_a_whole(sqlite_task: str) -> None:
     _edit("a", metadata={"first": None, "second": "x" * 10_000})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("video", ["nowhere", "a\0", "../a"])
 def test_unknown_video_is_not_found(task: str, video: str) -> None:
     with pytest.raises(NotFound):

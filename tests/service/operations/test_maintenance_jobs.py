@@ -44,6 +44,7 @@ def test_compaction_drops_deleted_vectors(library: Library) -> None:
     assert start_job(JobSpec(kind="compact", task="cars")).id != job.id
 
 
+@pytest.mark.slow
 def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) -> None:
     run_job(start_job(JobSpec(kind="snapshot")).id)
     (done,) = list_jobs()

@@ -159,6 +159,7 @@ def _expected(
     return sorted(found, key=lambda one: -one[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["a heron stands in shallow water", "a bus turns left", "something happens", "an owl"]
 )
@@ -225,6 +226,7 @@ def test_pages_with_moments_equal_one_long_list(
     assert [r.video_id for r in found if r.score >= least] == [r.video_id for r in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routes", ["auto", "all", 1, 2])
 @pytest.mark.parametrize(
     "parameters",

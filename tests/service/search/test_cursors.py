@@ -67,6 +67,7 @@ def test_pages_equal_one_long_list(served: Served, sizes: list[int], parameters:
     assert _pages(service, sizes, lambda: None, **parameters) == whole.results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pinned", "latest"])
 def test_later_pages_are_answered_by_the_release_of_the_first(served: Served, mode: str) -> None:
     library, service = served
@@ -163,6 +164,7 @@ def test_list_ends_at_the_maximum_depth(
     assert _pages(service, [3], lambda: None) == whole[:7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "differs"),
     [

@@ -167,6 +167,7 @@ def _nearest_by_moments(videos: dict[int, list[float]], k: int) -> Hits:
 _scenes = st.lists(st.lists(st.lists(_cosines, min_size=1, max_size=7), max_size=5), min_size=1, max_size=25)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     _scenes,

@@ -237,6 +237,7 @@ def test_damaged_profile_of_the_newest_release_keeps_the_current_snapshot(
     assert _answers(service) == before
 
 
+@pytest.mark.slow
 def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine, backbone: Backbone) -> None:
     """The lineage is altered before publishing, so that its checksums are valid."""
     service.refresh()
@@ -292,6 +293,7 @@ def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Ba
 # -- former layout ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_library_of_the_former_layout_answers_equally_and_can_be_extended(
     library: Library, service: SearchEngine, backbone: Backbone, tmp_path: Path
 ) -> None:

@@ -206,6 +206,7 @@ class TestBombs:
         _refused(io.BytesIO(gzip.compress(info.tobuf() + bytes(50_000_000))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

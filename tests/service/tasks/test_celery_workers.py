@@ -165,6 +165,7 @@ def test_tasks_are_learned_in_order_despite_lost_messages_and_a_killed_worker(
     assert any(message.startswith("Lost its worker") for message in messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configured", ["sqlite"], indirect=True)
 def test_stopped_worker_gives_its_task_back(
     start_worker: Callable[[], WorkerProcess], post_videos: Callable[..., TaskDetails]

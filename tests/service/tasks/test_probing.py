@@ -152,6 +152,7 @@ def test_missing_file_is_reported(
     assert [r.uri for r in view.rejected] == ["1.mp4"]
 
 
+@pytest.mark.slow
 def test_probing_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     view = _post("0.mp4", "1.mp4", "empty.mp4", "2.mp4")
     examined: list[str] = []

@@ -158,6 +158,7 @@ def test_processes_share_a_task_and_a_killed_one_loses_at_most_a_chunk(
         assert session.scalars(select(Chunk)).all() == []
 
 
+@pytest.mark.slow
 def test_copies_in_different_chunks_leave_the_video_with_the_smallest_vector_id(
     catalog: Settings, post: Post, decoder: type[InstantDecoder]
 ) -> None:
@@ -221,6 +222,7 @@ def test_task_fails_if_every_video_is_an_error_for_its_worker(
     assert probe(task.id).counts.accepted == 6 * CHUNK
 
 
+@pytest.mark.slow
 def test_video_that_is_an_error_is_rejected_by_name_and_the_others_are_kept(
     catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_publishing_without_completion_raises(sqlite_catalog: Settings, post_pro
         pass
 
 
+@pytest.mark.slow
 def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     store = ShardStore(settings().index_dir)

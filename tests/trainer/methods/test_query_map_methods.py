@@ -262,6 +262,7 @@ def test_queries_are_mapped_to_shards_of_a_zero_shot_library(name: str, backbone
 # -- over real tasks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "bound"),
     [("drift_adapter", {}, 0.8), ("drift_adapter", {"videos": True}, 0.9), ("qdc", {}, 0.99)],

@@ -137,6 +137,7 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
     assert fresh.with_current_confidence() is None
 
 
+@pytest.mark.slow
 def test_model_is_fitted_to_the_release_of_the_publication(
     learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

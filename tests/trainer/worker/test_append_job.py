@@ -242,6 +242,7 @@ def test_deleted_domain_frees_its_name(learned_task: str, post_videos: Any) -> N
     assert learn(post_videos("day")).name == "day"
 
 
+@pytest.mark.slow
 def test_emptied_domain_receives_videos(learned_task: str) -> None:
     """All videos were deleted one by one, and the shard was compacted to an empty one."""
     delete_videos(list(catalog_vector_ids(learned_task)))
@@ -293,6 +294,7 @@ def test_later_learning_keeps_appended_videos(learned_task: str, post_videos: An
     assert all(np.array_equal(after[video], vector) for video, vector in before.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_frames", [True, False])
 def test_appended_videos_have_frame_vectors_if_their_shard_has_them(
     post_videos: Any, has_frames: bool

@@ -176,6 +176,7 @@ def test_deleted_vector_of_a_video_in_the_catalog_is_ignored(learned_task: str, 
     learn(post_videos("night"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["publish_task", "write_ledger"])
 def test_rank_ledger_with_a_deleted_video_is_removed(
     learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch

@@ -204,6 +204,7 @@ def test_published_task_becomes_ready_if_every_evaluation_kills_its_worker(
     assert read_recall_matrix().tasks == ["day", "night"], "the next row evaluates both tasks"
 
 
+@pytest.mark.slow
 def test_published_task_becomes_ready_if_all_its_videos_are_deleted(post_videos: Post) -> None:
     task = post_videos("day")
     assert _run(task, "manifest replaced") == -signal.SIGKILL

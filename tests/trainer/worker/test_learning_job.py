@@ -173,6 +173,7 @@ def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Po
     assert recall_cells()[2, 1, "pinned", "global_all"].queries == 2
 
 
+@pytest.mark.slow
 def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +204,7 @@ def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
     assert len(training) == 5
 
 
+@pytest.mark.slow
 def test_task_without_captions_is_indexed_with_the_current_release(post_videos: Post) -> None:
     silent = post_videos("silent", captions=0)
     first = learn(silent)
@@ -292,6 +294,7 @@ def test_worker_and_benchmarks_share_the_training_loop() -> None:
     assert learning_job.train_task.__globals__["learn_task"] is training_loop.learn_task
 
 
+@pytest.mark.slow
 def test_release_has_confidence_model_with_enough_validation_captions(post_videos: Post) -> None:
     def post(name: str) -> str:
         task = post_videos(name, captions=4, tests=2)

@@ -100,6 +100,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
     assert "'night-2': the file differs from the accepted one" in str(view.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "reason", "hint"),
     [

@@ -236,6 +236,7 @@ def test_large_moment_segments_are_written_with_caption_queries(
     assert written[3]["queries"] is None, "a small segment is searched exactly"
 
 
+@pytest.mark.slow
 def test_full_disk_fails_the_task_and_skips_no_video(
     post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
     np.testing.assert_array_equal(vectors, _expected(post_videos, tmp_path, settings_factory))
 
 
+@pytest.mark.slow
 def test_killed_worker_loses_one_chunk(
     post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_killed_worker_loses_one_chunk(
     assert len(_vectors(task)) == VIDEOS
 
 
+@pytest.mark.slow
 def test_killed_owner_finds_its_parts_again(post_videos: Post, embedded: list[int]) -> None:
     task = post_videos("day", videos=VIDEOS)
     child = os.fork()

@@ -56,6 +56,7 @@ def test_missing_package_error_names_package_and_command(
         load_backbone("small")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", [IMAGE_PACKAGE, TEXT_PACKAGE], ids=["image", "text"])
 def test_altered_or_missing_files_are_refused_by_name(
     package: WeightPackage, copied: Path, cache: Path

@@ -98,6 +98,7 @@ def test_each_mode_has_its_own_matrix(sqlite_catalog: Settings, post_probed: Pos
     assert read_recall_matrix("latest").bwf_global is None
 
 
+@pytest.mark.slow
 def test_mode_latest_is_shown_without_pinned_measurements(
     sqlite_catalog: Settings, post_probed: Post
 ) -> None:

@@ -232,6 +232,7 @@ _MANIFESTS = (
 )
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=300)
 @given(manifest=_MANIFESTS, encoding=st.sampled_from(["utf-8", "latin-1", "utf-16"]))
 def test_any_manifest_is_read_or_refused(manifest: tuple[bytes, str], encoding: str) -> None:

@@ -78,6 +78,7 @@ def test_unverified_bytes_of_a_killed_process_are_discarded() -> None:
     assert not upload.unverified_path.exists()
 
 
+@pytest.mark.slow
 def test_total_of_pending_uploads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "MAX_PENDING_BYTES", 100)
     first = create_upload("a.mp4", "", 60)
