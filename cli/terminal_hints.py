@@ -6,7 +6,7 @@ import re
 
 __all__ = ["terminal_text"]
 
-# The identifier of a task or video is kept; `{id}` stands for one that the text does not know.
+# Identifiers of tasks and videos are kept; without an identifier, the text has the placeholder `{id}`.
 _COMMANDS = (
     (r"POST /tasks/(\S+?)/retry", r"cinestrata tasks retry \1"),
     (r"POST /tasks/(\S+?)/relearn", r"cinestrata relearn \1"),

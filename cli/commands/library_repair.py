@@ -1,4 +1,4 @@
-"""``cinestrata doctor --repair``: restore damaged files from a backup and from what is left of the library."""
+"""``cinestrata doctor --repair``: restore damaged files from a backup and from intact files of the library."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RepairReport:
 
 
 def repair_library(settings: Settings, backup: Path | None) -> RepairReport:
-    """Restore what can be restored. Intact files are not touched, and a restored file is exactly the published one.
+    """Restore damaged files, byte for byte as they were published. Intact files are not touched.
 
     Args:
         settings: Settings of the library. Its processes may run.

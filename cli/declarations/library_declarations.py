@@ -40,7 +40,7 @@ def doctor(
         bool, typer.Option("--json", help="Print one JSON document instead of lines.")
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="First restore damaged files from what is left of the library.")
+        bool, typer.Option("--repair", help="First restore damaged files from intact files of the library.")
     ] = False,
     source: Annotated[
         Path | None,

@@ -39,7 +39,7 @@ _TIMEOUT_SECONDS = 10.0
 _LEEWAY_SECONDS = 60  # difference of clocks
 _VERIFIER_CHARS = 64
 _MAX_FLOW_CHARS = 8000
-# Symmetric algorithms would accept tokens of everyone who knows the client secret.
+# With a symmetric algorithm, the client secret would be enough to sign tokens.
 _ALGORITHMS = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 _ENCRYPTION = {"alg": "dir", "enc": "A256GCM"}
 

@@ -86,7 +86,7 @@ def _serve(release: str | None, before: str) -> Manifest:
 
 
 def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:
-    """Return the release that is served in place of the newest, and what it does not search; None without one."""
+    """Return the release served in place of the newest and the domains that it does not search, or None."""
     if manifest.pinned is None or manifest.release is None:
         return None
     rows = _releases(session, [manifest.pinned, manifest.release])

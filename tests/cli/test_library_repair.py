@@ -1,4 +1,4 @@
-"""`cinestrata doctor` finds every changed byte of a library's files, and `--repair` restores what is left."""
+"""`cinestrata doctor` finds every changed byte of a library's files, and `--repair` restores the damaged ones."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_id_token_of_another_key_is_refused(browser: TestClient, provider: Ident
 
 
 def test_symmetric_signature_is_refused(browser: TestClient, provider: IdentityProvider) -> None:
-    """The provider announces HS256, whose key everyone knows who knows the client secret."""
+    """The provider announces HS256, whose signing key is the client secret."""
     provider.signing_key = OctKey.import_key(CLIENT_SECRET.encode(), {"kid": str(provider.signing_key.kid)})
     provider.algorithm = "HS256"
     assert _sign_in(browser).status_code == 401
