@@ -24,7 +24,7 @@ from cli.commands.bench_campaigns import (
     prepare_campaign,
     reported_errors,
 )
-from cli.commands.bench_comparisons import clips, worlds
+from cli.commands.bench_comparisons import captions, clips, worlds
 from cli.commands.bench_tuning import tune
 from cli.console import console, progress_bar, report_errors
 
@@ -34,7 +34,7 @@ app = typer.Typer(
     help="Compare learning methods under a protocol, and pre-train the shipped weights.", no_args_is_help=True
 )
 
-for command in (clips, worlds, tune):
+for command in (clips, captions, worlds, tune):
     app.command()(command)
 
 

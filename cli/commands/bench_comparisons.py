@@ -1,4 +1,4 @@
-"""``cinestrata bench clips`` and ``worlds``: methods compared on real clips and on drawn worlds."""
+"""``cinestrata bench clips``, ``captions`` and ``worlds``: measurements on real clips and on drawn worlds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from cli.commands.bench_campaigns import (
 )
 from cli.console import console, progress_bar, report_errors
 
-__all__ = ["clips", "worlds"]
+__all__ = ["captions", "clips", "worlds"]
+
+DomainFolder = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
+    ),
+]
 
 
 @report_errors
 def clips(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
-        ),
-    ],
+    folder: DomainFolder,
     methods: Annotated[
         str,
         typer.Option("--methods", metavar="A,B", help="Methods or variants, as for `cinestrata bench run`."),
@@ -67,6 +69,57 @@ def clips(
                 report=lambda line: bar.console.print(line),
             )
         table = write_clip_report(out, runs, rivals, command_line(), backbone)
+    console.print(table, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
+
+
+@report_errors
+def captions(
+    folder: DomainFolder,
+    counts: Annotated[
+        str,
+        typer.Option("--counts", metavar="N,M", help="Numbers of captioned training clips per domain."),
+    ] = "5,10,20,40",
+    method: Annotated[
+        str, typer.Option("--method", help="Method or variant, as for `cinestrata bench run`.")
+    ] = "analytic",
+    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the method.")] = "small",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Runs per number; each selects other clips.")
+    ] = 1,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "captions",
+    device: Device = "auto",
+    cache: Cache = DEFAULT_FOLDER / "frames",
+) -> None:
+    """Measure how recall on your own clips grows with the number of captioned clips.
+
+    Folder and held-out clips are those of `cinestrata bench clips`. The last row has all captions.
+    """
+    from benchmarks.clips.caption_curve import measure_caption_curve
+    from benchmarks.errors import ProtocolError
+    from benchmarks.learning.method_variants import parse_variant
+    from benchmarks.reporting.caption_report import write_caption_report
+
+    with reported_errors():
+        limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")]
+        if min(limits) < 1:
+            raise ProtocolError(f"--counts: {counts!r} is not a list of positive numbers such as 5,10,20")
+        variant = parse_variant(method)
+        with progress_bar("clips") as bar:
+            progress = bar.add_task("Frames", total=None)
+            points = measure_caption_curve(
+                folder,
+                variant,
+                limits,
+                backbone=backbone,
+                seeds=seeds,
+                cache=cache,
+                device=device_type(device),
+                workers=min(os.cpu_count() or 1, 8),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
+                report=lambda line: bar.console.print(line),
+            )
+        table = write_caption_report(out, points, command_line(), variant.label, backbone)
     console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
