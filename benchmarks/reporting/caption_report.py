@@ -42,8 +42,8 @@ def caption_table(points: Sequence[CurvePoint]) -> str:
     ]
     return (
         f"{len(run.order)} domains, {sum(run.clips.values())} clips, {queries} queries (first caption of each test "
-        f"clip), searched among the held-out clips. R@k in percent: mean over domains, ± standard deviation over seeds of the "
-        f"selected clips and of the order; {len(points[-1].runs)} seeds.\n\n{markdown_table(header, rows)}"
+        f"clip), searched among the held-out clips. R@k in percent: mean over domains, ± standard deviation over "
+        f"seeds of the selected clips and of the order; {len(points[-1].runs)} seeds.\n\n{markdown_table(header, rows)}"
     )
 
 
