@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup, escape
+from starlette.concurrency import run_in_threadpool
 
 from api.security.route_scopes import ScopedRoute, requires
+from service.access.principal import Principal
+from service.core.errors import CinestrataError
 
 __all__ = ["router"]
 
@@ -29,13 +33,19 @@ _Json = Mapping[str, Any]
 
 @router.get("/docs", response_class=HTMLResponse)
 @requires("public")
-def reference_page(request: Request) -> Response:
-    """The reference of all operations, models and error types, which is the same for every library."""
-    content = _render(request.app.openapi())
-    return HTMLResponse(content, headers={"Cache-Control": "no-cache"})
+async def reference_page(request: Request) -> Response:
+    """The reference of all operations, models and error types, which is the same for every library.
+
+    The page needs no credentials. Its navigation shows to signed-in browsers what their role permits.
+    """
+    principal = None
+    with suppress(CinestrataError):  # a wrong key, or no answer of the catalog
+        principal = await request.app.state.authenticator.identify(request)
+    content = await run_in_threadpool(_render, request.app.openapi(), principal)
+    return HTMLResponse(content, headers={"Cache-Control": "private, no-cache"})
 
 
-def _render(document: dict[str, Any]) -> str:
+def _render(document: dict[str, Any], principal: Principal | None) -> str:
     operations: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -43,6 +53,7 @@ def _render(document: dict[str, Any]) -> str:
             operations.setdefault(operation["tags"][0], []).append(entry)
     return _environment.get_template("reference.html").render(
         page="reference",
+        principal=principal,
         document=document,
         operations=operations,
         resolve=partial(_resolve, document),

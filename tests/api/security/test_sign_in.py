@@ -78,7 +78,9 @@ def test_user_signs_in_and_out(guarded: TestClient) -> None:
     assert guarded.get("/access/current").json() == {"kind": "user", "name": "Ada", "scope": "search"}
     assert guarded.get("/audit").status_code == 403
     assert guarded.get("/access").status_code == 403
-    assert "/access" not in guarded.get("/").text
+    assert 'href="/access"' not in guarded.get("/").text
+    assert 'href="/access"' not in guarded.get("/docs").text
+    assert 'href="/access"' in guarded.get("/docs", headers=ADMIN).text
     sessions = guarded.get("/sessions", headers=ADMIN).json()
     assert [(each["user"], each["address"]) for each in sessions] == [("Ada", "testclient")]
     token = guarded.cookies[SESSION_COOKIE]
