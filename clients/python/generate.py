@@ -113,9 +113,8 @@ def _models(document: _Json, modules: Mapping[str, str]) -> dict[str, str]:
             imports += f"from cinestrata_client.models.common_models import {', '.join(shared)}\n"
         imports += "from cinestrata_client.models.base_model import Model\n\n"
         exported = f"__all__ = {json.dumps(names)}\n\n\n"
-        tail = "\n\n" + "\n".join(f"{name}.model_rebuild()" for name in names)
         title = module.removesuffix("_models").capitalize()
-        texts[module] = _HEADER.format(summary=f"{title} models") + imports + exported + body + tail + "\n"
+        texts[module] = _HEADER.format(summary=f"{title} models") + imports + exported + body + "\n"
     return texts
 
 

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("models", "media", "index", "service", "trainer", "api", "cli", "benchmarks")
+CLIENT = Path("clients/python/cinestrata_client")
 
 
 @pytest.mark.slow
@@ -20,7 +21,7 @@ def test_wheel_is_complete_and_runs(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     source, site = tmp_path / "source", tmp_path / "site"
     # The build writes to its source folder.
-    for name in PACKAGES:
+    for name in (*PACKAGES, CLIENT):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -32,12 +33,17 @@ def test_wheel_is_complete_and_runs(tmp_path: Path) -> None:
         for path in (source / name).rglob("*.*")
         if path.is_file()
     }
+    files |= {str(path.relative_to(source / CLIENT.parent)) for path in (source / CLIENT).rglob("*.*")}
     packed = set(zipfile.ZipFile(wheel).namelist())
+    folders = {name.partition("/")[0] for name in packed if ".dist-info/" not in name}
+    assert folders == {*PACKAGES, "cinestrata_client"}
     assert sorted(name for name in files - packed if not name.endswith(".md")) == []
 
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     environment = {**os.environ, "PYTHONPATH": str(site), "CINESTRATA_DATA_DIR": str(tmp_path / "data")}
-    script = "import cli, api.app; print(cli.__file__)"
+    script = (
+        "import api.app, cli, cinestrata_client; print(cli.__file__, cinestrata_client.__file__, sep='\\n')"
+    )
     imported = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
@@ -46,7 +52,7 @@ def test_wheel_is_complete_and_runs(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert imported.stdout.strip().startswith(str(site))
+    assert all(line.startswith(str(site)) for line in imported.stdout.splitlines())
     doctor = subprocess.run(
         [sys.executable, site / "bin" / "cinestrata", "doctor"],
         cwd=tmp_path,

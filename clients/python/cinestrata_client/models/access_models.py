@@ -139,15 +139,3 @@ class UserSpec(Model):
     scope: Literal["search", "ingest", "admin"] | str = Field(
         default="search", description="Role of the user: a scope, as of a key."
     )
-
-
-AuditPage.model_rebuild()
-AuditRecord.model_rebuild()
-CurrentAccess.model_rebuild()
-KeyDetails.model_rebuild()
-KeySecret.model_rebuild()
-KeySpec.model_rebuild()
-SessionDetails.model_rebuild()
-UserDetails.model_rebuild()
-UserPatch.model_rebuild()
-UserSpec.model_rebuild()

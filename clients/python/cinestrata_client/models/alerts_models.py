@@ -44,8 +44,3 @@ class ThresholdPatch(Model):
     forgetting_global: float | None = None
     recall_when_learned: float | None = None
     failed_tasks: int | None = None
-
-
-AlertPage.model_rebuild()
-AlertThresholds.model_rebuild()
-ThresholdPatch.model_rebuild()

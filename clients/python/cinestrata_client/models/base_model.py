@@ -10,4 +10,4 @@ __all__ = ["Model"]
 class Model(BaseModel):
     """A request or an answer. Fields of later versions of the service are ignored."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", protected_namespaces=(), defer_build=True)

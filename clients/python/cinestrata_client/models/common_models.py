@@ -303,22 +303,3 @@ class VideoSummary(Model):
     added_at: datetime | None
     thumbnail_url: str
     stream_url: str
-
-
-AlertDetails.model_rebuild()
-DeletionResult.model_rebuild()
-Drift.model_rebuild()
-MomentMatch.model_rebuild()
-OmittedPath.model_rebuild()
-Problem.model_rebuild()
-ProblemField.model_rebuild()
-RejectedVideo.model_rebuild()
-SearchResult.model_rebuild()
-StageTimes.model_rebuild()
-TaskDetails.model_rebuild()
-TaskProgress.model_rebuild()
-TaskRouting.model_rebuild()
-VideoCounts.model_rebuild()
-VideoPage.model_rebuild()
-VideoSpec.model_rebuild()
-VideoSummary.model_rebuild()

@@ -23,6 +23,3 @@ class Readiness(Model):
     checks: dict[str, str] | None = Field(
         default=None, description="State of each component: 'ok' or its error."
     )
-
-
-Readiness.model_rebuild()

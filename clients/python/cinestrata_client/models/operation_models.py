@@ -124,13 +124,3 @@ class WorkerDetails(Model):
     task: str | None = Field(description="Name of a task that it has claimed.")
     error: str | None = Field(description="Its last error.")
     error_at: datetime | None
-
-
-JobDetails.model_rebuild()
-JobSpec.model_rebuild()
-OperationsStatus.model_rebuild()
-QueuedTask.model_rebuild()
-RunningTask.model_rebuild()
-SearchLoad.model_rebuild()
-TrainingPoint.model_rebuild()
-WorkerDetails.model_rebuild()

@@ -179,14 +179,3 @@ class SearchTiming(Model):
     search: float
     merge: float
     total: float
-
-
-CaptionMatch.model_rebuild()
-CaptionsResponse.model_rebuild()
-ClipSearchResponse.model_rebuild()
-ClipTiming.model_rebuild()
-SearchBatch.model_rebuild()
-SearchBatchResponse.model_rebuild()
-SearchQuery.model_rebuild()
-SearchResponse.model_rebuild()
-SearchTiming.model_rebuild()

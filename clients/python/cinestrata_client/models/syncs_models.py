@@ -70,8 +70,3 @@ class SyncSpec(Model):
     captions_from_names: bool = Field(
         default=False, description="Whether the file name becomes the caption of a video without captions."
     )
-
-
-SyncCounts.model_rebuild()
-SyncDetails.model_rebuild()
-SyncSpec.model_rebuild()

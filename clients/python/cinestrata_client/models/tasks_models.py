@@ -80,12 +80,3 @@ class TaskSpec(Model):
         "rerank=frames.",
     )
     videos: list[VideoSpec]
-
-
-AppendSpec.model_rebuild()
-DeletionRequest.model_rebuild()
-RejectedVideoPage.model_rebuild()
-RelearnSpec.model_rebuild()
-TaskEvent.model_rebuild()
-TaskMove.model_rebuild()
-TaskSpec.model_rebuild()

@@ -82,11 +82,3 @@ class UploadPreview(Model):
     problems: list[PreviewProblem] = Field(
         description="Problems that must be solved first; at most 20. Empty: the upload can start."
     )
-
-
-CaptionTable.model_rebuild()
-LocalFile.model_rebuild()
-LocalText.model_rebuild()
-PreviewProblem.model_rebuild()
-PreviewRequest.model_rebuild()
-UploadPreview.model_rebuild()

@@ -133,11 +133,3 @@ class VideoPatch(Model):
         description="Metadata fields to change. A field with null is removed, objects are merged "
         "field by field, and null in place of the object removes all metadata.",
     )
-
-
-QueryWord.model_rebuild()
-ResultExplanation.model_rebuild()
-SimilarVideosResponse.model_rebuild()
-VideoDetails.model_rebuild()
-VideoMoment.model_rebuild()
-VideoPatch.model_rebuild()

@@ -142,11 +142,3 @@ class WebhookSpec(Model):
         ]
         | None
     ) = Field(default=None, description="Events that are sent; default: all.")
-
-
-DeliveryDetails.model_rebuild()
-DeliveryPage.model_rebuild()
-WebhookDetails.model_rebuild()
-WebhookPatch.model_rebuild()
-WebhookSecret.model_rebuild()
-WebhookSpec.model_rebuild()
