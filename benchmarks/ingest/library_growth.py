@@ -3,11 +3,11 @@
     python -m benchmarks.ingest.library_growth videos --sizes 5000,20000 --out DIR
     python -m benchmarks.ingest.library_growth domains --domains 1000 --out DIR
 
-Both commands print JSON and write it to DIR. They start ``cinestrata up`` with the backbone ``tiny`` on an empty data
-folder, send the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions
-for each size, each into a library of its own; ``domains`` ingests domains of three videos into one library: without
-captions, or with a caption of the first video, from which ``strata`` learns in one epoch. The files are those of
-:mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
+Both commands print JSON and write it to DIR. They start ``cinestrata up`` with a backbone on an empty data folder, send
+the videos over HTTP as paths, and read states from the API. ``videos`` ingests one domain without captions for each
+size, each into a library of its own; ``domains`` ingests domains of three videos into one library: without captions, or
+with captions, which the default method of the backbone learns (``strata`` in one epoch) and of which one is held out.
+The files are those of :mod:`benchmarks.ingest.clip_files`. Only ratios between sizes are comparable between machines.
 """
 
 from __future__ import annotations
@@ -39,17 +39,21 @@ _POLL_SECONDS = 0.5
 _SEARCHES = 200
 _DOMAIN_VIDEOS = 3
 _WINDOW = 10  # consecutive domains behind each figure
+_CAPTION_SPLITS = ("train", "train", "test")  # of the videos of a captioned domain
 _WORDS = ("car", "crystal", "robot", "bridge", "circle", "tree", "antenna", "ship", "actor", "fish")
 _STAGES = ("probing", "indexing")
 _QUEUED_AHEAD = 20  # tasks that wait for the workers; a request creates one task
 
 
-def ingest_domain(folder: Path, count: int, *, frames: int, part: int, keep: bool = False) -> dict[str, Any]:
+def ingest_domain(
+    folder: Path, count: int, *, backbone: str, frames: int, part: int, keep: bool = False
+) -> dict[str, Any]:
     """Ingest one domain without captions into an empty library, and search it.
 
     Args:
         folder: Folder of the clips and the library.
         count: Number of videos.
+        backbone: Name of the backbone.
         frames: Frames per video.
         part: Maximum number of videos of a request; further videos are appended to the domain.
         keep: Whether to keep the library.
@@ -60,7 +64,10 @@ def ingest_domain(folder: Path, count: int, *, frames: int, part: int, keep: boo
     videos = [{"uri": str(path)} for path in write_tiny_clips(folder / "clips", count)]
     data = folder / f"library-{count}"
     tasks: list[_FollowedTask] = []
-    with embedded_service(data, _settings(folder / "clips", frames)) as api, recorded_memory() as memory:
+    with (
+        embedded_service(data, _settings(folder / "clips", backbone, frames)) as api,
+        recorded_memory() as memory,
+    ):
         began = time.monotonic()
         for first in range(0, count, part):
             route = f"/tasks/{tasks[0].id}/videos" if tasks else "/tasks"
@@ -91,15 +98,16 @@ def ingest_domain(folder: Path, count: int, *, frames: int, part: int, keep: boo
 
 
 def ingest_domains(
-    folder: Path, count: int, *, frames: int, is_captioned: bool, marks: Sequence[int]
+    folder: Path, count: int, *, backbone: str, frames: int, is_captioned: bool, marks: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Ingest domains of three videos, one after the other.
 
     Args:
         folder: Folder of the clips and the library.
         count: Number of domains.
+        backbone: Name of the backbone.
         frames: Frames per video.
-        is_captioned: Whether the first video of each domain has a caption.
+        is_captioned: Whether the videos have captions.
         marks: Numbers of domains at which time, memory and search latency are measured.
 
     Returns:
@@ -108,11 +116,16 @@ def ingest_domains(
     paths = write_tiny_clips(folder / "clips", count * _DOMAIN_VIDEOS)
     data = folder / f"library-of-{count}-domains"
     rows: list[dict[str, Any]] = []
-    with embedded_service(data, _settings(folder / "clips", frames)) as api:
+    with embedded_service(data, _settings(folder / "clips", backbone, frames)) as api:
         began, done, finished = time.monotonic(), 0, []
         waiting: list[str] = []
         for number in range(count):
-            body = _domain(paths[_DOMAIN_VIDEOS * number :][:_DOMAIN_VIDEOS], number, is_captioned)
+            body: dict[str, Any] = {
+                "name": f"domain {number}",
+                "videos": _videos(paths[_DOMAIN_VIDEOS * number :][:_DOMAIN_VIDEOS], number, is_captioned),
+            }
+            if is_captioned and backbone == "tiny":  # other backbones learn in closed form by default
+                body["settings"] = {"epochs": 1}
             waiting.append(create(api, "/tasks", body))
             is_mark = number + 1 in marks
             while waiting and (is_mark or len(waiting) >= _QUEUED_AHEAD):
@@ -147,20 +160,19 @@ def ingest_domains(
     return rows
 
 
-def _domain(paths: Sequence[Path], number: int, is_captioned: bool) -> dict[str, Any]:
-    """Request for a domain; the first of its videos may have a caption."""
+def _videos(paths: Sequence[Path], number: int, is_captioned: bool) -> list[dict[str, Any]]:
+    """Videos of a request; captions name the domain and a word of the video."""
     videos: list[dict[str, Any]] = [{"uri": str(path)} for path in paths]
-    if not is_captioned:
-        return {"name": f"domain {number}", "videos": videos}
-    # Without a split, the only captioned video could be held out, and nothing would be learned.
-    caption = f"a {_WORDS[number % len(_WORDS)]} of collection {number}"
-    videos[0] |= {"captions": [caption], "split": "train"}
-    return {"name": f"domain {number}", "videos": videos, "settings": {"epochs": 1}}
+    if is_captioned:
+        for position, (video, split) in enumerate(zip(videos, _CAPTION_SPLITS, strict=True)):
+            word = _WORDS[(number + position) % len(_WORDS)]
+            video |= {"captions": [f"a {word} of collection {number}"], "split": split}
+    return videos
 
 
-def _settings(media: Path, frames: int) -> dict[str, str]:
+def _settings(media: Path, backbone: str, frames: int) -> dict[str, str]:
     return {
-        "CINESTRATA_BACKBONE": "tiny",
+        "CINESTRATA_BACKBONE": backbone,
         "CINESTRATA_FRAMES": str(frames),
         "CINESTRATA_MEDIA_ROOT": str(media.resolve()),
         "CINESTRATA_LOG_LEVEL": "WARNING",
@@ -253,10 +265,11 @@ def main() -> None:
     videos.set_defaults(run=_measure_videos)
     domains = commands.add_parser("domains", help="a library of many domains")
     domains.add_argument("--domains", type=int, default=100)
-    domains.add_argument("--captioned", action="store_true", help="give each domain a caption to learn from")
+    domains.add_argument("--captioned", action="store_true", help="give the videos captions")
     domains.set_defaults(run=_measure_domains)
     for command in (videos, domains):
         command.add_argument("--folder", type=Path, help="folder of the clips (default: a temporary one)")
+        command.add_argument("--backbone", choices=("tiny", "small"), default="tiny")
         command.add_argument("--frames", type=int, default=8, help="frames per video")
         command.add_argument("--out", type=Path, default=Path("bench-ingest"))
     options = parser.parse_args()
@@ -269,7 +282,16 @@ def main() -> None:
 def _measure_videos(folder: Path, options: argparse.Namespace) -> None:
     rows = []
     for size in map(int, options.sizes.split(",")):
-        rows.append(ingest_domain(folder, size, frames=options.frames, part=options.part, keep=options.keep))
+        rows.append(
+            ingest_domain(
+                folder,
+                size,
+                backbone=options.backbone,
+                frames=options.frames,
+                part=options.part,
+                keep=options.keep,
+            )
+        )
         (options.out / "videos.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(rows, indent=1))
 
@@ -277,7 +299,12 @@ def _measure_videos(folder: Path, options: argparse.Namespace) -> None:
 def _measure_domains(folder: Path, options: argparse.Namespace) -> None:
     marks = [mark for mark in (10, 30, 100, 300, 1000, 3000) if mark < options.domains] + [options.domains]
     rows = ingest_domains(
-        folder, options.domains, frames=options.frames, is_captioned=options.captioned, marks=marks
+        folder,
+        options.domains,
+        backbone=options.backbone,
+        frames=options.frames,
+        is_captioned=options.captioned,
+        marks=marks,
     )
     (options.out / "domains.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(rows, indent=1))
