@@ -9,8 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from api.pages.page_rendering import render_page
-from api.security.route_scopes import ScopedRoute, current_principal, requires
-from service.access.principal import includes_scope
+from api.security.route_scopes import ScopedRoute, requires
 from service.core.method_names import METHOD_NAMES
 from service.core.settings import settings
 from service.storage.library_backbone import default_method
@@ -32,14 +31,12 @@ def search_page(request: Request) -> Response:
 @requires("search", page=True)
 def admin_page(request: Request) -> Response:
     """The library page: tasks, recall matrix, shards and releases."""
-    principal = current_principal(request)
-    may_ingest = principal is not None and includes_scope(principal.scope, "ingest")
     return render_page(
         request,
         "admin.html",
         methods=METHOD_NAMES,
         default_method=default_method(),
-        media_root=settings().media_root if may_ingest else None,
+        media_root=settings().media_root,
         has_sources=bool(settings().sources),
         sample_videos=SAMPLE_VIDEOS,
     )

@@ -8,6 +8,7 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api.security.route_scopes import current_principal
+from service.access.principal import includes_scope
 from service.core import request_limits
 
 __all__ = ["render_page"]
@@ -21,14 +22,17 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     """A page that browsers do not store.
 
     Args:
-        request: Request of the page; the template receives its sender as ``principal``.
+        request: Request of the page; the template receives its sender as ``principal``, and as ``may_ingest``
+            whether it may change videos.
         template: File name of the template, whose stem is the name of the page.
         status: Status of the response.
         values: Further variables of the template.
     """
+    principal = current_principal(request)
     context = {
         "page": template.removesuffix(".html"),
-        "principal": current_principal(request),
+        "principal": principal,
+        "may_ingest": principal is not None and includes_scope(principal.scope, "ingest"),
         "max_query_chars": request_limits.MAX_QUERY_CHARS,
         **values,
     }

@@ -11,6 +11,7 @@ import {
   showFormErrors,
 } from "./form_errors.js";
 import { bytes, count, percent } from "./formatting.js";
+import { isPermitted } from "./permissions.js";
 import { filesOfDrop, filesOfInput, isArchive, readTexts } from "./uploads/selected_files.js";
 import { forgetExpiredUploads, startedUpload } from "./uploads/tus_client.js";
 import { drawArchive, drawMessage, drawPreview } from "./uploads/upload_preview.js";
@@ -96,7 +97,7 @@ function setUpSelection() {
 /** Open the form for the domain that the address names, as the page of the domain does. */
 function openForDomain() {
   const into = new URLSearchParams(location.search).get("into");
-  if (!into) return;
+  if (!into || !isPermitted("ingest")) return;
   history.replaceState(null, "", location.pathname); // a reload must not open the form again
   openUploadForm(into);
 }

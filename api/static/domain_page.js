@@ -11,6 +11,7 @@ import { count, percent, shortId, timeAgo, timeLeft } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { showLossCurve } from "./loss_curve.js";
 import { domainPath, pageId } from "./page_links.js";
+import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
 import { isFinal } from "./task_states.js";
@@ -82,9 +83,9 @@ function drawHead(task) {
   $("actions").hidden = !isFinal(task);
   $("search-link").hidden = task.state !== "ready" || isEmptied;
   $("search-link").href = `/?${new URLSearchParams({ task: task.name })}`;
-  $("append-link").hidden = task.state !== "ready";
+  $("append-link").hidden = task.state !== "ready" || !isPermitted("ingest");
   $("append-link").href = `/admin?${new URLSearchParams({ into: task.id })}`;
-  $("delete-domain").hidden = isEmptied;
+  $("delete-domain").hidden = isEmptied || !isPermitted("ingest");
   $("delete-domain").onclick = () => confirmDeletion(task);
   $("work").hidden = isFinal(task);
   $("work-bar").value = task.progress.fraction;
@@ -143,6 +144,7 @@ function drawAppends(task, appends) {
 /** Recommendation to learn appended videos that the encoder of the domain finds less often than its own. */
 function relearnAdvice(task, { k, appended, domain }) {
   const text = `Found less often: recall@${k} ${percent(appended, 0)}, other videos ${percent(domain, 0)}.`;
+  if (!isPermitted("ingest")) return [el("div", { textContent: text })];
   const relearn = async () => {
     try {
       const created = await api(`/tasks/${encodeURIComponent(task.id)}/relearn`, { method: "POST" });

@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { clock, count } from "./formatting.js";
 import { videoPath } from "./page_links.js";
+import { isPermitted } from "./permissions.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
 import { openEditor } from "./video_editor.js";
 import { splitName } from "./video_facts.js";
@@ -136,12 +137,8 @@ function videoCard(video) {
     frame,
     caption,
   );
-  const actions = el(
-    "span",
-    { className: "card-actions" },
-    editButton(video, title, card),
-    deleteButton(video, title),
-  );
+  const buttons = isPermitted("ingest") ? [editButton(video, title, card), deleteButton(video, title)] : [];
+  const actions = el("span", { className: "card-actions" }, ...buttons);
   card.append(el("div", { className: "meta" }, el("span", { textContent: facts }), actions));
   return card;
 }

@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
+import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES } from "./recall_matrix.js";
 
 const NO_LOSS = 0.0005;
@@ -148,12 +149,13 @@ function adviseOnTasks(overview, { refresh, add }) {
       api(`/tasks/${encodeURIComponent(failed.id)}/retry`, { method: "POST" }).then(refresh, refresh);
     return {
       text: `“${failed.name}” failed. ${failed.error_hint || "See the reason below, then retry it."}`,
-      action: button("Retry", retry, { className: "primary" }),
+      action: isPermitted("ingest") && button("Retry", retry, { className: "primary" }),
     };
   }
   const [active] = overview.active;
   if (active) return { text: activeTaskAdvice(active, overview) };
   if (Object.values(overview.tasks).some((number) => number > 0)) return null;
+  if (!isPermitted("ingest")) return { text: "Nothing. The library is empty." };
   return {
     text: "Add your first domain of videos.",
     action: button("Add videos", add, { className: "primary" }),

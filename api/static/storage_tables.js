@@ -4,9 +4,9 @@ import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { bytes, count, percent, shortId, timeAgo } from "./formatting.js";
-import { mayOperate } from "./operations/operation_notices.js";
 import { openServeDialog } from "./operations/serve_release_dialog.js";
 import { PagedList } from "./paged_list.js";
+import { isPermitted } from "./permissions.js";
 
 const PAGE = 10; // rows
 
@@ -69,7 +69,7 @@ function releaseRow(release) {
     numberCell(error == null ? "–" : percent(error)),
     idCell(release.id),
     timeCell(release.created_at),
-    el("td", { className: "act" }, release.current || !mayOperate() ? null : serveButton(release)),
+    el("td", { className: "act" }, release.current || !isPermitted("admin") ? null : serveButton(release)),
   );
 }
 

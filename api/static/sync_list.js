@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
+import { isPermitted } from "./permissions.js";
 
 const KINDS = ["new", "changed", "recaptioned", "unchanged", "vanished", "deleted", "rejected", "left_out"];
 
@@ -31,7 +32,7 @@ function syncRow(sync) {
     el("td", { textContent: lastRun(sync) }),
     el("td", { textContent: nextRun(sync) }),
     el("td", { textContent: filesText(sync.counts) }, ...leftOutLines(sync.counts)),
-    el("td", { className: "act" }, remove),
+    el("td", { className: "act" }, isPermitted("ingest") ? remove : null),
   );
 }
 

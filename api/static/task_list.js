@@ -7,6 +7,7 @@ import { recolorDot } from "./domain_layers.js";
 import { count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { PagedList } from "./paged_list.js";
+import { isPermitted } from "./permissions.js";
 import { isFinal, isSearchable } from "./task_states.js";
 
 const STAGES = ["probing", "training", "indexing", "evaluating"];
@@ -230,11 +231,12 @@ class TaskRow {
     this.updateNotes(task, isActive);
     setText(this.count, count(counts.accepted || counts.videos, "video"));
     this.count.title = `${counts.train} for training, ${counts.val} for validation, ${counts.test} held out, ${counts.rejected} rejected`;
-    this.cancelButton.hidden = !isActive;
+    const mayChange = isPermitted("ingest");
+    this.cancelButton.hidden = !mayChange || !isActive;
     this.cancelButton.disabled = task.cancel_requested;
-    this.retryButton.hidden = !["failed", "cancelled"].includes(task.state);
-    this.relearnButton.hidden = !isSearchable(task) || !task.progress.drift?.relearn;
-    this.deleteButton.hidden = isActive || (isEmptied && !counts.videos);
+    this.retryButton.hidden = !mayChange || !["failed", "cancelled"].includes(task.state);
+    this.relearnButton.hidden = !mayChange || !isSearchable(task) || !task.progress.drift?.relearn;
+    this.deleteButton.hidden = !mayChange || isActive || (isEmptied && !counts.videos);
   }
 
   updateState(task, isActive, isEmptied) {

@@ -3,13 +3,11 @@
 import { api } from "../api_client.js";
 import { $, button, el } from "../dom.js";
 import { count, timeAgo } from "../formatting.js";
+import { isPermitted } from "../permissions.js";
 import { openServeDialog } from "./serve_release_dialog.js";
 
 const NAMED = 5; // domains
 let drawn = null;
-
-/** Whether the user may change the operation of the library: the page then has the section of it. */
-export const mayOperate = () => $("operations") !== null;
 
 /** Draw the notices of a state of the library. */
 export function drawNotices(status, refresh) {
@@ -37,7 +35,7 @@ function pinNotice({ task, newest_task: newest, unsearchable: lost }, refresh) {
     "div",
     { className: "op-notice", role: "status", "data-testid": "pinned" },
     el("p", { textContent: text }),
-    mayOperate() ? button("Serve the newest", () => openServeDialog("newest", refresh)) : null,
+    isPermitted("admin") ? button("Serve the newest", () => openServeDialog("newest", refresh)) : null,
   );
 }
 
@@ -59,6 +57,6 @@ function alertNotice(alert, refresh) {
     "div",
     { className: "op-notice alert", role: "status", "data-testid": `alert-${alert.kind}` },
     el("p", {}, alert.message, el("small", { textContent: ` ${timeAgo(alert.raised_at)} ` }), failure),
-    mayOperate() ? dismiss : null,
+    isPermitted("admin") ? dismiss : null,
   );
 }

@@ -3,6 +3,7 @@
 import { api } from "../api_client.js";
 import { $, el, setText } from "../dom.js";
 import { bytes, count, timeAgo } from "../formatting.js";
+import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
 import { drawQueue } from "./queue_list.js";
 import { setUpThresholds, showAlerts } from "./threshold_form.js";
@@ -15,7 +16,7 @@ let rounds = 0;
 
 /** Show the section, and refresh it while it is on the screen. */
 export async function watchOperations() {
-  if (!$("operations")) return; // only users who may see it have the section
+  if (!isPermitted("admin")) return; // the page has no section
   $("operations").hidden = false;
   $("op-compact").addEventListener("click", () => start({ kind: "compact" }));
   $("op-snapshot").addEventListener("click", () => start({ kind: "snapshot" }));

@@ -13,7 +13,13 @@ from service.access.credentials import note_change
 from service.access.users import create_user
 from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import session_scope
-from service.core.schemas import UserSpec
+from service.catalog.tables import Task
+from service.core.schemas import SyncSpec, TaskSpec, UserSpec
+from service.core.settings import Settings
+from service.library.deletion import delete_task
+from service.syncs.registered_syncs import register_sync, remove_sync
+from service.tasks.commands import create_task
+from service.tasks.lifecycle.state_machine import set_state
 from tests.api.browser import screen_size, texts, wait_for, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -61,6 +67,94 @@ def test_every_page_links_to_the_reference(
         link.click()
         assert browser.current_url == f"{address}/docs"
         assert texts(browser, ".bar nav [aria-current=page]") == ["API"]
+
+
+LOCKED = {  # page → controls that need a scope
+    "/admin": {"#add": "ingest", "#follow": "ingest"},
+    "/watch": {"#edit": "ingest", "#delete-video": "ingest"},
+}
+HIDDEN = {
+    "/admin": {
+        "#tasks [aria-label^=Retry]": "ingest",
+        "#tasks [aria-label^=Delete]": "ingest",
+        "#syncs [aria-label^=Remove]": "ingest",
+        "#releases [aria-label^=Serve]": "admin",
+        "#operations": "admin",
+        ".bar nav a[href='/access']": "admin",
+    },
+    "/domains": {
+        "#append-link": "ingest",
+        "#delete-domain": "ingest",
+        "#video-grid [aria-label^=Edit]": "ingest",
+        "#video-grid [aria-label^=Delete]": "ingest",
+    },
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_controls_are_those_of_the_role(
+    browser: WebDriver,
+    address: str,
+    users: None,
+    library: list[str],
+    client: TestClient,
+    followed_folder: None,
+    failed_task: None,
+    role: str,
+) -> None:
+    sign_in(browser, address, role)
+    video = client.get(f"/tasks/{library[0]}/videos", headers=_cookie(browser)).json()["videos"][0]["id"]
+    paths = {"/admin": "/admin", "/domains": f"/domains/{library[0]}", "/watch": f"/watch/{video}"}
+    ready = {"/admin": "#syncs tbody tr", "/domains": "#video-grid li", "/watch": "#similar-grid li"}
+    for page, path in paths.items():
+        browser.get(address + path)
+        wait_for(browser, ready[page])
+        if page == "/admin":
+            wait_for(browser, "#tasks > li", 3)
+            wait_for(browser, "#releases tbody tr", 2)
+        for css, scope in LOCKED.get(page, {}).items():
+            control = browser.find_element(By.CSS_SELECTOR, css)
+            assert control.is_enabled() == _includes(role, scope), css
+            assert bool(control.get_attribute("title")) != control.is_enabled()
+        for css, scope in HIDDEN.get(page, {}).items():
+            shown = [each for each in browser.find_elements(By.CSS_SELECTOR, css) if each.is_displayed()]
+            assert bool(shown) == _includes(role, scope), css
+        assert bool(texts(browser, "#role-note")) == (role == "search")
+
+
+def test_role_cannot_open_the_upload_form_by_a_link(
+    browser: WebDriver, address: str, users: None, library: list[str]
+) -> None:
+    sign_in(browser, address, "search")
+    browser.get(f"{address}/admin?into={library[0]}")
+    wait_for(browser, "#tasks > li", 2)
+    assert not browser.find_element(By.ID, "dialog").is_displayed()
+
+
+@pytest.fixture
+def followed_folder(configured: Settings, library: list[str]) -> Iterator[None]:
+    """A registered sync, which no worker runs."""
+    (configured.media_root / "inbox").mkdir(exist_ok=True)
+    spec = SyncSpec.model_validate({"name": "inbox", "source": "inbox", "every_seconds": 3600})
+    sync = register_sync(spec)
+    yield
+    remove_sync(sync.id)
+
+
+@pytest.fixture
+def failed_task(configured: Settings, library: list[str]) -> Iterator[None]:
+    """A task that failed."""
+    video = next(configured.media_root.rglob("*.mp4")).relative_to(configured.media_root)
+    spec = {"name": "failed", "videos": [{"uri": str(video), "captions": ["a"]}]}
+    task = create_task(TaskSpec.model_validate(spec)).task.id
+    with session_scope(write=True) as session:
+        set_state(session, session.get_one(Task, task), "failed", error="The disk is full.")
+    yield
+    delete_task(task)
+
+
+def _includes(role: str, scope: str) -> bool:
+    return ROLES.index(role) >= ROLES.index(scope)
 
 
 def _cookie(browser: WebDriver) -> dict[str, str]:
