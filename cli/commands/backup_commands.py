@@ -38,9 +38,11 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
         data: Data folder; None takes it from the environment.
         index_only: Whether to omit the catalog.
     """
+    from service.audit.actor import command_line_actor, set_process_actor
     from service.backups.snapshot_writing import write_snapshot
 
     settings = data_folder_settings(data)
+    set_process_actor(command_line_actor())
     with progress_bar("bytes") as bar:
         task = bar.add_task("Copying", total=None)
         report = write_snapshot(
@@ -71,11 +73,13 @@ def run_restore(source: Path, data: Path | None) -> None:
 
     from index.errors import ShardStoreError
     from index.integrity_audit import audit
+    from service.audit.actor import command_line_actor, set_process_actor
     from service.catalog.database import sqlite_path
     from service.core.errors import CinestrataError
     from service.storage.vector_store_selection import library_store
 
     settings = data_folder_settings(data)
+    set_process_actor(command_line_actor())
     try:
         with (
             hold_data_folder(settings.run_dir, settings.data_dir),
@@ -93,7 +97,7 @@ def run_restore(source: Path, data: Path | None) -> None:
                 raise BackupDamaged("; ".join(faults))
             if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
-                with installed_catalog(settings, work / CATALOG):
+                with installed_catalog(settings, work / CATALOG, origin=source):
                     os.rename(work / "index", settings.index_dir)
             else:
                 os.rename(work / "index", settings.index_dir)

@@ -62,6 +62,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
         dry_run: Whether to show the space without freeing it.
         data: Data folder; None takes it from the environment.
     """
+    from service.audit.actor import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.compaction import (
         compact,
@@ -74,6 +75,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
     from service.storage import index_manifest
 
     upgrade(data_folder_settings(data))
+    set_process_actor(command_line_actor())
     usages = storage_usage(task)
     if dry_run:
         print_json(usages)
@@ -81,7 +83,9 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
     if dry_run:
         return
     manifest = index_manifest.read_manifest()
-    update_shard_rows(manifest, manifest.shards)  # an earlier compaction may have ended before this step
+    update_shard_rows(
+        manifest, manifest.shards, "shard.compact"
+    )  # an earlier compaction may have ended before this step
     for usage in usages:
         if usage.is_compactable:
             with error_console.status(f"Compacting {usage.name} …"):

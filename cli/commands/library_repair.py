@@ -47,6 +47,9 @@ def repair_library(settings: Settings, backup: Path | None) -> RepairReport:
     Raises:
         OSError, tarfile.TarError, BackupDamaged: The backup cannot be read.
     """
+    from service.audit.actor import command_line_actor, set_process_actor
+
+    set_process_actor(command_line_actor())
     report = RepairReport()
     with ExitStack() as stack:
         open_file = stack.enter_context(open_backup(backup)) if backup is not None else None
@@ -210,7 +213,7 @@ def _repair_structures(store: ShardStore, damaged: list[DamagedFile], report: Re
         segment = files[0].segment
         if segment is not None and all(file.path.name in (STRUCTURE, QUERIES) for file in files):
             try:
-                update_shard_rows(rebuild_structure(store, segment), [segment.task])
+                update_shard_rows(rebuild_structure(store, segment), [segment.task], "shard.repair")
                 report.repaired.append(
                     f"task {segment.task}: the search structure of shard {segment.id[:12]} was made again from its "
                     "vectors"

@@ -22,6 +22,7 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
         data: Data folder; None takes it from the environment.
     """
     from index.errors import ShardStoreError
+    from service.audit.actor import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.compaction import update_shard_rows
     from service.storage.vector_store_selection import library_store
@@ -30,17 +31,20 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     if not settings.milvus.uri:
         fail("CINESTRATA_MILVUS__URI is not set.", "Set it to the Milvus that vectors move to or from.")
     upgrade(settings)
+    set_process_actor(command_line_actor())
     store = library_store(settings.model_copy(update={"vector_store": to}))
     moved = 0
     try:
         manifest = store.manifest()
         nonempty = {task: shard for task, shard in manifest.shards.items() if shard.count}
         pending = [task for task, shard in nonempty.items() if bool(shard.place) is not (to == "milvus")]
-        update_shard_rows(manifest, manifest.shards)  # an earlier move may have ended before this step
+        update_shard_rows(
+            manifest, manifest.shards, "shard.move"
+        )  # an earlier move may have ended before this step
         with progress_bar("tasks") as bar:
             row = bar.add_task(f"Moving to {to}", total=len(pending))
             for task in pending:
-                update_shard_rows(store.move(task), [task])
+                update_shard_rows(store.move(task), [task], "shard.move")
                 moved += 1
                 bar.advance(row)
     except (OSError, ShardStoreError) as error:

@@ -14,6 +14,8 @@ from index.files.durable_files import sync
 from service.backups.backup_files import CATALOG, BackupFile, require_intact_catalog, write_backup
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from service.core.settings import Settings
 
 __all__ = ["has_catalog_rows", "installed_catalog", "write_catalog_copy"]
@@ -68,26 +70,40 @@ def has_catalog_rows(settings: Settings) -> bool:
 
 
 @contextmanager
-def installed_catalog(settings: Settings, source: Path) -> Iterator[None]:
+def installed_catalog(settings: Settings, source: Path, *, origin: Path) -> Iterator[None]:
     """Install a restored catalog when the ``with`` block succeeds; after an exception nothing is installed.
+
+    The audit log of the restored catalog has an entry of the restoration.
 
     Args:
         settings: Settings that name the target, an absent SQLite file or an empty PostgreSQL database.
         source: Catalog of the backup; it may have an older schema.
+        origin: The backup, as the audit log names it.
     """
-    from service.catalog.database import sqlite_path
+    from service.catalog.database import open_engine, sqlite_path
+    from service.catalog.migrations import upgrade_engine
 
     file = sqlite_path(settings.database_url)
     if file is None:
-        with _copied_rows(_at(settings, source), settings):
+        with _copied_rows(_at(settings, source), settings) as connection:
+            _record_restoration(connection, origin)
             yield
         return
     # On the file system of its target, so that a rename can publish it.
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=file.parent, prefix=".restore-") as folder:
+        restored = Path(folder) / CATALOG
         write_backup(Path(folder), {CATALOG: BackupFile.from_path(source)})
+        engine = open_engine(f"sqlite:///{restored}")
+        try:
+            upgrade_engine(engine)
+            with engine.begin() as connection:
+                _record_restoration(connection, origin)
+        finally:
+            engine.dispose()  # the last connection completes the file
+        sync(restored)
         yield
-        os.rename(Path(folder) / CATALOG, file)
+        os.rename(restored, file)
         sync(file.parent)
 
 
@@ -97,8 +113,11 @@ def _copy_rows(source: Settings, target: Settings) -> None:
 
 
 @contextmanager
-def _copied_rows(source: Settings, target: Settings) -> Iterator[None]:
-    """Copy the rows of one catalog into another; the copy is committed after the ``with`` block."""
+def _copied_rows(source: Settings, target: Settings) -> Iterator[Connection]:
+    """Copy the rows of one catalog into another; the copy is committed after the ``with`` block.
+
+    Yields the connection to the target.
+    """
     from service.catalog.catalog_copy import copy_catalog
     from service.catalog.database import open_engine
     from service.catalog.migrations import upgrade_engine
@@ -114,10 +133,20 @@ def _copied_rows(source: Settings, target: Settings) -> Iterator[None]:
             if engines[0].dialect.name == "postgresql":
                 reader.execution_options(isolation_level="REPEATABLE READ")
             copy_catalog(reader, writer)
-            yield
+            yield writer
     finally:
         for engine in engines:
             engine.dispose()
+
+
+def _record_restoration(connection: Connection, origin: Path) -> None:
+    from sqlalchemy.orm import Session
+
+    from service.audit.audit_log import record_change
+
+    with Session(connection) as session:
+        record_change(session, "snapshot.restore", str(origin))
+        session.commit()
 
 
 def _at(settings: Settings, file: Path) -> Settings:

@@ -13,7 +13,9 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from index.errors import ShardStoreError
@@ -21,6 +23,7 @@ from index.files.durable_files import sync
 from index.files.manifest_format import Manifest
 from index.manifest_files import list_manifest_files
 from index.shard_store import ShardStore
+from service.audit.audit_log import record_change
 from service.backups.backup_catalog import write_catalog_copy
 from service.backups.backup_files import (
     CATALOG,
@@ -34,10 +37,13 @@ from service.backups.backup_files import (
     write_backup,
     write_description,
 )
+from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 
 __all__ = ["SnapshotReport", "write_snapshot"]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def write_snapshot(
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
                 verify_files(open_file, files)
-            os.rename(part, target)
+            _publish(settings, part, target, {"files": len(files), "bytes": total, "index_only": index_only})
             sync(target.parent)
     except (
         OSError,
@@ -106,6 +112,24 @@ def write_snapshot(
         ) from error
     external = sum(bool(shard.place) for shard in manifest.shards.values())
     return SnapshotReport(target, len(files), total, external)
+
+
+def _publish(settings: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
+    """Rename a written backup in the transaction of its entry of the audit log.
+
+    A catalog that does not answer prevents no backup of the index.
+    """
+    file = sqlite_path(settings.database_url)
+    if file is None or file.exists():
+        try:
+            with session_scope(write=True) as session:
+                record_change(session, "snapshot.create", str(target), facts)
+                session.flush()
+                os.rename(part, target)
+        except Unavailable as error:
+            log.warning("snapshot_not_in_audit_log", path=str(target), reason=str(error))
+    if not target.exists():
+        os.rename(part, target)
 
 
 def _collect_files(

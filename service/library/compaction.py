@@ -11,6 +11,7 @@ from sqlalchemy import exists, select, update
 
 from index.errors import ShardStoreError
 from index.files.manifest_format import Manifest
+from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import LEARNING_STATES, Shard, Task, Video
 from service.catalog.task_names import find_task
@@ -101,7 +102,7 @@ def compact(task_id: str) -> StorageUsage:
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
     # Also after a repetition: the earlier process may have died just before this line.
-    update_shard_rows(manifest, [before.task_id])
+    update_shard_rows(manifest, [before.task_id], "shard.compact")
     return _storage_usage(manifest, before.task_id, before.name)
 
 
@@ -167,16 +168,35 @@ def _is_training() -> bool:
         return bool(session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))))
 
 
-def update_shard_rows(manifest: Manifest, tasks: Iterable[str]) -> None:
-    """Update the catalog rows of rewritten shards. Idempotent."""
+def update_shard_rows(manifest: Manifest, tasks: Iterable[str], action: str) -> None:
+    """Update the catalog rows of rewritten shards, with an entry of the audit log for each. Idempotent.
+
+    Args:
+        manifest: Manifest after the change.
+        tasks: Ids of the tasks, which have shards.
+        action: Action of the entries, such as ``shard.compact``.
+    """
     with session_scope(write=True) as session:
         for task in tasks:
             shard = manifest.shards[task]
+            is_former = (Shard.task_id == task) & (Shard.id != shard.id)
+            former = session.execute(
+                select(Shard.id, Shard.count, Shard.bytes).where(is_former).with_for_update()
+            ).one_or_none()
+            if former is None:
+                continue
             session.execute(
-                update(Shard)
-                .where(Shard.task_id == task, Shard.id != shard.id)
-                .values(id=shard.id, count=shard.count, bytes=shard.bytes)
+                update(Shard).where(is_former).values(id=shard.id, count=shard.count, bytes=shard.bytes)
             )
+            facts = {
+                "shard": shard.id,
+                "before": former.id,
+                "store": shard.place or "folder",
+                "vectors": shard.count,
+                "bytes": shard.bytes,
+                "bytes_before": former.bytes,
+            }
+            record_change(session, action, task, facts)
 
 
 def _storage_usage(manifest: Manifest, task_id: str, name: str) -> StorageUsage:

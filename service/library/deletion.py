@@ -137,7 +137,7 @@ def delete_task(task_id: str) -> DeletionResult:
         return DeletionResult(deleted=gone, not_found=[])
     manifest = index_manifest.read_manifest()
     update_shard_rows(
-        manifest, {task_id} & manifest.shards.keys()
+        manifest, {task_id} & manifest.shards.keys(), "shard.empty"
     )  # a shard with damaged files was replaced by an empty one
     return DeletionResult(deleted=gone, not_found=[])
 

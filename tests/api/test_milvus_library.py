@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from index.milvus import milvus_connection
+from service.catalog.access_tables import AuditEntry
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Shard
@@ -128,7 +129,10 @@ def test_moving_between_stores_keeps_results(
         shards = library_store(configured).manifest().shards
         with session_scope() as session:
             in_catalog = dict(session.execute(select(Shard.task_id, Shard.id)).all())
+            in_log = session.scalars(select(AuditEntry).where(AuditEntry.action == "shard.move")).all()
         assert in_catalog == {task: shard.id for task, shard in shards.items()}
+        assert {entry.actor_kind for entry in in_log} == {"cli"}
+        assert [entry.target for entry in in_log[-2:]] == library
         places = [bool(shard.place) for shard in shards.values()]
         assert places == [where == "milvus"] * 2, other
 

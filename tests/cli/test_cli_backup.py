@@ -25,6 +25,7 @@ from cli.commands import doctor
 from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
+from service.audit.audit_log import AuditFilter, export_entries
 from service.backups import backup_catalog
 from service.catalog.database import dispose, open_engine, session_scope
 from service.catalog.tables import Base, Task, Video
@@ -71,6 +72,12 @@ def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, n
     assert (store.manifest(), _ready(), _ranking(store, query)) == (manifest, ready, expected)
     assert "all checksums correct" in doctor.check_index(settings())
     assert not list((tmp_path / "other").glob(".restore-*"))
+    (entry,) = export_entries(AuditFilter(action=["snapshot"]))
+    assert (entry.action, entry.actor_kind, entry.target) == (
+        "snapshot.restore",
+        "cli",
+        str(tmp_path / "deep" / name),
+    )
 
 
 def test_backup_during_publishing_is_one_generation(
@@ -158,6 +165,37 @@ def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str)
             assert not (tmp_path / "other" / "index").exists()
             assert not (tmp_path / "other" / "catalog.sqlite3").exists()
             assert not list((tmp_path / "other").glob(".restore-*"))
+
+
+def test_backup_is_published_with_its_audit_entry(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run("snapshot", tmp_path / "copy.tar").exit_code == 0
+    (entry,) = export_entries(AuditFilter(action=["snapshot"]))
+    assert (entry.action, entry.actor_kind, entry.target) == (
+        "snapshot.create",
+        "cli",
+        str(tmp_path / "copy.tar"),
+    )
+    assert entry.details["bytes"] > 0
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        assert _run("snapshot", tmp_path / "second.tar").exit_code == 1
+    assert [entry.target for entry in export_entries(AuditFilter(action=["snapshot"]))] == [entry.target]
+
+
+def test_index_is_backed_up_while_the_catalog_does_not_answer(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispose()
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql+psycopg://nobody@127.0.0.1:1/none")
+    outcome = _run("snapshot", tmp_path / "index.tar", "--index-only")
+    assert outcome.exit_code == 0, outcome.output
+    assert (tmp_path / "index.tar").exists()
 
 
 @pytest.mark.slow
@@ -328,6 +366,14 @@ def _catalog_rows(url: str) -> dict[str, list[Any]]:
         engine.dispose()
 
 
+def _unaudited(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {table: values for table, values in rows.items() if table != "audit_log"}
+
+
+def _actions() -> list[str]:
+    return [entry.action for entry in export_entries(AuditFilter(action=["snapshot"]))]
+
+
 @pytest.mark.slow
 def test_backup_moves_the_catalog_to_postgresql_and_back(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
@@ -340,7 +386,8 @@ def test_backup_moves_the_catalog_to_postgresql_and_back(
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
     outcome = _run("restore", tmp_path / "sqlite", "--data", tmp_path / "other")
     assert outcome.exit_code == 0, outcome.output
-    assert _catalog_rows(fresh_postgres_url) == rows
+    assert _unaudited(_catalog_rows(fresh_postgres_url)) == _unaudited(rows)
+    assert _actions() == ["snapshot.restore"]
     with session_scope(write=True) as session:
         added = Video(id="c-0", task_id="tsk_b", uri="c.mp4")
         session.add(added)
@@ -352,7 +399,7 @@ def test_backup_moves_the_catalog_to_postgresql_and_back(
     monkeypatch.delenv("CINESTRATA_DATABASE_URL")
     outcome = _run("restore", tmp_path / "postgresql.tar", "--data", tmp_path / "third")
     assert outcome.exit_code == 0, outcome.output
-    assert _catalog_rows(settings().database_url) == rows
+    assert _unaudited(_catalog_rows(settings().database_url)) == _unaudited(rows)
     assert ShardStore(settings().index_dir).manifest() == manifest
     with session_scope(write=True) as session:
         added = Video(id="c-0", task_id="tsk_b", uri="c.mp4")

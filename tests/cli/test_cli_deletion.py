@@ -19,6 +19,7 @@ from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
+from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
@@ -173,6 +174,8 @@ def test_interrupted_compaction_is_completed_by_the_next(
     assert overview().degraded.keys() == {"a (deleted tsk_a)"}
     assert _run("compact").exit_code == 0
     assert overview().degraded == {}
+    (entry,) = export_entries(AuditFilter(action=["shard"]))
+    assert (entry.action, entry.actor_kind, entry.target) == ("shard.compact", "cli", "tsk_a")
 
 
 def test_http_client_deletes_a_task_by_id() -> None:

@@ -174,6 +174,6 @@ def _compact(library: Library, domain: str) -> None:
     """Copy the segments of a shard into one if they are too many. Failures are logged: searches do not need this."""
     try:
         if len(library.store.manifest().segments(domain)) > MAX_SEGMENTS:
-            update_shard_rows(library.store.compact(domain), {domain})
+            update_shard_rows(library.store.compact(domain), {domain}, "shard.compact")
     except (OSError, ShardStoreError, Unavailable) as error:
         log.warning("compaction_failed", task=domain, error=str(error))

@@ -10,6 +10,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from media.sources.source_uris import redact_uri
+from service.audit.audit_log import record_change
 from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
@@ -159,6 +160,8 @@ class Publication:
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
         _store_final_progress(session, task, view, self._finish_stages())
         set_state(session, task, "ready")
+        facts = {"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count}
+        record_change(session, "task.publish", task.id, facts)
         self.completed = True
         return order
 
@@ -245,6 +248,8 @@ class AppendPublication:
             videos = "1 video was" if count == 1 else f"{count} videos were"
             record(session, domain.id, "log", {"message": f"{videos} appended.", "append": append.id})
         set_state(session, append, "ready")
+        facts = {"name": domain.name, "domain": domain.id, "release": domain.release_id, "videos": count}
+        record_change(session, "task.publish", append.id, facts)
         self.completed = True
 
     def _reject_duplicates(self) -> list[int]:

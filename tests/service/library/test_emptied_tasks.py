@@ -21,6 +21,7 @@ from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service import maintenance
+from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Task, Video
 from service.core.errors import Conflict, Unavailable
@@ -390,6 +391,10 @@ def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
     after = compaction.compact("tsk_birds")
     assert (after.vectors, after.deleted, after.is_compactable) == (0, 0, False)
     assert overview().degraded == {}
+    (entry,) = export_entries(AuditFilter(action=["shard.compact"]))
+    assert (entry.target, entry.details["vectors"]) == ("tsk_birds", 0)
+    assert entry.details["shard"] == library.store.manifest().shards["tsk_birds"].id
+    assert entry.details["bytes"] < entry.details["bytes_before"]
 
 
 @pytest.mark.slow

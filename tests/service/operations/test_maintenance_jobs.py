@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from models.backbones.backbone import Backbone
+from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import MaintenanceJob, WorkerReport
 from service.core.errors import InvalidInput, NotFound
@@ -56,6 +57,8 @@ def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) 
         names = archive.getnames()
     assert len(names) == done.result["files"]
     assert {"catalog.sqlite3", "snapshot.json", "index/manifest.json"} <= set(names)
+    (entry,) = export_entries(AuditFilter(action=["snapshot.create"]))
+    assert (entry.target, entry.details["bytes"]) == (str(path), done.result["bytes"])
 
 
 def test_failed_job_reports_its_reason_and_its_worker(

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
+from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task
 from service.core.errors import Conflict, LeaseLost
@@ -73,6 +74,8 @@ def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     assert (view.state, view.learned_order, view.trained) == ("ready", 2, True)
     assert view.release == ShardStore(settings().index_dir).manifest().release
     assert view.finished_at is not None
+    entry = list(export_entries(AuditFilter(action=["task.publish"])))[-1]
+    assert (entry.target, entry.details["release"]) == (second.id, view.release)
     with session_scope() as session:
         cells = session.execute(select(Recall.release_order, Recall.task_order, Recall.r1)).all()
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]

@@ -16,6 +16,7 @@ from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import VideoDecoder, frame_cache_path, load_frames
+from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Moment, Shard, Video
 from service.core.errors import Conflict, NotFound
@@ -84,6 +85,8 @@ def test_videos_are_appended_with_the_pinned_encoder(
     view = append(learned_task, "red", "blue")
     assert view.into == learned_task
     assert (view.counts.videos, view.counts.appended, view.counts.rejected) == (2, 2, 0)
+    entry = list(export_entries(AuditFilter(action=["task.publish"])))[-1]
+    assert (entry.target, entry.details["domain"], entry.details["videos"]) == (view.id, learned_task, 2)
     after = files(learned_task)
     assert {name: after[name] for name in before} == before
     assert len(open_store().manifest().segments(learned_task)) == 2
