@@ -88,6 +88,7 @@ _STATUSES: Mapping[str, tuple[int, ...]] = {
     "edit_video": (412,),
     "get_thumbnail": (416,),
     "stream_video": (416,),
+    "download_snapshot": (416,),
     "upload_capabilities": (),
     "create_upload": (400, 408, 412, 415, 460),
     "append_to_upload": (400, 408, 409, 412, 415, 423, 460),
@@ -98,6 +99,7 @@ _STATUSES: Mapping[str, tuple[int, ...]] = {
 _MEDIA_TYPES: Mapping[str, str | None] = {
     "get_thumbnail": "image/jpeg",
     "stream_video": "video/mp4",
+    "download_snapshot": "application/x-tar",
     "metrics": "text/plain",
     "create_upload": None,
     "get_upload_offset": None,

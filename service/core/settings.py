@@ -259,6 +259,9 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long counts as dead
     max_attempts: int = Field(default=3, ge=1)  # without progress in between
 
+    # snapshots in the folder ``backups``; older ones are deleted after the next one is written; default: all are kept
+    kept_snapshots: int | None = Field(default=None, ge=1)
+
     limits: Limits = Limits()
 
     # Logs

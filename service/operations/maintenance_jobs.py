@@ -17,6 +17,7 @@ from sqlalchemy import or_, select, update
 
 from service.audit.audit_log import record_change
 from service.backups.snapshot_writing import write_snapshot
+from service.backups.stored_snapshots import remove_old_snapshots, snapshot_name
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import MaintenanceJob
 from service.catalog.task_names import require_task
@@ -123,11 +124,11 @@ def _compact(task_id: str | None) -> dict[str, Any]:
 def _snapshot(job_id: int) -> dict[str, Any]:
     with session_scope() as session:
         at = now(session)
-    # The number distinguishes a repeated run of a dead worker, whose file may exist.
-    name = f"cinestrata-{at:%Y%m%dT%H%M%SZ}-{job_id}.tar"
-    report = write_snapshot(settings(), settings().backups_dir / name)
+    report = write_snapshot(settings(), settings().backups_dir / snapshot_name(at, job_id))
+    removed = remove_old_snapshots(settings().kept_snapshots)
     return {
         "path": str(report.path),
+        "removed": removed,
         "files": report.files,
         "bytes": report.bytes,
         "external_tasks": report.external_tasks,

@@ -6,6 +6,7 @@ import { bytes, count, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
 import { drawQueue } from "./queue_list.js";
+import { showSnapshots } from "./snapshot_list.js";
 import { setUpThresholds, showAlerts } from "./threshold_form.js";
 import { setUpWebhooks, showWebhooks } from "./webhook_panel.js";
 
@@ -13,6 +14,7 @@ const REFRESH_MILLISECONDS = 5000;
 const LISTS_EVERY = 6; // refreshes: lists that change rarely
 let isVisible = false;
 let rounds = 0;
+let lastWritten = null; // the newest job that has written a snapshot
 
 /** Show the section, and refresh it while it is on the screen. */
 export async function watchOperations() {
@@ -30,13 +32,23 @@ export async function watchOperations() {
 
 async function refresh() {
   try {
-    draw(await api("/operations"));
+    const status = await api("/operations");
+    draw(status);
+    await showNewSnapshots(status);
     rounds += 1;
-    if (rounds % LISTS_EVERY === 0) await Promise.all([showAlerts(), showWebhooks()]);
+    if (rounds % LISTS_EVERY === 0) await Promise.all([showAlerts(), showWebhooks(), showSnapshots()]);
     setText($("operations-note"), "");
   } catch (error) {
     showProblem(error);
   }
+}
+
+/** Read the list of snapshots again when a job has written one. */
+async function showNewSnapshots({ jobs }) {
+  const written = jobs.find((job) => job.kind === "snapshot" && job.state === "done")?.id ?? null;
+  if (written === lastWritten) return;
+  lastWritten = written;
+  await showSnapshots();
 }
 
 const showProblem = (error) => setText($("operations-note"), error.message);

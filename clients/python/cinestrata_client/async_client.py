@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
@@ -180,17 +181,27 @@ class AsyncClient(AsyncMethods):
             video_id: Identifier of the video.
             target: Path of the new file, or an open file.
         """
-        if isinstance(target, str | Path):
-            with Path(target).open("wb") as file:
-                await self.download_video(video_id, file)
-            return
         call = Call[None]("GET", "/v1/videos/{video_id}/stream", None, path={"video_id": video_id})
+        await self._download(call, target)
+
+    async def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
+        """Write the archive of a backup.
+
+        Args:
+            name: Name of the backup, as ``list_snapshots`` returns it.
+            target: Path of the new file, or an open file.
+        """
+        call = Call[None]("GET", "/v1/snapshots/{name}", None, path={"name": name})
+        await self._download(call, target)
+
+    async def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
         async with self._http.stream(call.method, call.url) as response:
             if response.is_error:
                 await response.aread()
                 raise error_of(response)
-            async for block in response.aiter_bytes():
-                target.write(block)
+            with Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target) as file:
+                async for block in response.aiter_bytes():
+                    file.write(block)
 
     async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
         """Events of a task until it has ended: states, progress, rejected videos and log lines.

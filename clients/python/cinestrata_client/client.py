@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
@@ -179,17 +180,27 @@ class Client(SyncMethods):
             video_id: Identifier of the video.
             target: Path of the new file, or an open file.
         """
-        if isinstance(target, str | Path):
-            with Path(target).open("wb") as file:
-                self.download_video(video_id, file)
-            return
         call = Call[None]("GET", "/v1/videos/{video_id}/stream", None, path={"video_id": video_id})
+        self._download(call, target)
+
+    def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
+        """Write the archive of a backup.
+
+        Args:
+            name: Name of the backup, as ``list_snapshots`` returns it.
+            target: Path of the new file, or an open file.
+        """
+        call = Call[None]("GET", "/v1/snapshots/{name}", None, path={"name": name})
+        self._download(call, target)
+
+    def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
         with self._http.stream(call.method, call.url) as response:
             if response.is_error:
                 response.read()
                 raise error_of(response)
-            for block in response.iter_bytes():
-                target.write(block)
+            with Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target) as file:
+                for block in response.iter_bytes():
+                    file.write(block)
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
         """Events of a task until it has ended: states, progress, rejected videos and log lines.

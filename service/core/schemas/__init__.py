@@ -59,6 +59,7 @@ from service.core.schemas.operations import (
     QueuedTask,
     RunningTask,
     SearchLoad,
+    SnapshotDetails,
     TrainingPoint,
     WorkerDetails,
 )
@@ -209,6 +210,7 @@ __all__ = [
     "ShardPage",
     "ShardSummary",
     "SimilarVideosResponse",
+    "SnapshotDetails",
     "Split",
     "StageTimes",
     "State",

@@ -16,6 +16,7 @@ __all__ = [
     "QueuedTask",
     "RunningTask",
     "SearchLoad",
+    "SnapshotDetails",
     "TrainingPoint",
     "WorkerDetails",
 ]
@@ -46,8 +47,16 @@ class JobDetails(ResponseModel):
     error: str | None
     result: dict[str, Any] | None = Field(
         description="Of a compaction: `domains`, `deleted`, `bytes_before`, `bytes_after`; of a snapshot: `path`, "
-        "`files`, `bytes`, `external_tasks`."
+        "`files`, `bytes`, `external_tasks`, and `removed`: names of earlier snapshots above the number that is kept."
     )
+
+
+class SnapshotDetails(ResponseModel):
+    """A backup that a worker has written."""
+
+    name: str = Field(description="Name of the archive.", examples=["cinestrata-20261123T080000Z-1.tar"])
+    bytes: int = Field(description="Size of the archive.")
+    created_at: datetime
 
 
 class WorkerDetails(ResponseModel):

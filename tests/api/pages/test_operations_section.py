@@ -87,11 +87,19 @@ def test_thresholds_are_saved(library_page: WebDriver, client: TestClient) -> No
     assert client.get("/alerts").json()["thresholds"]["recall_when_learned"] == 0.125
 
 
-def test_snapshot_is_started_and_shown(library_page: WebDriver) -> None:
+def test_snapshot_is_written_downloaded_and_deleted(library_page: WebDriver, client: TestClient) -> None:
     click(library_page, "#op-snapshot")
     wait_until(library_page, lambda b: "queued" in b.find_element(By.ID, "op-jobs").text)
     run_job(list_jobs()[0].id)
     wait_until(library_page, lambda b: "verified" in b.find_element(By.ID, "op-jobs").text)
+    wait_for(library_page, "#op-snapshots tbody tr")
+    (row,) = library_page.find_elements(By.CSS_SELECTOR, "#op-snapshots tbody tr")
+    link = row.find_element(By.CSS_SELECTOR, "a").get_attribute("href") or ""
+    assert client.get(link.partition("//")[2].partition("/")[2]).content[:13] == b"snapshot.json"
+    click(library_page, "#op-snapshots tbody button")
+    library_page.switch_to.alert.accept()
+    wait_until(library_page, lambda b: b.find_element(By.ID, "op-snapshots-none").is_displayed())
+    assert client.get("/snapshots").json() == []
 
 
 def test_answer_of_a_webhook_is_shown_as_text(

@@ -72,6 +72,7 @@ from cinestrata_client.models.operation_models import (
     QueuedTask,
     RunningTask,
     SearchLoad,
+    SnapshotDetails,
     TrainingPoint,
     WorkerDetails,
 )
@@ -196,6 +197,7 @@ __all__ = [
     "ShardPage",
     "ShardSummary",
     "SimilarVideosResponse",
+    "SnapshotDetails",
     "StageTimes",
     "SyncCounts",
     "SyncDetails",

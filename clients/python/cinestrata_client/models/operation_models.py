@@ -16,6 +16,7 @@ __all__ = [
     "QueuedTask",
     "RunningTask",
     "SearchLoad",
+    "SnapshotDetails",
     "TrainingPoint",
     "WorkerDetails",
 ]
@@ -34,7 +35,8 @@ class JobDetails(Model):
     error: str | None
     result: dict[str, Any] | None = Field(
         description="Of a compaction: `domains`, `deleted`, `bytes_before`, `bytes_after`; of a "
-        "snapshot: `path`, `files`, `bytes`, `external_tasks`."
+        "snapshot: `path`, `files`, `bytes`, `external_tasks`, and `removed`: names of "
+        "earlier snapshots above the number that is kept."
     )
 
 
@@ -102,6 +104,14 @@ class SearchLoad(Model):
     p95_seconds: float | None = Field(
         description="95th percentile of the search time, from a histogram; null without searches."
     )
+
+
+class SnapshotDetails(Model):
+    """A backup that a worker has written."""
+
+    name: str = Field(description="Name of the archive.")
+    bytes: int = Field(description="Size of the archive.")
+    created_at: datetime
 
 
 class TrainingPoint(Model):

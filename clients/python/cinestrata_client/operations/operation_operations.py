@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cinestrata_client.calls import Call
-from cinestrata_client.models import JobDetails, JobSpec, OperationsStatus
+from cinestrata_client.models import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
 
-__all__ = ["get_operations", "list_jobs", "start_job"]
+__all__ = ["delete_snapshot", "get_operations", "list_jobs", "list_snapshots", "start_job"]
 
 
 def get_operations() -> Call[OperationsStatus]:
@@ -31,3 +31,17 @@ def start_job(body: JobSpec) -> Call[JobDetails]:
         body: Body of the request.
     """
     return Call("POST", "/v1/maintenance", JobDetails, body=body)
+
+
+def list_snapshots() -> Call[list[SnapshotDetails]]:
+    """Backups in the folder `backups` of the data folder, newest first; `POST /maintenance` writes one."""
+    return Call("GET", "/v1/snapshots", list[SnapshotDetails])
+
+
+def delete_snapshot(name: str) -> Call[None]:
+    """Delete a backup. Downloads that have begun are completed.
+
+    Args:
+        name: Identifier.
+    """
+    return Call("DELETE", "/v1/snapshots/{name}", None, path={"name": name})
