@@ -11,8 +11,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from index.errors import ShardStoreError
-from index.files.durable_files import hash_files
 from index.files.manifest_format import Manifest
+from index.files.verified_folders import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
@@ -26,6 +26,8 @@ from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 
 __all__ = ["Library"]
+
+_releases = VerifiedFolders()  # shared by all tasks of the process
 
 
 class Library:
@@ -97,10 +99,10 @@ class Library:
         return read_lineage(self._folder(identifier))
 
     def _folder(self, identifier: str) -> Path:
-        """Folder of a release, after all its files were compared with their checksums once."""
+        """Folder of a release whose files have the published checksums."""
         if identifier not in self._folders:
             folder = self._snapshot.release_folder(identifier)
-            if not folder.is_dir() or hash_files(folder) != self.manifest.releases[identifier].files:
+            if not _releases.is_intact(folder, self.manifest.releases[identifier].files):
                 raise LibraryDamaged(
                     f"release {identifier[:12]} was altered or is missing: restore "
                     f"index/releases/{identifier} from a backup, then retry the task"

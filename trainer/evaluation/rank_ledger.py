@@ -209,9 +209,10 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
     ]
     if len(digests) != len(task_ranks):
         raise ValueError("the number of digests differs from the number of tasks")
-    for name, template in _arrays(task_ranks[0]):
+    arrays = [dict(_arrays(ranks)) for ranks in task_ranks]
+    for name, template in arrays[0].items():
         column = columns[f"{mode}/{name}"]
-        tables = [dict(_arrays(ranks))[name] for ranks in task_ranks]
+        tables = [part[name] for part in arrays]
         if column.dtype != template.dtype or column.shape != (sum(map(len, tables)), *template.shape[1:]):
             raise ValueError(f"column {name} has the wrong type or shape")
         start = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from threading import Lock
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,9 @@ __all__ = ["ANALYTIC_FAMILY", "FAMILIES", "AnalyticQueryEncoder", "AnalyticVideo
 Vectors = npt.NDArray[np.float32]
 
 _QUERY, _VIDEO, _ROUTING = "query.", "video.", "evidence."
-_CACHED_TEXTS = 4096  # 2 KiB each
+_CACHED_TEXTS = (
+    8192  # 2 KiB each; more than the captions and queries that one task is calibrated and measured with
+)
 
 
 class TextVectorCache:
@@ -60,6 +63,15 @@ class TextVectorCache:
         with self._lock:
             self._vectors[key] = vector
         return vector
+
+
+_text_caches: WeakKeyDictionary[Backbone, dict[tuple[bool, str], TextVectorCache]] = WeakKeyDictionary()
+
+
+def _text_cache(backbone: Backbone, *, mixed_precision: bool, group: str) -> TextVectorCache:
+    """Cache of the frozen vectors of a backbone, which all encoders of the process share."""
+    caches = _text_caches.setdefault(backbone, {})
+    return caches.setdefault((mixed_precision, group), TextVectorCache(_CACHED_TEXTS))
 
 
 class AnalyticQueryEncoder(QueryEncoder):
@@ -96,8 +108,10 @@ class AnalyticQueryEncoder(QueryEncoder):
             self._caption_means.append(query_map.caption_mean if query_map is not None else torch.empty(0))
         self._pinned += self._map_set(added)
         # Vectors of texts that were encoded alone (searches) and in batches (evaluation), which differ in rounding.
-        self._single: TextVectorCache = reused._single if reused else TextVectorCache(_CACHED_TEXTS)
-        self._batched: TextVectorCache = reused._batched if reused else TextVectorCache(_CACHED_TEXTS)
+        self._single, self._batched = (
+            _text_cache(self._backbone, mixed_precision=self._uses_mixed_precision, group=group)
+            for group in ("single", "batched")
+        )
         self._caption_evidence = self._open_caption_evidence(release)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:

@@ -117,15 +117,37 @@ def test_text_passes_the_tower_once(
         return text_states(tower, ids)
 
     monkeypatch.setattr(BertBackbone, "text_states", count)
-    tokens = encoder.tokenize(TEXTS)
+    texts = [
+        "a cat sleeps on a sofa",
+        "rain falls on a lake",
+        "a train leaves the station",
+    ]  # of no other test
+    tokens = encoder.tokenize(texts)
     encoder.routing_evidence(tokens, encoder.tasks)
     encoder.routing_evidence(tokens[:1], ["t0", "t1"])
-    _encode(encoder, TEXTS, encoder.tasks)
-    _encode(encoder, TEXTS, ["t1"])
+    _encode(encoder, texts, encoder.tasks)
+    _encode(encoder, texts, ["t1"])
     assert passes == [1, 1, 1]
-    following = open_query_encoder(backbone, releases["t5"], releases, encoder, encoder.tasks)
-    _encode(following, TEXTS, following.tasks)
-    assert passes == [1, 1, 1]
+    for following in (
+        open_query_encoder(backbone, releases["t5"], releases, encoder, encoder.tasks),
+        open_query_encoder(backbone, releases["t4"], releases),  # of the next task of a worker
+    ):
+        _encode(following, texts, following.tasks)
+        assert passes == [1, 1, 1]
+
+
+def test_batch_passes_the_tower_once(
+    backbone: Backbone, releases: dict[str, ReleaseState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["a boat sails", "a kite rises over the beach", "two cooks bake bread"]  # of no other test
+    first = open_query_encoder(backbone, releases["t4"], releases).encode(texts, ["t0"], "pinned")
+
+    def fail(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("a text passed the tower again")
+
+    monkeypatch.setattr(BertBackbone, "text_states", fail)
+    again = open_query_encoder(backbone, releases["t5"], releases).encode(texts[::-1], ["t0"], "pinned")
+    np.testing.assert_array_equal(again[::-1], first)
 
 
 def test_evidence_of_some_tasks_equals_that_of_all(
