@@ -243,11 +243,14 @@ def retry_task(task_id: str) -> TaskDetails:
     Raises:
         NotFound: the task does not exist.
         Conflict: the task is neither failed nor cancelled.
+        InsufficientStorage: the disk has no space for its videos; the task stays as it is.
     """
     with session_scope(write=True) as session:
         task = lock_task(session, task_id)
         if task.state not in ("failed", "cancelled"):
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
+        videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
+        require_disk_space(videos, is_append=task.target_id is not None)
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
@@ -260,7 +263,6 @@ def retry_task(task_id: str) -> TaskDetails:
             .values(status="pending", reason=None, content_hash=None, effective_split=None)
             .execution_options(synchronize_session=False)
         )
-        videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
         task.counts = VideoCounts(videos=videos).model_dump()
         set_state(session, task, "queued")
         record_change(session, "task.retry", task_id, {"name": task.name})

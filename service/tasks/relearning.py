@@ -24,6 +24,7 @@ from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
 from service.core.schemas import RelearnSpec, StageTimes, TaskProgress, VideoCounts
+from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.commands import CreateOutcome, new_id
 from service.tasks.lifecycle.state_machine import next_position
@@ -48,6 +49,7 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
     Raises:
         NotFound: the task does not exist.
         Conflict: the task is not a learned domain, has no appended videos, or the name belongs to another task.
+        InsufficientStorage: the disk has no space for the copies of the videos.
         Unavailable: nothing was stored; the request can be sent again.
     """
     with session_scope(write=True) as session:
@@ -71,6 +73,7 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
                 f"The domain {domain.name!r} has no appended videos; there is nothing to relearn. "
                 "Append videos with POST /tasks/{id}/videos first."
             )
+        require_disk_space(len(videos))
         times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
         task = Task(
             id=new_id("tsk"),

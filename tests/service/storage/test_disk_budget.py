@@ -10,17 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Sync, Task
+from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InsufficientStorage
-from service.core.schemas import AppendSpec, SyncSpec, TaskDetails, TaskSpec
+from service.core.schemas import AppendSpec, RelearnSpec, SyncSpec, TaskDetails, TaskSpec
 from service.core.settings import settings
 from service.storage.disk_budget import estimate_task_bytes
 from service.syncs.registered_syncs import register_sync
 from service.syncs.sync_run import run_sync
 from service.tasks import commands
+from service.tasks.relearning import relearn_appended_videos
 from service.tasks.uploads.upload_store import create_upload
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
@@ -98,6 +99,41 @@ def test_append_needs_no_space_for_a_release(
         commands.append_videos(domain, spec)
     set_free(needed)
     assert commands.append_videos(domain, spec).task.into is not None
+
+
+def test_retry_is_refused_and_leaves_the_task(
+    set_free: Callable[[int], None], post: Callable[..., TaskDetails]
+) -> None:
+    task = post("birds", videos=3).id
+    commands.cancel_task(task)
+    before, needed = commands.get_task(task), estimate_task_bytes(3)
+    set_free(needed - 1)
+    with pytest.raises(InsufficientStorage) as caught:
+        commands.retry_task(task)
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, needed - 1)
+    assert commands.get_task(task) == before
+    set_free(needed)
+    assert commands.retry_task(task).state == "queued"
+
+
+def test_relearning_is_refused_before_a_video_is_copied(
+    set_free: Callable[[int], None], post: Callable[..., TaskDetails]
+) -> None:
+    domain = post("birds", videos=2).id
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, domain)
+        task.state, task.learned_order, task.finished_at = "ready", 1, now(session)
+        session.execute(update(Video).values(status="accepted", effective_split="appended"))
+    needed = estimate_task_bytes(2)
+    set_free(needed - 1)
+    with pytest.raises(InsufficientStorage) as caught:
+        relearn_appended_videos(domain, RelearnSpec())
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, needed - 1)
+    assert _stored_tasks() == 1
+    set_free(needed)
+    assert relearn_appended_videos(domain, RelearnSpec()).task.counts.videos == 2
+    set_free(0)
+    assert relearn_appended_videos(domain, RelearnSpec()).replayed is True  # the unfinished task
 
 
 def test_archive_is_refused_before_a_file_is_unpacked(set_free: Callable[[int], None]) -> None:
