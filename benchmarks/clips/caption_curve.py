@@ -11,6 +11,7 @@ from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.method_on_clips import run_variant
 from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from trainer.methods import configure
@@ -74,7 +75,7 @@ def measure_caption_curve(
         limits: Numbers of captioned training clips per domain; those that no domain exceeds are left out.
         backbone: Name of the backbone of the method.
         seeds: Number of runs per point.
-        cache: Folder of decoded frames.
+        cache: Folder of decoded frames and features.
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
         progress: Called with the number of decoded clips and the number of clips to decode.
@@ -89,6 +90,7 @@ def measure_caption_curve(
     spec = frame_spec(backbone, None)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
     loaded = load_backbone(backbone, spec.frames).to(device)
+    remember_outputs(loaded, cache)
     largest = max(_count_captioned([task]) for task in tasks)
     points: list[CurvePoint] = []
     for limit in (*sorted({limit for limit in limits if limit < largest}), None):

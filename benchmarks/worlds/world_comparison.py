@@ -13,11 +13,11 @@ from benchmarks.clips.method_on_clips import domain_order, run_variant
 from benchmarks.data.protocol_sources import WorldSource
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import Protocol
 from benchmarks.learning.task_preparation import Progress, prepare_tasks
 from benchmarks.routing.evidence_models import caption_evidence, profile_evidence, token_counts
 from benchmarks.routing.routing_comparison import TextEncoder
-from benchmarks.worlds.output_memory import remember_outputs
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from trainer.evaluation.evaluation_task import Floats

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import parse_variant
+from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import load_protocol
-from benchmarks.worlds.output_memory import remember_outputs
 from benchmarks.worlds.world_comparison import compare_worlds
 from benchmarks.worlds.world_tables import write_world_report
 from models.backbones.backbone import Backbone
