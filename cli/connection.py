@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ def connect(url: str | None, data: Path | None, *, ask_running: bool = False) ->
 
 def _running_service(data: Path | None) -> str | None:
     """URL of the ready service on a data folder that accepts the key of the environment; None without one."""
-    import httpx
+    from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableError
 
     from cli.embedded.data_folder import data_folder_settings
     from cli.embedded.data_folder_lock import read_lock_holder
@@ -45,11 +44,15 @@ def _running_service(data: Path | None) -> str | None:
     url = (read_lock_holder(data_folder_settings(data).run_dir) or {}).get("url")
     if url is None:
         return None
-    key = os.environ.get("CINESTRATA_API_KEY")
-    headers = {"X-API-Key": key} if key else {}
     try:
-        with httpx.Client(base_url=url, headers=headers, timeout=_READY_SECONDS, trust_env=False) as client:
-            is_usable = all(client.get(path).is_success for path in ("/readyz", "/access/current"))
-    except httpx.HTTPError:
+        with Client(url, timeout=_READY_SECONDS, retries=RetryPolicy(max_retries=0)) as client:
+            if not client.readyz().ready:
+                return None
+            client.get_current_access()
+    except (
+        ServiceError,
+        UnreachableError,
+        ValueError,
+    ):  # ValueError: a malformed key, or an answer of unknown form
         return None
-    return str(url) if is_usable else None
+    return str(url)

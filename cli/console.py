@@ -17,6 +17,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from cli.terminal_hints import terminal_text
 
@@ -29,6 +30,7 @@ __all__ = [
     "error_console",
     "explain_error",
     "fail",
+    "plain_table",
     "print_json",
     "progress_bar",
     "report_errors",
@@ -64,6 +66,14 @@ def print_json(document: Any) -> None:
 
     if console.quiet:
         typer.echo(to_json(document, indent=2).decode())
+
+
+def plain_table(*headings: str) -> Table:
+    """A table without borders, with dim headings; columns with options are added to it."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading)
+    return table
 
 
 def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -105,15 +115,15 @@ def progress_bar(unit: str = "") -> Progress:
 def explain_error(error: Exception) -> tuple[str, str] | None:
     """Message and hint for an expected error, or None for an unexpected one."""
     # Imported here because these packages are a noticeable part of the start-up time of `cinestrata --help`.
-    import httpx
+    from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
     from pydantic import ValidationError
 
-    from service.core.errors import CinestrataError, Unauthorized
+    from service.core.errors import CinestrataError
     from service.core.settings import Settings, variable_name
 
-    if isinstance(error, CinestrataError):
+    if isinstance(error, CinestrataError | ServiceError):
         further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
-        if isinstance(error, Unauthorized):
+        if isinstance(error, UnauthorizedError):
             further.append("Set CINESTRATA_API_KEY to a key of the service.")
         return terminal_text(error.detail), terminal_text("\n".join(further))
     if isinstance(error, ValidationError):
@@ -125,9 +135,9 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
             f"The service sent an answer of an unknown form ({error.title}).",
             "Check that service and command have the same version: cinestrata --version",
         )
-    if isinstance(error, httpx.HTTPError):
+    if isinstance(error, UnreachableError):
         return (
-            f"The service does not answer: {error}",
+            f"The service does not answer: {error.reason}",
             "Check that it runs and that --url is correct. To start it: cinestrata up",
         )
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.connection import connect
-from cli.console import console
+from cli.console import console, plain_table
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -56,11 +56,7 @@ def _all_entries(client: ServiceClient, conditions: dict[str, Any]) -> Iterator[
 
 
 def _print_table(entries: list[AuditRecord]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("time", "actor", "address", "action", "target", "details"):
-        table.add_column(heading, header_style="dim")
+    table = plain_table("time", "actor", "address", "action", "target", "details")
     for entry in entries:
         details = json.dumps(entry.details, ensure_ascii=False)[1:-1]
         table.add_row(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.commands.task_commands import find_task
-from cli.console import console, error_console, fail, print_json
+from cli.console import console, error_console, fail, plain_table, print_json
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES
 
@@ -101,12 +101,9 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
 
 
 def _print_usages(usages: Sequence[StorageUsage]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("task", header_style="dim")
+    table = plain_table("task")
     for heading in ("vectors", "deleted", "share", "segments", "MB"):
-        table.add_column(heading, header_style="dim", justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
     for usage in usages:
         share = f"{usage.deleted / max(usage.vectors, 1):.1%}"
         megabytes = f"{usage.bytes / 1e6:.1f}"

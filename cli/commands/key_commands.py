@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.console import console, print_json, report_errors
+from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 __all__ = ["app"]
@@ -47,8 +47,6 @@ def create(
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all keys of the catalog, newest first."""
-    from rich.table import Table
-
     from cli.access_client import connect_access
 
     keys = connect_access(url, data).keys()
@@ -56,9 +54,7 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     if not keys:
         console.print("There are no keys. `cinestrata keys create NAME` creates one.")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("id", "name", "scope", "state", "expires", "last used"):
-        table.add_column(heading, header_style="dim")
+    table = plain_table("id", "name", "scope", "state", "expires", "last used")
     for key in keys:
         table.add_row(key.id, key.name, key.scope, key.state, _day(key.expires_at), _day(key.last_used_at))
     console.print(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import console, fail, print_json, report_errors
+from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
@@ -27,14 +27,11 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all registered syncs with their last and next run."""
-    from rich.table import Table
     from rich.text import Text
 
     from cli.connection import connect
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("domain", "source", "every", "last run", "next run", "files"):
-        table.add_column(heading, header_style="dim")
+    table = plain_table("domain", "source", "every", "last run", "next run", "files")
     syncs = connect(url, data).syncs()
     print_json(syncs)
     for sync in syncs:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, fail, print_json, report_errors
+from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
@@ -21,13 +21,9 @@ app = typer.Typer(help="List releases, roll back to an earlier one and forward a
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all releases in the order of learning; the served one is marked."""
-    from rich.table import Table
-
     from cli.connection import connect
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("t", "learned", "method", "release", "published", ""):
-        table.add_column(heading, header_style="dim")
+    table = plain_table("t", "learned", "method", "release", "published", "")
     releases = connect(url, data).releases()
     print_json(releases)
     for release in releases:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.console import NOTHING_FOUND, console, fail, print_json
+from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json
 from cli.option_values import parse_value
 
 if TYPE_CHECKING:
@@ -154,9 +154,7 @@ def result_table(
         first: Number of results to show; None shows all.
         highlight: Id of a video to emphasize.
     """
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = plain_table()
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
     has_confidence = any(result.confidence is not None for result in response.results)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, fail, print_json, report_errors
+from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, Url
 from cli.terminal_hints import terminal_text
@@ -178,10 +178,9 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
     """
     from rich.console import Group
     from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = plain_table()
     if show_ids:
         table.add_column("id", no_wrap=True)
     table.add_column("task", overflow="fold", max_width=_NAME_COLUMNS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import console, print_json, report_errors
+from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ def create(
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all users by name."""
-    from rich.table import Table
-
     from cli.access_client import connect_access
 
     users = connect_access(url, data).users()
@@ -56,9 +54,7 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     if not users:
         console.print("There are no users. `cinestrata users create NAME` creates one.")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "scope", "signs in with", "last sign-in", "sessions"):
-        table.add_column(heading, header_style="dim")
+    table = plain_table("name", "scope", "signs in with", "last sign-in", "sessions")
     for user in users:
         at = user.last_sign_in_at
         table.add_row(

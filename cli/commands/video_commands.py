@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.console import console, fail, print_json, report_errors
+from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.option_values import parse_value
 from cli.shared_options import AsJson, Data, Url
 
@@ -115,10 +115,9 @@ def edit(
 
 def video_table(videos: Sequence[VideoSummary]) -> Table:
     """A table of videos: id, status, split, duration, and the first caption or the reason of a rejection."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = plain_table()
     table.add_column("video", no_wrap=True, overflow="fold")
     table.add_column("status", no_wrap=True)
     table.add_column("split", no_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console import console, fail, print_json, report_errors
+from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 __all__ = ["app"]
@@ -47,14 +47,13 @@ def create(
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all webhooks with the state of their messages."""
-    from rich.table import Table
     from rich.text import Text
 
     from cli.connection import connect
 
-    table = Table(box=None, pad_edge=False)
+    table = plain_table()
     for heading in ("id", "address", "state", "pending", "failed", "last delivery"):
-        table.add_column(heading, header_style="dim", overflow="fold")
+        table.add_column(heading, overflow="fold")
     webhooks = connect(url, data).webhooks()
     print_json(webhooks)
     for webhook in webhooks:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli.commands.search_commands import result_table
-from cli.console import console
+from cli.console import console, plain_table
 
 if TYPE_CHECKING:
     from service.core.schemas import RecallFigures, RecallMatrix, SearchResponse, TaskDetails
@@ -47,18 +47,14 @@ _GALLERIES = {
 
 def print_recall(view: RecallMatrix) -> None:
     """Print Recall@1, 5 and 10 of the newest release for each domain and gallery, and the means over all queries."""
-    from rich.table import Table
-
     console.print(
         "[bold]Recall@1 / @5 / @10 in % of the newest release[/bold] (queries: first captions of the held-out videos)",
         markup=True,
         soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("gallery:\ndomain", header_style="dim")
-    table.add_column("\nqueries", justify="right", header_style="dim")
-    for title in _GALLERIES.values():
-        table.add_column(title, justify="right", header_style="dim")
+    table = plain_table("gallery:\ndomain")
+    for title in ("\nqueries", *_GALLERIES.values()):
+        table.add_column(title, justify="right")
     for position, name in enumerate(view.tasks):
         figures = [view.newest[gallery][position] for gallery in _GALLERIES]
         queries = next((str(cell.queries) for cell in figures if cell), "0")
@@ -73,18 +69,15 @@ def print_recall(view: RecallMatrix) -> None:
 
 def print_forgetting(view: RecallMatrix) -> None:
     """Print the recall matrix of both galleries with the zero-shot row, and backward forgetting (BWF)."""
-    from rich.table import Table
-
     galleries: tuple[tuple[str, str, Sequence[Sequence[float | None]], float | None], ...] = (
         ("local", "own shard, held-out videos", view.matrix_local, view.bwf_local),
         ("global", "all shards, held-out videos", view.matrix_global, view.bwf_global),
     )
     for gallery, description, matrix, bwf in galleries:
         console.print(f"[bold]Recall@1 in %, {gallery}[/bold] ({description})", markup=True, soft_wrap=True)
-        table = Table(box=None, pad_edge=False)
-        table.add_column("release", header_style="dim")
+        table = plain_table("release")
         for name in view.tasks:
-            table.add_column(name, justify="right", header_style="dim")
+            table.add_column(name, justify="right")
         if gallery == "local":
             table.add_row("zero-shot", *(_percent(value) for value in view.zero_shot), style="dim")
         for name, row in zip(view.tasks, matrix, strict=True):

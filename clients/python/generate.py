@@ -238,6 +238,8 @@ def _operation(operation: _Json) -> str:
             call.append(f"{name}={{{', '.join(entries)}}}")
     if body is not None:
         call.append("body=body")
+    if accepted := _accepted(operation, result):
+        call.append(f"accepted=({', '.join(map(str, accepted))},)")
     description = re.sub(r"\n\nScope: `\w+`\.$", "", operation["description"])
     lines = [f"def {operation['operationId']}({', '.join(parts)}) -> Call[{result}]:"]
     lines.append(_docstring(description, 4, [(name, text) for name, text in arguments if text]))
@@ -255,6 +257,17 @@ def _result(operation: _Json) -> str:
                 return "bytes"
             return "str" if content else "None"
     return "None"
+
+
+def _accepted(operation: _Json, result: str) -> list[int]:
+    """Statuses of errors that are answered with the type of a success, and not with a problem document."""
+    return [
+        int(status)
+        for status, answer in operation["responses"].items()
+        if status[0] in "45"
+        and "application/json" in answer.get("content", {})
+        and _annotation(answer["content"]["application/json"].get("schema", {})) == result
+    ]
 
 
 def _methods(by_tag: Mapping[str, list[_Json]]) -> str:

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import structlog
 import typer
+from cinestrata_client import InvalidInputError
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -33,6 +34,7 @@ from cli.main import app
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
 from service.core.schemas import MomentMatch, SearchResult, TaskDetails, TaskProgress, VideoCounts, VideoSpec
+from tests.cli.http_problems import problem
 
 COMMANDS = (
     "up",
@@ -101,7 +103,8 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
     assert "does not exist" in outcome.output
 
 
-def test_unreachable_service_is_reported() -> None:
+def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
     outcome = cinestrata("tasks", "list", "--url", "http://127.0.0.1:9")
     assert outcome.exit_code == 1
     assert "does not answer" in outcome.output
@@ -188,14 +191,10 @@ def test_doctor_passes_on_an_empty_folder() -> None:
 
 
 def test_problem_response_is_raised_with_its_fields() -> None:
-    problem = {
-        "title": "Invalid input",
-        "detail": "k: too large",
-        "errors": [{"field": "k", "message": "too large"}],
-    }
-    transport = httpx.MockTransport(lambda _: httpx.Response(422, json=problem))
+    invalid = problem(422, "k: too large", {"field": "k", "message": "too large"})
+    transport = httpx.MockTransport(lambda _: invalid)
     client = HttpServiceClient("http://service", transport=transport)
-    with pytest.raises(InvalidInput, match="k: too large") as outcome:
+    with pytest.raises(InvalidInputError, match="k: too large") as outcome:
         client.search("x", 10**6, None, None)
     assert outcome.value.errors[0].field == "k"
 
@@ -405,7 +404,7 @@ def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -
 
     def answer(request: httpx.Request) -> httpx.Response:
         requests.append(request)
-        return httpx.Response(422, json={"title": "Invalid input", "detail": "enough"})
+        return problem(422, "enough")
 
     transport = httpx.MockTransport(answer)
     client = httpx.Client

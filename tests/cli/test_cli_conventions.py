@@ -124,8 +124,9 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
     opened: list[str] = []
     monkeypatch.setattr(typer, "launch", opened.append)
     with WebFiles() as web, hold_data_folder(folder.run_dir, folder.data_dir) as lock:
-        web.files["/readyz"] = web.files["/access/current"] = b"{}"
-        web.handlers["/search"] = search
+        web.files["/v1/readyz"] = b'{"ready": true}'
+        web.files["/v1/access/current"] = b'{"kind": "anonymous", "name": "", "scope": "admin"}'
+        web.handlers["/v1/search"] = search
         lock.write_record(url=web.url)
         outcome = cinestrata("search", "a cat", "--data", folder.data_dir, "--open")
         assert (outcome.exit_code, "a cat" in outcome.output) == (0, True), outcome.output
@@ -133,7 +134,7 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
         answer["results"] = []
         empty = cinestrata("search", "a cat", "--data", folder.data_dir, "--json")
         assert (empty.exit_code, json.loads(empty.output)["results"]) == (3, [])
-        del web.files["/access/current"]  # the service needs a key that the environment does not have
+        del web.files["/v1/access/current"]  # the service needs a key that the environment does not have
         local = cinestrata("search", "a cat", "--data", folder.data_dir)
         assert (local.exit_code, "add one with cinestrata ingest" in local.output) == (1, True), local.output
 

@@ -24,6 +24,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.overview import overview
+from tests.cli.http_problems import problem
 
 
 def _run(*arguments: str, answer: str = "") -> Result:
@@ -67,7 +68,7 @@ def _recording_client(
         path = request.url.raw_path.decode()
         requests.append((request.method, path))
         answer = answers(path)
-        return httpx.Response(404 if answer is None else 200, json=answer or {"title": "Not found"})
+        return problem(404, "Not found") if answer is None else httpx.Response(200, json=answer)
 
     return HttpServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(respond)), requests
 
@@ -77,7 +78,7 @@ def test_http_client_deletes_videos_one_by_one() -> None:
         lambda path: None if path.endswith("/x") else {"deleted": ["a/b"], "not_found": []}
     )
     outcome = client.delete(["a/b", "x"])
-    assert requests == [("DELETE", "/videos/a%2Fb"), ("DELETE", "/videos/x")]
+    assert requests == [("DELETE", "/v1/videos/a%2Fb"), ("DELETE", "/v1/videos/x")]
     assert (outcome.deleted, outcome.not_found) == (["a/b"], ["x"])
 
 
@@ -181,4 +182,4 @@ def test_interrupted_compaction_is_completed_by_the_next(
 def test_http_client_deletes_a_task_by_id() -> None:
     client, requests = _recording_client(lambda path: {"deleted": ["a"], "not_found": []})
     assert client.delete_task("tsk_1").deleted == ["a"]
-    assert requests == [("DELETE", "/tasks/tsk_1")]
+    assert requests == [("DELETE", "/v1/tasks/tsk_1")]

@@ -20,6 +20,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.schemas import TaskDetails, TaskProgress, VideoCounts
 from service.core.settings import Settings
+from tests.cli.http_problems import problem
 
 
 def _run(*arguments: str) -> Result:
@@ -95,7 +96,7 @@ def test_edit_over_http_sends_only_the_changes(monkeypatch: pytest.MonkeyPatch) 
 
     def answer(request: httpx.Request) -> httpx.Response:
         requests.append(request)
-        return httpx.Response(404, json={"title": "Not found", "detail": "enough"})
+        return problem(404, "enough")
 
     client = httpx.Client
     monkeypatch.setattr(
@@ -106,8 +107,8 @@ def test_edit_over_http_sends_only_the_changes(monkeypatch: pytest.MonkeyPatch) 
     _run("edit", "a", "--no-captions", *url)
     _run("list", "--task", "東京", "--limit", "5", *url)
     assert [(request.method, request.url.raw_path) for request in requests[:2]] == [
-        ("PATCH", b"/videos/a%2Fb"),
-        ("PATCH", b"/videos/a"),
+        ("PATCH", b"/v1/videos/a%2Fb"),
+        ("PATCH", b"/v1/videos/a"),
     ]
     assert json.loads(requests[0].content) == {"metadata": {"camera": 2, "place": None}}
     assert json.loads(requests[1].content) == {"captions": []}

@@ -117,7 +117,16 @@ def test_unreachable_service_raises_an_error_of_its_own(call: Callable[[Client],
         call(client)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", ""])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000", "ftp://host", "", "http://", "http://[::1", "http://host:99999"]
+)
 def test_base_url_must_be_a_url(url: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
         Client(url)
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "secret\n", "secret\x00"])
+def test_key_that_a_header_cannot_have_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ValueError, match="api_key") as refused:
+        Client(api_key=key)
+    assert key.strip() not in str(refused.value)

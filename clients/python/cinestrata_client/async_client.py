@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
@@ -69,12 +69,13 @@ class AsyncClient(AsyncMethods):
     Args:
         base_url: URL of the service.
         api_key: API key; None takes it from the variable ``CINESTRATA_API_KEY``.
-        timeout: Seconds until a request without an answer fails.
+        timeout: Seconds until a request without an answer fails; requests with many videos, or with an archive,
+            have more.
         retries: Repetitions of failed requests.
         transport: Transport of httpx, for tests; None opens network connections.
 
     Raises:
-        ValueError: ``base_url`` is not a URL.
+        ValueError: ``base_url`` is not a URL, or no header can carry ``api_key``.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class AsyncClient(AsyncMethods):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._retries = retries or RetryPolicy()
+        self._timeout = timeout
         self._http = httpx.AsyncClient(**connection_options(base_url, api_key, timeout), transport=transport)
 
     async def close(self) -> None:
@@ -195,10 +197,7 @@ class AsyncClient(AsyncMethods):
         await self._download(call, target)
 
     async def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
-        async with self._http.stream(call.method, call.url) as response:
-            if response.is_error:
-                await response.aread()
-                raise error_of(response)
+        async with self._streamed(call) as response:
             with Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target) as file:
                 async for block in response.aiter_bytes():
                     file.write(block)
@@ -211,10 +210,7 @@ class AsyncClient(AsyncMethods):
         """
         call = Call[None]("GET", "/v1/tasks/{task_id}/events", None, path={"task_id": task_id})
         parser = EventParser()
-        async with self._http.stream(call.method, call.url, timeout=None) as response:
-            if response.is_error:
-                await response.aread()
-                raise error_of(response)
+        async with self._streamed(call, timeout=None) as response:
             async for line in response.aiter_lines():
                 if (event := parser.feed(line)) is not None:
                     yield event
@@ -252,9 +248,20 @@ class AsyncClient(AsyncMethods):
                 yield item
             following = next_page(following, page, response)
 
+    @asynccontextmanager
+    async def _streamed(self, call: Call[None], **options: Any) -> AsyncIterator[httpx.Response]:
+        try:
+            async with self._http.stream(call.method, call.url, **options) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response)
+                yield response
+        except httpx.RequestError as error:
+            raise UnreachableError(f"{call.method} {call.url}", error) from error
+
     async def _checked(self, call: Call[Any]) -> httpx.Response:
         response = await self._exchange(call)
-        if response.is_error:
+        if not call.is_answered_by(response):
             raise error_of(response)
         return response
 
@@ -262,19 +269,16 @@ class AsyncClient(AsyncMethods):
         call = self._retries.keyed(call)
         attempt = 0
         while True:
-            response, failure = None, None
+            outcome: httpx.Response | httpx.RequestError
             try:
-                response = await self._http.request(call.method, call.url, **call.options())
-            except httpx.TransportError as error:
-                failure = error
-            pause = (
-                self._retries.pause(call, attempt, response)
-                if response is None or response.is_error
-                else None
-            )
-            if pause is None:
-                if response is None:
-                    raise UnreachableError(f"{call.method} {call.url}: {failure or 'no answer'}") from failure
-                return response
-            await asyncio.sleep(pause)
-            attempt += 1
+                outcome = await self._http.request(call.method, call.url, **call.options(self._timeout))
+            except httpx.RequestError as error:
+                outcome = error
+            pause = self._retries.pause(call, attempt, outcome)
+            if pause is not None:
+                await asyncio.sleep(pause)
+                attempt += 1
+            elif isinstance(outcome, httpx.Response):
+                return outcome
+            else:
+                raise UnreachableError(f"{call.method} {call.url}", outcome) from outcome

@@ -27,6 +27,7 @@ _P = ParamSpec("_P")
 # Requests that may be sent again after a lost connection: a repetition has no further effect.
 _REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _REPEATABLE_PATHS = frozenset({"/v1/search", "/v1/search/clip", "/v1/uploads/preview"})
+_SECONDS_PER_VIDEO = 0.005  # the service looks for the file of each video before it answers
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Call(Generic[T]):
         files: Files of a form, by name.
         data: Fields of a form.
         content: Bytes of the body.
+        accepted: Statuses of errors whose JSON answer has the type ``result``, too.
+        is_unbounded: Whether the answer may take any time, because the service reads an archive before it.
     """
 
     method: str
@@ -56,6 +59,8 @@ class Call(Generic[T]):
     files: Mapping[str, Any] | None = None
     data: Mapping[str, str] | None = None
     content: bytes | None = None
+    accepted: tuple[int, ...] = ()
+    is_unbounded: bool = False
 
     @property
     def url(self) -> str:
@@ -74,8 +79,12 @@ class Call(Generic[T]):
             or self.headers.get("If-Match") is not None
         )
 
-    def options(self) -> dict[str, Any]:
-        """Return the options of the request for httpx."""
+    def options(self, timeout: float) -> dict[str, Any]:
+        """Return the options of the request for httpx.
+
+        Args:
+            timeout: Seconds until the request fails; requests with many videos, or with an archive, have more.
+        """
         query = {name: _query_value(value) for name, value in self.query.items() if value is not None}
         headers = {name: value for name, value in self.headers.items() if value is not None}
         content = self.content
@@ -88,10 +97,23 @@ class Call(Generic[T]):
             "content": content,
             "files": self.files,
             "data": self.data,
+            "timeout": self._timeout(timeout),
         }
 
+    def _timeout(self, seconds: float) -> httpx.Timeout:
+        if self.is_unbounded:
+            return httpx.Timeout(None, connect=seconds, pool=seconds)
+        videos = getattr(self.body, "videos", None) or ()
+        return httpx.Timeout(seconds, read=seconds + len(videos) * _SECONDS_PER_VIDEO)
+
+    def is_answered_by(self, response: httpx.Response) -> bool:
+        """Whether a response has the type ``result``, so that it is no error."""
+        media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        is_accepted = response.status_code in self.accepted and media_type == "application/json"
+        return response.is_success or is_accepted
+
     def parse(self, response: httpx.Response) -> T:
-        """Return the answer of a successful response."""
+        """Return the answer in a response that answers the call."""
         if self.result is None:
             return cast(T, None)
         if self.result is str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
@@ -68,12 +68,13 @@ class Client(SyncMethods):
     Args:
         base_url: URL of the service.
         api_key: API key; None takes it from the variable ``CINESTRATA_API_KEY``.
-        timeout: Seconds until a request without an answer fails.
+        timeout: Seconds until a request without an answer fails; requests with many videos, or with an archive,
+            have more.
         retries: Repetitions of failed requests.
         transport: Transport of httpx, for tests; None opens network connections.
 
     Raises:
-        ValueError: ``base_url`` is not a URL.
+        ValueError: ``base_url`` is not a URL, or no header can carry ``api_key``.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Client(SyncMethods):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._retries = retries or RetryPolicy()
+        self._timeout = timeout
         self._http = httpx.Client(**connection_options(base_url, api_key, timeout), transport=transport)
 
     def close(self) -> None:
@@ -194,13 +196,12 @@ class Client(SyncMethods):
         self._download(call, target)
 
     def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
-        with self._http.stream(call.method, call.url) as response:
-            if response.is_error:
-                response.read()
-                raise error_of(response)
-            with Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target) as file:
-                for block in response.iter_bytes():
-                    file.write(block)
+        with (
+            self._streamed(call) as response,
+            Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target) as file,
+        ):
+            for block in response.iter_bytes():
+                file.write(block)
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
         """Events of a task until it has ended: states, progress, rejected videos and log lines.
@@ -210,10 +211,7 @@ class Client(SyncMethods):
         """
         call = Call[None]("GET", "/v1/tasks/{task_id}/events", None, path={"task_id": task_id})
         parser = EventParser()
-        with self._http.stream(call.method, call.url, timeout=None) as response:
-            if response.is_error:
-                response.read()
-                raise error_of(response)
+        with self._streamed(call, timeout=None) as response:
             for line in response.iter_lines():
                 if (event := parser.feed(line)) is not None:
                     yield event
@@ -250,9 +248,20 @@ class Client(SyncMethods):
             yield from page_items(page)
             following = next_page(following, page, response)
 
+    @contextmanager
+    def _streamed(self, call: Call[None], **options: Any) -> Iterator[httpx.Response]:
+        try:
+            with self._http.stream(call.method, call.url, **options) as response:
+                if not response.is_success:
+                    response.read()
+                    raise error_of(response)
+                yield response
+        except httpx.RequestError as error:
+            raise UnreachableError(f"{call.method} {call.url}", error) from error
+
     def _checked(self, call: Call[Any]) -> httpx.Response:
         response = self._exchange(call)
-        if response.is_error:
+        if not call.is_answered_by(response):
             raise error_of(response)
         return response
 
@@ -260,19 +269,16 @@ class Client(SyncMethods):
         call = self._retries.keyed(call)
         attempt = 0
         while True:
-            response, failure = None, None
+            outcome: httpx.Response | httpx.RequestError
             try:
-                response = self._http.request(call.method, call.url, **call.options())
-            except httpx.TransportError as error:
-                failure = error
-            pause = (
-                self._retries.pause(call, attempt, response)
-                if response is None or response.is_error
-                else None
-            )
-            if pause is None:
-                if response is None:
-                    raise UnreachableError(f"{call.method} {call.url}: {failure or 'no answer'}") from failure
-                return response
-            time.sleep(pause)
-            attempt += 1
+                outcome = self._http.request(call.method, call.url, **call.options(self._timeout))
+            except httpx.RequestError as error:
+                outcome = error
+            pause = self._retries.pause(call, attempt, outcome)
+            if pause is not None:
+                time.sleep(pause)
+                attempt += 1
+            elif isinstance(outcome, httpx.Response):
+                return outcome
+            else:
+                raise UnreachableError(f"{call.method} {call.url}", outcome) from outcome

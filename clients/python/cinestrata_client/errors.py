@@ -92,7 +92,15 @@ class UnavailableError(ServiceError):
 
 
 class UnreachableError(Exception):
-    """No answer: the connection failed, or the timeout has passed."""
+    """No answer: the connection failed, or the timeout has passed.
+
+    Attributes:
+        reason: Cause of the failure, such as ``[Errno 111] Connection refused``.
+    """
+
+    def __init__(self, request: str, cause: Exception) -> None:
+        self.reason = str(cause) or type(cause).__name__
+        super().__init__(f"{request}: {self.reason}")
 
 
 class TaskFailedError(Exception):

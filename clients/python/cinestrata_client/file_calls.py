@@ -81,6 +81,7 @@ def create_task_from_archive(
         headers={"Idempotency-Key": idempotency_key},
         files={"archive": (Path(filename).name, archive)},
         data=data,
+        is_unbounded=True,
     )
 
 
@@ -102,4 +103,5 @@ def append_archive(
         path={"task_id": task_id},
         headers={"Idempotency-Key": idempotency_key},
         files={"archive": (Path(filename).name, archive)},
+        is_unbounded=True,
     )

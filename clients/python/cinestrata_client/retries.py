@@ -39,15 +39,18 @@ class RetryPolicy:
             return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
         return call
 
-    def pause(self, call: Call[T], attempt: int, response: httpx.Response | None) -> float | None:
+    def pause(
+        self, call: Call[T], attempt: int, outcome: httpx.Response | httpx.RequestError
+    ) -> float | None:
         """Return the seconds until a repetition; None: the request is not repeated.
 
         Args:
             call: The request.
             attempt: Number of the failed attempt, from 0.
-            response: The answer; None if the connection failed.
+            outcome: The response, or the failure of the connection.
         """
-        if attempt >= self.max_retries:
+        response = outcome if isinstance(outcome, httpx.Response) else None
+        if attempt >= self.max_retries or (response is not None and call.is_answered_by(response)):
             return None
         backoff: float = min(self.first_pause * 2.0**attempt, self.max_pause) * random.uniform(0.75, 1.0)  # noqa: S311
         if response is None:

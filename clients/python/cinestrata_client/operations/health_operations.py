@@ -15,7 +15,7 @@ def livez() -> Call[dict[str, str]]:
 
 def readyz() -> Call[Readiness]:
     """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults."""
-    return Call("GET", "/v1/readyz", Readiness)
+    return Call("GET", "/v1/readyz", Readiness, accepted=(503,))
 
 
 def metrics() -> Call[str]:
