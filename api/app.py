@@ -70,7 +70,8 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     logging.configure_logging(configured.log_format, configured.log_level)
     tracing.start_tracing(configured.otlp_endpoint, "cinestrata-api")
     require_network_credentials(configured)
-    authenticator = Authenticator(configured)
+    query_service = SearchEngine(configured)
+    authenticator = Authenticator(configured, query_service.catalog_reads)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -91,7 +92,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         redoc_url=None,
         root_path_in_servers=False,  # the root path holds the prefix of the request
     )
-    app.state.query_service = SearchEngine(configured)
+    app.state.query_service = query_service
     app.state.settings = configured
     app.state.authenticator = authenticator
     app.state.openid_provider = OpenIdProvider(configured.oidc) if configured.oidc.issuer else None

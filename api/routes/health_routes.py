@@ -29,20 +29,23 @@ def livez() -> dict[str, str]:
 )
 @requires("public")
 def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
-    """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults."""
+    """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
+
+    While the catalog database cannot be reached, a process with a copy of the rows of its results stays ready.
+    """
     ready = service.readiness()
+    folder, copied_at = check_data_folder(settings), service.mirror.as_of
+    can_search = ready.ready and folder == "ok"
     try:
-        database.ping()
+        service.catalog_reads.read(database.ping)
         catalog = "ok"
     except Unavailable as error:
         catalog = error.detail
-    checks = {"database": catalog, "data_folder": check_data_folder(settings)}
-    ready = ready.model_copy(
-        update={
-            "ready": ready.ready and all(state == "ok" for state in checks.values()),
-            "checks": {**ready.checks, **checks},
-        }
-    )
+        can_search = can_search and copied_at is not None
+        if copied_at is not None:
+            catalog += f" Searches are answered with the copy of {copied_at:%Y-%m-%d %H:%M:%S} UTC."
+    checks = {**ready.checks, "database": catalog, "data_folder": folder}
+    ready = ready.model_copy(update={"ready": can_search, "checks": checks})
     if not ready.ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import structlog
 from cachetools import LRUCache
@@ -22,12 +23,14 @@ from api.security.loopback import is_loopback
 from service.access import credentials
 from service.access.attempt_limits import KEY_LIMIT, AttemptLimits
 from service.access.failed_attempts import FLUSH_SECONDS, FailedAttempts
-from service.access.principal import OPEN_PRINCIPAL, Principal
+from service.access.principal import OPEN_PRINCIPAL, AccessScope, Principal
+from service.catalog.catalog_reads import CatalogReads
 from service.core.errors import CinestrataError, TooManyRequests, Unavailable
 from service.core.settings import Settings
 
 __all__ = [
     "MIN_NETWORK_KEY_CHARS",
+    "REMEMBERED_SECONDS",
     "SESSION_COOKIE",
     "Authenticator",
     "client_address",
@@ -38,6 +41,8 @@ SESSION_COOKIE = "cinestrata_session"
 MIN_NETWORK_KEY_CHARS = 16  # of the key of the environment, outside of loopback
 
 _FRESH_SECONDS = 5.0  # a credential that was revoked by another process is refused after this time
+# While the catalog cannot be reached, searches accept a credential that was valid this long ago.
+REMEMBERED_SECONDS = 600.0
 _CACHED = 4096
 _MAX_SECRET_CHARS = 1024
 _ENVIRONMENT = Principal("environment", "CINESTRATA_API_KEY", "admin", "environment")
@@ -50,9 +55,11 @@ class Authenticator:
 
     Args:
         settings: Settings with the key of the environment, and the address that the server listens on.
+        reads: Reads of the catalog; None: reads of its own.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reads: CatalogReads | None = None) -> None:
+        self._reads = reads or CatalogReads()
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
         self._is_loopback = is_loopback(settings.host)
         self._known: LRUCache[tuple[str, str], tuple[float, int, Principal]] = LRUCache(_CACHED)
@@ -81,7 +88,7 @@ class Authenticator:
         cached = self._protected
         if cached is None or at - cached[0] > _FRESH_SECONDS or cached[1] != changes:
             try:
-                found = await run_in_threadpool(credentials.has_credentials)
+                found = await self._reads.read_async(credentials.has_credentials)
             except Unavailable:
                 if cached is None:
                     raise
@@ -89,8 +96,13 @@ class Authenticator:
             cached = self._protected = (at, changes, found)
         return not cached[2]
 
-    async def identify(self, request: Request) -> Principal | None:
+    async def identify(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
         """The sender of a request; None without valid credentials.
+
+        Args:
+            request: The request.
+            scope: Scope that the request needs. While the catalog cannot be reached, credentials that were valid
+                :data:`REMEMBERED_SECONDS` ago suffice for ``search``.
 
         Raises:
             TooManyRequests: the address has sent too many wrong keys.
@@ -100,20 +112,20 @@ class Authenticator:
             return OPEN_PRINCIPAL
         key = _sent_key(request.headers)
         if key is not None:
-            return await self.identify_key(key, client_address(request))
-        return await self.identify_browser(request)
+            return await self.identify_key(key, client_address(request), scope)
+        return await self.identify_browser(request, scope)
 
-    async def identify_browser(self, request: Request) -> Principal | None:
-        """The owner of the session of a browser; None without a session."""
+    async def identify_browser(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
+        """The owner of the session of a browser; None without a session. Arguments as for :meth:`identify`."""
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token or len(token) > _MAX_SECRET_CHARS:
             return None
         return await self._find(
-            ("session", token), lambda: credentials.find_session(token, self.environment_key)
+            ("session", token), lambda: credentials.find_session(token, self.environment_key), scope
         )
 
-    async def identify_key(self, key: str, address: str) -> Principal | None:
-        """The owner of an API key; None for a wrong key. Raises as :meth:`identify`."""
+    async def identify_key(self, key: str, address: str, scope: AccessScope = "admin") -> Principal | None:
+        """The owner of an API key; None for a wrong key. Scope and errors as for :meth:`identify`."""
         if self.is_environment_key(key):
             return _ENVIRONMENT
         match = credentials.KEY_PATTERN.fullmatch(key[:_MAX_SECRET_CHARS])
@@ -126,7 +138,7 @@ class Authenticator:
             except TooManyRequests:
                 self.failures.add("key.fail", address, key_id, refused=True)
                 raise
-        principal = await self._find(("key", key), lambda: credentials.find_key(key))
+        principal = await self._find(("key", key), lambda: credentials.find_key(key), scope)
         if principal is None:
             self.failures.add("key.fail", address, key_id)
             await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
@@ -145,14 +157,21 @@ class Authenticator:
         except Unavailable as error:
             log.warning("failed_attempts_not_recorded", error=error.detail)
 
-    async def _find(self, sent: tuple[str, str], look_up: Callable[[], Principal | None]) -> Principal | None:
+    async def _find(
+        self, sent: tuple[str, str], look_up: Callable[[], Principal | None], scope: AccessScope
+    ) -> Principal | None:
         """The owner of a credential, from memory or by a look-up in a thread."""
         slot = (sent[0], credentials.digest(sent[1]))
         at, changes = time.monotonic(), credentials.change_count()
         cached = self._known.get(slot)
         if cached is not None and at - cached[0] <= _FRESH_SECONDS and cached[1] == changes:
             return cached[2]
-        principal = await run_in_threadpool(look_up)
+        try:
+            principal = await self._reads.read_async(look_up)
+        except Unavailable:
+            if scope != "search" or cached is None or cached[1] != changes or not _is_remembered(cached):
+                raise
+            return cached[2]
         if principal is None:
             self._known.pop(slot, None)
         else:
@@ -186,6 +205,14 @@ def require_network_credentials(settings: Settings) -> None:
             "CINESTRATA_API_KEY (openssl rand -hex 32), create a key (cinestrata keys create NAME --scope admin), or "
             "listen on 127.0.0.1"
         )
+
+
+def _is_remembered(entry: tuple[float, int, Principal]) -> bool:
+    """Whether a credential was valid a short time ago, and has not expired since."""
+    at, _, principal = entry
+    if time.monotonic() - at > REMEMBERED_SECONDS:
+        return False
+    return principal.expires_at is None or principal.expires_at > datetime.now(UTC)
 
 
 def client_address(request: Request) -> str:

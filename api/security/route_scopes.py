@@ -100,7 +100,7 @@ class ScopedRoute(APIRoute):
         async def handle_permitted(request: Request) -> Response:
             if scope == "public":  # answers also while the catalog is unreachable
                 return await handle(request)
-            principal = await request.app.state.authenticator.identify(request)
+            principal = await request.app.state.authenticator.identify(request, scope or "admin")
             if principal is None and is_page:
                 return _redirect_to_sign_in(request)
             if principal is None:

@@ -33,6 +33,7 @@ async function readHealth() {
     const isStarting = faults.includes("still loading");
     return { state: isStarting ? "degraded" : "down", text: isStarting ? "Starting" : "Not ready", faults };
   }
-  if (Object.keys(readiness.degraded).length) return { state: "degraded", text: "Degraded", faults };
+  const isDegraded = Object.keys(readiness.degraded).length || readiness.checks.database !== "ok";
+  if (isDegraded) return { state: "degraded", text: "Degraded", faults };
   return { state: "ready", text: "Ready", faults };
 }

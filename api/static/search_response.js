@@ -2,7 +2,7 @@
 
 import { $, el } from "./dom.js";
 import { dot, stackBar } from "./domain_layers.js";
-import { count, roundPercent, shortId } from "./formatting.js";
+import { count, roundPercent, shortId, timeAgo } from "./formatting.js";
 import { resultCard } from "./result_card.js";
 import { filterValue, hasFilters } from "./search_filters.js";
 
@@ -82,11 +82,15 @@ function resultCards({ results, matches }) {
 }
 
 /** Title and text of a message about incomplete or doubtful results, or null. */
-function explainResults({ results, degraded, confidence, matches }) {
+function explainResults({ results, degraded, confidence, matches, metadata_as_of: copiedAt }) {
   const faults = Object.entries(degraded);
   if (faults.length) {
     const names = faults.map(([name]) => name).join(", ");
     return [`${names} could not be searched.`, faults[0][1]];
+  }
+  if (copiedAt) {
+    const text = `The results show the library as it was ${timeAgo(copiedAt)}, without videos added since.`;
+    return ["The catalog database cannot be reached.", text];
   }
   if (!results.length) return explainNoResults(confidence);
   const hasMatch = matches ?? (confidence == null || confidence >= LOW_CONFIDENCE);

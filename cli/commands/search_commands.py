@@ -62,6 +62,13 @@ def run_search(
             fields["cursor"] = response.next_cursor
             response = client.search(query, k, task, mode, where=conditions, **fields)
     print_json(response)
+    if response.metadata_as_of is not None:
+        console.print(
+            "The catalog database cannot be reached: results are those of "
+            f"{response.metadata_as_of.astimezone():%Y-%m-%d %H:%M:%S}, without videos that were added since.",
+            style="yellow",
+            soft_wrap=True,
+        )
     if not response.results:
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         raise typer.Exit(NOTHING_FOUND)

@@ -56,7 +56,7 @@ def find_key(text: str) -> Principal | None:
         with session_scope(write=True) as session:
             unused = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at <= at - _USE_INTERVAL)
             session.execute(update(ApiKey).where(ApiKey.id == row.id, unused).values(last_used_at=at))
-    return _key_principal(row)
+    return _key_principal(row, row.expires_at)
 
 
 def find_session(token: str, environment_key: str | None) -> Principal | None:
@@ -117,8 +117,8 @@ def _is_valid(row: ApiKey, at: datetime) -> bool:
     return row.revoked_at is None and (row.expires_at is None or row.expires_at > at)
 
 
-def _key_principal(row: ApiKey, session_id: str | None = None) -> Principal:
-    return Principal("key", row.name, _scope(row.scope), f"key:{row.id}", session_id)
+def _key_principal(row: ApiKey, expires_at: datetime | None, session_id: str | None = None) -> Principal:
+    return Principal("key", row.name, _scope(row.scope), f"key:{row.id}", session_id, expires_at)
 
 
 def _session_principal(
@@ -130,15 +130,18 @@ def _session_principal(
         user = session.get(User, row.user_id)
         if user is None:
             return None
-        return Principal("user", user.name, _scope(user.scope), f"user:{user.id}", row.id)
+        return Principal("user", user.name, _scope(user.scope), f"user:{user.id}", row.id, row.expires_at)
     if row.key_id is not None:
         key = session.get(ApiKey, row.key_id)
-        return _key_principal(key, row.id) if key is not None and _is_valid(key, at) else None
+        if key is None or not _is_valid(key, at):
+            return None
+        ends = min(row.expires_at, key.expires_at) if key.expires_at else row.expires_at
+        return _key_principal(key, ends, row.id)
     if environment_key is None or row.environment_key is None:
         return None
     if not hmac.compare_digest(row.environment_key, environment_key):
         return None
-    return Principal("environment", "CINESTRATA_API_KEY", "admin", "environment", row.id)
+    return Principal("environment", "CINESTRATA_API_KEY", "admin", "environment", row.id, row.expires_at)
 
 
 def _scope(text: str) -> AccessScope:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, get_args
 
 from service.audit.actor import ActorKind
@@ -28,6 +29,7 @@ class Principal:
         scope: The granted scope.
         caller: Identifier that distinguishes idempotency keys of different callers.
         session_id: Identifier of the session of a browser; None for a key.
+        expires_at: Time at which the key or the session ends; None where it does not end.
     """
 
     kind: ActorKind
@@ -35,6 +37,7 @@ class Principal:
     scope: AccessScope
     caller: str
     session_id: str | None = None
+    expires_at: datetime | None = None
 
 
 # Without keys and users, every request on loopback is permitted.

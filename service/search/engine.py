@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 import torch
 
 from index.scanning.search_threads import use_one_thread_per_search
+from service.catalog.catalog_reads import CatalogReads
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import (
@@ -29,6 +30,7 @@ from service.core.schemas import (
 )
 from service.core.settings import Settings, settings
 from service.search.batch_scheduler import BatchScheduler, Unfinished
+from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import TaskNotLoaded, UnknownTask
 from service.search.explanations.query_reports import QueryReports
 from service.search.explanations.result_explanation import explain_result
@@ -70,6 +72,8 @@ class SearchEngine:
         settings: Settings of the engine.
         snapshots: Snapshots of the process.
         scheduler: Scheduler of searches, with admission control.
+        catalog_reads: Reads of the catalog.
+        mirror: Copy of the catalog that answers searches while it cannot be reached.
         metadata_cache: Cache of video metadata.
         caption_index: Cache of encoded captions.
         clips: Search by uploaded clips.
@@ -78,11 +82,13 @@ class SearchEngine:
 
     def __init__(self, configured: Settings | None = None) -> None:
         self.settings = configured or settings()
-        self.snapshots = SnapshotManager(self.settings)
+        self.catalog_reads = CatalogReads()
+        self.snapshots = SnapshotManager(self.settings, self.catalog_reads)
         self.scheduler: BatchScheduler[SearchRequest | SearchState, SearchResponse] = BatchScheduler(
             self._run_step, max_batch=MAX_BATCH, lanes=LANES, max_admitted=self.settings.limits.max_waiting
         )
-        self.metadata_cache = VideoMetadataCache()
+        self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.newest)
+        self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
         self._search_rate = SearchRate()
@@ -95,12 +101,15 @@ class SearchEngine:
         use_one_thread_per_search()
         torch.set_num_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
+        self.mirror.start(self.snapshots.loaded, self.metadata_cache.preload)
         self._search_rate.start()
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
         self._search_rate.close()
+        self.mirror.close()
         self.snapshots.close()
+        self.catalog_reads.close()
         self.clips.close()
 
     def admit(self, count: int) -> AbstractContextManager[None]:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, select
-
 from index.hits import Hit
-from service.catalog.database import session_scope
-from service.catalog.tables import Video
 from service.core.schemas import MomentMatch, SearchResult
 from service.library.video_details import stream_url, thumbnail_url
+from service.search.catalog_mirror import ResultRows, read_rows
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 __all__ = ["ResultList", "build_results"]
-
-_IDS_PER_QUERY = 500
-# Columns of the table instead of its class, and compiled once: in every search, this takes half the time.
-_VIDEOS = Video.__table__.c
-_BY_VECTOR_ID = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.captions).where(
-    _VIDEOS.vector_id.in_(bindparam("ids", expanding=True))
-)
 
 
 class ResultList(NamedTuple):
@@ -42,9 +32,17 @@ class ResultList(NamedTuple):
     reached: Set[int] | None = None
 
 
-def build_results(lists: Sequence[ResultList], snapshot: SearchSnapshot) -> list[list[SearchResult]]:
-    """Join hits with their catalog rows, read once for all lists. Hits without a row (deleted videos) are left out."""
-    rows = _read_rows(hit.id for page in lists for hit in page.hits)
+def build_results(
+    lists: Sequence[ResultList], snapshot: SearchSnapshot, read: ResultRows | None = None
+) -> list[list[SearchResult]]:
+    """Join hits with their catalog rows, read once for all lists. Hits without a row (deleted videos) are left out.
+
+    Args:
+        lists: Hits of each page.
+        snapshot: Snapshot that found them.
+        read: Rows of the hits; None reads them from the catalog.
+    """
+    rows = read.rows if read else read_rows([hit.id for page in lists for hit in page.hits])
     return [
         [
             _result(rank, hit, rows[hit.id], snapshot, page)
@@ -52,19 +50,6 @@ def build_results(lists: Sequence[ResultList], snapshot: SearchSnapshot) -> list
         ]
         for page in lists
     ]
-
-
-def _read_rows(vector_ids: Iterable[int]) -> dict[int, tuple[str, list[str]]]:
-    """Vector ID → video ID and captions."""
-    ids = list(dict.fromkeys(vector_ids))
-    rows: dict[int, tuple[str, list[str]]] = {}
-    if not ids:
-        return rows
-    with session_scope() as session:
-        for start in range(0, len(ids), _IDS_PER_QUERY):
-            found = session.execute(_BY_VECTOR_ID, {"ids": ids[start : start + _IDS_PER_QUERY]})
-            rows |= {vector_id: (video_id, captions) for vector_id, video_id, captions in found}
-    return rows
 
 
 def _result(

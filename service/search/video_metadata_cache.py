@@ -17,9 +17,15 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index.vector_ids import video_ids_of
+from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import id_chunks, session_scope
+from service.catalog.edit_counters import read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
+from service.core.errors import Unavailable
+from service.search.catalog_mirror import CatalogMirror
 from service.search.single_flight_cache import SingleFlightCache
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.video_grouping import has_moments
 
 __all__ = ["MetadataColumn", "MetadataValue", "MomentSpans", "VideoMetadata", "VideoMetadataCache"]
 
@@ -131,9 +137,20 @@ class VideoMetadataCache:
 
     Args:
         max_videos: Maximum number of videos whose metadata is cached, and of cached moments.
+        mirror: Copy of the catalog that replaces it while it cannot be reached; None: an empty one.
+
+    Attributes:
+        mirror: The copy of the catalog.
     """
 
-    def __init__(self, max_videos: int = MAX_CACHED_VIDEOS) -> None:
+    def __init__(
+        self,
+        max_videos: int = MAX_CACHED_VIDEOS,
+        mirror: CatalogMirror | None = None,
+        reads: CatalogReads | None = None,
+    ) -> None:
+        self._reads = reads or CatalogReads()
+        self.mirror = mirror or CatalogMirror(self._reads)
         self.metadata_by_task: SingleFlightCache[str, VideoMetadata] = SingleFlightCache(
             max_videos, lambda metadata: len(metadata.ids)
         )
@@ -142,6 +159,42 @@ class VideoMetadataCache:
         )
         self._arrivals: dict[str, datetime] = {}
         self._arrivals_lock = Lock()
+
+    def current_metadata(self, shards: Mapping[str, str]) -> dict[str, VideoMetadata]:
+        """Metadata of the videos of tasks, with all edits; from the copy while the catalog cannot be reached.
+
+        Args:
+            shards: Task ID → version of its shard.
+
+        Raises:
+            Unavailable: The catalog cannot be reached, and the videos of a task are not copied.
+        """
+        try:
+            edits = self._reads.read(read_metadata_edits)
+            return {
+                task: self.metadata(task, f"{state}+{edits.get(task, 0)}") for task, state in shards.items()
+            }
+        except Unavailable:
+            return {task: self._copied_metadata(task) for task in shards}
+
+    def _copied_metadata(self, task: str) -> VideoMetadata:
+        version, rows = self.mirror.videos(task)
+        return self.metadata_by_task.get(
+            task,
+            f"copy of {version}",
+            lambda _: VideoMetadata([(key, row.duration, row.metadata) for key, row in rows]),
+        )
+
+    def preload(self, snapshot: SearchSnapshot) -> None:
+        """Read what searches without a filter need: moments, and the creation times of tasks.
+
+        Raises:
+            Unavailable: The catalog cannot be reached.
+        """
+        self.arrivals(list(snapshot.shards))
+        for task, shard in snapshot.shards.items():
+            if has_moments(shard):
+                self.moments(task, shard.state)
 
     def metadata(self, task: str, version: str) -> VideoMetadata:
         """Metadata of the videos of a task.
@@ -159,14 +212,23 @@ class VideoMetadataCache:
         Args:
             task: Identifier of the task.
             shard_state: Version of the task's shard; moments of another version are read again.
+
+        Raises:
+            Unavailable: The moments are not cached, and the catalog cannot be reached.
         """
-        return self.moments_by_task.get(task, shard_state, lambda _: read_moments(task))
+
+        def read(_former: MomentSpans | None) -> MomentSpans:
+            self._reads.require_reachable()
+            return read_moments(task)
+
+        return self.moments_by_task.get(task, shard_state, read)
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
         """Creation time of each task; tasks that the catalog does not contain are left out."""
         with self._arrivals_lock:
             missing = [task for task in tasks if task not in self._arrivals]
         if missing:
+            self._reads.require_reachable()
             found = read_arrivals(
                 missing
             )  # concurrent callers may read it twice; creation times never change

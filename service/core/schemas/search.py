@@ -154,6 +154,11 @@ class SearchResponse(ResponseModel):
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Task name → reason, for tasks that could not be searched."
     )
+    metadata_as_of: datetime | None = Field(
+        default=None,
+        description="Time of the copy of the catalog that captions and filters are taken from while the catalog "
+        "database cannot be reached: videos that were added since are left out. Null while it can be reached.",
+    )
     next_cursor: str | None = Field(
         default=None,
         description="`cursor` of the next page; null on the last page.",

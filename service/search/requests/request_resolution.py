@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from service.catalog.database import session_scope
-from service.catalog.task_names import find_task
 from service.core.errors import InvalidInput
 from service.core.settings import QueryMode, Settings
+from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import UnknownTask
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -17,7 +16,7 @@ __all__ = ["resolve_mode", "resolve_tasks"]
 _MAX_LISTED_TASKS = 20  # in an error
 
 
-def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest) -> tuple[str, ...]:
+def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: CatalogMirror) -> tuple[str, ...]:
     """IDs of the tasks to search, in learned order, independent of the order in the request.
 
     Tasks whose videos are all deleted are left out where other tasks remain: routing evidence for them would take
@@ -25,11 +24,11 @@ def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest) -> tuple[str
 
     Raises:
         UnknownTask: The snapshot does not know a task.
-        Unavailable: The shard of a task cannot be searched.
+        Unavailable: The shard of a task cannot be searched, or the catalog, which knows its name, cannot be reached.
     """
     if request.tasks is None:
         return snapshot.nonempty_tasks or tuple(snapshot.shards)
-    tasks = {_resolve_task(snapshot, task, f"{request.field_prefix}task") for task in request.tasks}
+    tasks = {_resolve_task(snapshot, task, f"{request.field_prefix}task", mirror) for task in request.tasks}
     return tuple(task for task in snapshot.nonempty_tasks if task in tasks) or tuple(
         task for task in snapshot.shards if task in tasks
     )
@@ -52,24 +51,23 @@ def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest, settings: Set
     return cast(QueryMode, request.mode)
 
 
-def _resolve_task(snapshot: SearchSnapshot, task: str, field: str) -> str:
+def _resolve_task(snapshot: SearchSnapshot, task: str, field: str, mirror: CatalogMirror) -> str:
     # IDs take precedence, because the name of a task may equal the ID of another.
     names = snapshot.task_names
-    task_id = task if task in names else _find_named(snapshot, task)
+    task_id = task if task in names else _find_named(snapshot, task, mirror)
     if task_id is None:
         raise UnknownTask(task, field, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
     snapshot.require_searchable(task_id)
     return task_id
 
 
-def _find_named(snapshot: SearchSnapshot, name: str) -> str | None:
+def _find_named(snapshot: SearchSnapshot, name: str, mirror: CatalogMirror) -> str | None:
     """ID of the task with a name or a slug; None where the snapshot contains none."""
     named = [task_id for task_id, known in snapshot.task_names.items() if known == name]
     if len(named) == 1:
         return named[0]
     # A slug, another case, or a name that a deleted domain had before.
-    with session_scope() as session:
-        found = find_task(session, name)
-    if found is not None and found.id in snapshot.task_names:
-        return found.id
+    found = mirror.find_task(name)
+    if found is not None and found in snapshot.task_names:
+        return found
     return named[-1] if named else None

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from service.catalog.edit_counters import read_metadata_edits
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
 from service.search.video_metadata_cache import (
@@ -131,21 +130,18 @@ def find_passing_videos(
 
     Raises:
         InvalidInput: No video of the tasks has a field of the filter, or a field with a range has no numbers.
+        Unavailable: The catalog cannot be reached, and there is no copy of the rows of a task.
     """
     tasks: Sequence[str] = list(shards)
-    if video_filter.has_video_conditions:
-        edits = read_metadata_edits()
-        shards = {task: f"{state}+{edits.get(task, 0)}" for task, state in shards.items()}
+    metadata = cache.current_metadata(shards) if video_filter.has_video_conditions else {}
     if video_filter.where:
-        _require_known_fields(
-            video_filter, [cache.metadata(task, shards[task]) for task in tasks], field_prefix
-        )
+        _require_known_fields(video_filter, [metadata[task] for task in tasks], field_prefix)
     if video_filter.arrived_after is not None or video_filter.arrived_before is not None:
         arrivals = cache.arrivals(tasks)
         tasks = [task for task in tasks if video_filter.admits_task(arrivals.get(task))]
     if not video_filter.has_video_conditions:
         return dict.fromkeys(tasks)
-    passing = {task: video_filter.passing_ids(cache.metadata(task, shards[task])) for task in tasks}
+    passing = {task: video_filter.passing_ids(metadata[task]) for task in tasks}
     return {task: ids for task, ids in passing.items() if len(ids)}
 
 

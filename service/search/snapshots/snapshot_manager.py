@@ -12,6 +12,7 @@ from cachetools import LRUCache
 from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
 from models.errors import ModelError
+from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.task_names import find_task
 from service.core.errors import FieldError, Gone, Unavailable
@@ -33,6 +34,7 @@ RETRY_SECONDS = (
     30.0  # between attempts to load a refused release or a degraded shard, which may have been repaired
 )
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
+_NEWEST_SECONDS = 2.0  # maximum time that a search without the catalog waits for the current manifest
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
 _CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
 _NOTHING_LEARNED = "no domain has been learned yet; add one with POST /tasks"
@@ -46,6 +48,7 @@ class SnapshotManager:
 
     Args:
         settings: Settings of the process.
+        reads: Reads of the catalog.
 
     Attributes:
         last_error: Reason why the newest generation or the backbone cannot be loaded; None where it is loaded.
@@ -53,7 +56,8 @@ class SnapshotManager:
             is scheduled.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reads: CatalogReads) -> None:
+        self._reads = reads
         self.last_error: str | None = None
         self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
@@ -61,6 +65,7 @@ class SnapshotManager:
         self._earlier_lock = Lock()
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
+        self._loaded_stamp: tuple[int, int, int] | None = None
         self.retry_at: float | None = None
         self._edited_captions = EditedCaptions()
         self._captions_lock = Lock()
@@ -120,6 +125,26 @@ class SnapshotManager:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"The library is empty: {_NOTHING_LEARNED}.", 10)
 
+    def loaded(self) -> SearchSnapshot | None:
+        """The current snapshot; None where none is loaded."""
+        return self._current
+
+    def newest(self) -> SearchSnapshot:
+        """The snapshot of the manifest as it is on the disk now, with all deletions.
+
+        Raises:
+            Unavailable: It is not loaded within seconds, or is refused.
+        """
+        if self._loader.stamp() != self._loaded_stamp:
+            self._wait_for_refresh(time.monotonic() + _NEWEST_SECONDS)
+            if self._loader.stamp() != self._loaded_stamp:
+                reason = f": {self.last_error}" if self.last_error else "; try again."
+                raise Unavailable(
+                    f"The catalog cannot be reached, and the current index is not loaded{reason}",
+                    _CATCH_UP_RETRY_SECONDS,
+                )
+        return self.current()
+
     def of_release(self, release_id: str) -> SearchSnapshot:
         """The snapshot that answers later pages of a list: the current one, or one of an earlier release.
 
@@ -168,7 +193,7 @@ class SnapshotManager:
         """
         if self._current is not None and self._current is not used:
             return self._current
-        if not _is_ready(task):
+        if not self._reads.read(lambda: _is_ready(task)):
             return None
         deadline = time.monotonic() + CATCH_UP_SECONDS
         while (is_own_refresh := self._wait_for_refresh(deadline)) is not None:
@@ -254,6 +279,7 @@ class SnapshotManager:
             is_degraded = self._current is not None and bool(self._current.degraded)
             self.retry_at = time.monotonic() + RETRY_SECONDS if is_degraded else None
             self.last_error, self._has_looked = None, True
+            self._loaded_stamp = stamp
             return fresh is not None
 
     def refresh_captions(self) -> bool:
@@ -342,7 +368,8 @@ class SnapshotManager:
         while not self._is_stopped.is_set():
             self.refresh()
             try:
-                self.refresh_captions()
+                if not self._reads.is_interrupted:
+                    self.refresh_captions()
             except Exception as error:  # the snapshot with the former captions stays
                 log.warning("edited_captions_not_read", error=str(error), kind=type(error).__name__)
             self._is_stopped.wait(POLL_SECONDS)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from index.hits import Hit
 from index.vector_ids import video_ids_of
+from service.core.errors import Unavailable
 from service.core.schemas import MomentMatch
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.video_metadata_cache import VideoMetadataCache
@@ -43,7 +44,10 @@ def find_best_moments(
     """
     moments_by_video: dict[int, list[MomentMatch]] = {}
     for task in dict.fromkeys(hit.task for hit in hits):
-        moments = cache.moments(task, snapshot.shards[task].state)
+        try:
+            moments = cache.moments(task, snapshot.shards[task].state)
+        except Unavailable:  # the videos are found without their moments
+            continue
         rows = moments.rows_of(np.array([hit.id for hit in hits if hit.task == task], np.int64))
         spans = {int(moments.ids[row]): moments.spans[row].tolist() for row in rows}
         if not spans:

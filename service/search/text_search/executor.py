@@ -12,6 +12,7 @@ import numpy.typing as npt
 from index.hits import Hit
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
+from service.core.errors import Unavailable
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
 from service.search.requests.request_resolution import resolve_mode, resolve_tasks
@@ -80,12 +81,18 @@ def start_searches(
         Unavailable: A request names a task that cannot be searched.
     """
     resolved = [
-        (request, resolve_tasks(snapshot, request), resolve_mode(snapshot, request, settings))
+        (request, resolve_tasks(snapshot, request, cache.mirror), resolve_mode(snapshot, request, settings))
         for request in requests
     ]
     for request, tasks, mode in resolved:
         require_calibration(snapshot, request, mode)
         require_frame_vectors(snapshot, request, tasks)
+
+    def _with_moments(task: str, state: str, ids: Ids) -> Ids:
+        try:
+            return cache.moments(task, state).with_moments(ids)
+        except Unavailable:  # whole videos are found without the catalog
+            return ids
 
     @lru_cache(maxsize=4)  # in a batch, consecutive queries often have the same filter
     def find_allowed_ids(
@@ -98,7 +105,7 @@ def start_searches(
         return {
             task: ids
             if ids is None or not has_moments(shards[task])
-            else cache.moments(task, states[task]).with_moments(ids)
+            else _with_moments(task, states[task], ids)
             for task, ids in find_passing_videos(video_filter, states, cache, field_prefix).items()
         }
 
@@ -204,7 +211,7 @@ def finish_searches(
     for state in states:
         _apply_thresholds(state, cache)
         _find_moments(state, cache)
-    return build_responses(states, snapshot)
+    return build_responses(states, snapshot, cache.mirror)
 
 
 def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:

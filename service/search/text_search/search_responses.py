@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from service.core.schemas import SearchResponse, SearchResult, SearchTiming, TaskRouting
+from service.search.catalog_mirror import CatalogMirror, ResultRows
 from service.search.requests.cursors import Cursor
 from service.search.result_views import ResultList, build_results
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -17,7 +18,9 @@ __all__ = ["build_responses"]
 _LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, in addition to the searched tasks
 
 
-def build_responses(states: Sequence[SearchState], snapshot: SearchSnapshot) -> list[SearchResponse]:
+def build_responses(
+    states: Sequence[SearchState], snapshot: SearchSnapshot, mirror: CatalogMirror
+) -> list[SearchResponse]:
     """Responses of searches that one snapshot has completed; the catalog is read once for all of them."""
     start = time.perf_counter()
     pages = [
@@ -30,9 +33,10 @@ def build_responses(states: Sequence[SearchState], snapshot: SearchSnapshot) -> 
         )
         for state in states
     ]
-    results = build_results(pages, snapshot)
+    rows = mirror.read_results([hit for page in pages for hit in page.hits], snapshot)
+    results = build_results(pages, snapshot, rows)
     catalog_ms = 1000 * (time.perf_counter() - start) / max(1, len(states))
-    return [_response(state, page, catalog_ms) for state, page in zip(states, results, strict=True)]
+    return [_response(state, page, catalog_ms, rows) for state, page in zip(states, results, strict=True)]
 
 
 def _results_before(state: SearchState) -> int:
@@ -40,7 +44,9 @@ def _results_before(state: SearchState) -> int:
     return cursor.result_offset if cursor else 0
 
 
-def _response(state: SearchState, results: list[SearchResult], catalog_ms: float) -> SearchResponse:
+def _response(
+    state: SearchState, results: list[SearchResult], catalog_ms: float, rows: ResultRows
+) -> SearchResponse:
     snapshot, request, times = state.snapshot, state.request, state.times
     cursor = request.cursor
     generation = cursor.generation if cursor else snapshot.generation
@@ -78,6 +84,10 @@ def _response(state: SearchState, results: list[SearchResult], catalog_ms: float
             merge=times.merge + catalog_ms,
             total=times.encode + times.route + times.search + times.merge + catalog_ms,
         ),
-        degraded=snapshot.degraded_by_name,
+        degraded={
+            **snapshot.degraded_by_name,
+            **{snapshot.task_names[task]: reason for task, reason in rows.not_copied.items()},
+        },
+        metadata_as_of=rows.as_of,
         next_cursor=str(next_cursor) if next_cursor else None,
     )

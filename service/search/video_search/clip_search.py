@@ -128,7 +128,7 @@ class ClipSearch:
                 f"{describe_count(captions, 'captions')} cannot be returned.",
                 f"Request 1 to {settings.limits.max_results}.",
             )
-        tasks = resolve_tasks(snapshot, request)
+        tasks = resolve_tasks(snapshot, request, self._metadata_cache.mirror)
         start = time.perf_counter()
         if not self.slots.acquire(blocking=False):
             raise TooManyRequests(

@@ -14,7 +14,11 @@ def livez() -> Call[dict[str, str]]:
 
 
 def readyz() -> Call[Readiness]:
-    """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults."""
+    """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
+
+    While the catalog database cannot be reached, a process with a copy of the rows of its results stays
+    ready.
+    """
     return Call("GET", "/v1/readyz", Readiness, accepted=(503,))
 
 

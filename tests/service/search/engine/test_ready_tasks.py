@@ -62,7 +62,7 @@ def test_clip_search_in_a_ready_task_loads_its_snapshot(
 ) -> None:
     def search(snapshot: SearchSnapshot, backbone: Backbone, upload: Any, query: SearchQuery, _: Any) -> Any:
         (request,) = parse_requests([query], lagging.settings)
-        return resolve_tasks(snapshot, request)
+        return resolve_tasks(snapshot, request, lagging.mirror)
 
     monkeypatch.setattr(lagging.clips, "search", search)
     assert lagging.search_clip(io.BytesIO(b"clip"), task="sea") == ("tsk_sea",)

@@ -1,0 +1,123 @@
+"""Reads of the catalog that searches need, with a bounded wait and a circuit breaker.
+
+A database that refuses connections fails a read at once. A database that does not respond, such as one behind a
+network that drops packets, would hold each search for the timeouts of TCP. The first read that fails, or that takes too
+long, therefore interrupts the reads of the process: further reads fail at once, until a background thread reaches the
+database again.
+"""
+
+from __future__ import annotations
+
+from asyncio import wait_for, wrap_future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from threading import Event, Lock, Thread
+from typing import TypeVar
+
+import structlog
+
+from service.catalog.database import engine, ping
+from service.core.errors import Unavailable
+
+__all__ = ["CatalogReads"]
+
+log = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+
+_TIMEOUT_SECONDS = 2.0
+_PROBE_SECONDS = 0.5  # between two attempts to reach an unreachable database
+_THREADS = 8  # each read that does not return occupies one of them until TCP gives up
+_RETRY_SECONDS = 5  # Retry-After
+
+
+class CatalogReads:
+    """Reads of one process. Thread-safe.
+
+    Args:
+        timeout: Seconds after which the database counts as unreachable. An SQLite file is read without a limit.
+    """
+
+    def __init__(self, timeout: float = _TIMEOUT_SECONDS) -> None:
+        self._timeout = timeout
+        self._threads = ThreadPoolExecutor(_THREADS, "catalog-read")
+        self._is_interrupted = False
+        self._lock = Lock()
+        self._is_closed = Event()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the database was unreachable at the last attempt."""
+        return self._is_interrupted
+
+    def read(self, function: Callable[[], Value]) -> Value:
+        """The result of a function that reads the catalog.
+
+        Raises:
+            Unavailable: The catalog cannot be reached, or does not respond in time.
+        """
+        self.require_reachable()
+        try:
+            if engine().dialect.name == "sqlite":
+                return function()
+            future = self._submit(function)
+            try:
+                return future.result(self._timeout)
+            except TimeoutError:
+                raise _unresponsive() from None
+        except Unavailable as error:
+            self._interrupt(error)
+            raise
+
+    async def read_async(self, function: Callable[[], Value]) -> Value:
+        """The result of :meth:`read`, without blocking the event loop. Errors as for :meth:`read`."""
+        self.require_reachable()
+        future = self._submit(function)
+        is_bounded = engine().dialect.name != "sqlite"
+        try:
+            try:
+                return await wait_for(wrap_future(future), self._timeout if is_bounded else None)
+            except TimeoutError:
+                raise _unresponsive() from None
+        except Unavailable as error:
+            self._interrupt(error)
+            raise
+
+    def require_reachable(self) -> None:
+        """Check that the database was reachable at the last attempt. Takes no I/O.
+
+        Raises:
+            Unavailable: It was not.
+        """
+        if self._is_interrupted:
+            raise Unavailable("The catalog database is unreachable or busy; try again.", _RETRY_SECONDS)
+
+    def close(self) -> None:
+        """Stop the background thread."""
+        self._is_closed.set()
+
+    def _submit(self, function: Callable[[], Value]) -> Future[Value]:
+        return self._threads.submit(copy_context().run, function)
+
+    def _interrupt(self, error: Unavailable) -> None:
+        with self._lock:
+            if self._is_interrupted or self._is_closed.is_set():
+                return
+            self._is_interrupted = True
+        log.warning("catalog_unreachable", error=error.detail)
+        Thread(target=self._probe, name="catalog-probe", daemon=True).start()
+
+    def _probe(self) -> None:
+        while not self._is_closed.wait(_PROBE_SECONDS):
+            try:
+                ping()
+            except Unavailable:
+                continue
+            log.info("catalog_reachable")
+            break
+        self._is_interrupted = False
+
+
+def _unresponsive() -> Unavailable:
+    return Unavailable("The catalog database does not respond; try again.", _RETRY_SECONDS)

@@ -1,0 +1,308 @@
+"""A copy of the catalog rows that text searches need, which answers them while the database cannot be reached.
+
+Searches read the catalog, so that edits and deletions apply at once. A background thread copies the rows of the
+searched domains to memory. If a read of the catalog fails, the copy takes its place: results then have the captions of
+the time of the copy, and videos that were added since are left out. A deleted video is not found either, because a
+deletion is written to the index before it is acknowledged, and the manifest of the index is read before the copy is
+used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Event, Thread
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+from sqlalchemy import bindparam, select
+
+from index.hits import Hit
+from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import Task, Video
+from service.catalog.task_names import find_task
+from service.core.domain_names import name_key
+from service.core.errors import Unavailable
+from service.core.thread_priority import lower_thread_priority
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.video_rows import VideoRow, VideoRows
+
+__all__ = ["MAX_BYTES", "CatalogMirror", "ResultRows", "read_rows"]
+
+log = structlog.get_logger(__name__)
+
+MAX_BYTES = 256 * 1024**2  # of all copied rows
+_POLL_SECONDS = 1.0
+_MAX_SHARE = 0.1  # of the time: the rows of a large domain take seconds to read
+_IDS_PER_QUERY = 500
+_NOT_COPIED = "the catalog database cannot be reached, and the copy of its rows has no space for this domain"
+# Columns of the table instead of its class, and compiled once: in every search, this takes half the time.
+_VIDEOS = Video.__table__.c
+_BY_VECTOR_ID = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.captions).where(
+    _VIDEOS.vector_id.in_(bindparam("ids", expanding=True))
+)
+
+
+class ResultRows(NamedTuple):
+    """Rows of the videos of a list of hits.
+
+    Attributes:
+        rows: Vector ID → video ID and captions. Deleted videos have no row.
+        as_of: Time of the copy that the rows are from; None for rows of the catalog.
+        not_copied: Tasks whose rows are missing in the copy → reason.
+    """
+
+    rows: Mapping[int, tuple[str, list[str]]]
+    as_of: datetime | None = None
+    not_copied: Mapping[str, str] = {}
+
+
+class _TaskRow(NamedTuple):
+    """Columns of a domain; their versions tell whether its videos have to be read again."""
+
+    name_key: str
+    slug: str | None
+    version: str
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The copy at a time; replaced as a whole."""
+
+    as_of: datetime
+    tasks: Mapping[str, _TaskRow]
+    videos: Mapping[str, VideoRows]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    not_copied: frozenset[str] = frozenset()
+
+
+class CatalogMirror:
+    """Reads result rows from the catalog, or from a copy while the catalog cannot be reached. Thread-safe.
+
+    Args:
+        reads: Reads of the catalog.
+        newest_snapshot: Function that returns the snapshot of the current manifest, with all deletions; raises
+            :class:`Unavailable` if it cannot be loaded. None: the snapshot of the search.
+        max_bytes: Maximum memory of copied rows. Domains beyond it are not copied.
+    """
+
+    def __init__(
+        self,
+        reads: CatalogReads,
+        newest_snapshot: Callable[[], SearchSnapshot] | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._reads = reads
+        self._newest_snapshot = newest_snapshot
+        self._max_bytes = max_bytes
+        self._copy: _Copy | None = None
+        self._due = 0.0  # monotonic time
+        self._is_stopped = Event()
+        self._thread: Thread | None = None
+
+    def start(
+        self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
+    ) -> None:
+        """Copy rows in a background thread until :meth:`close`.
+
+        Args:
+            current: Returns the current snapshot; None without one.
+            preload: Called with the snapshot after each copy.
+        """
+        self._is_stopped.clear()
+        self._thread = Thread(
+            target=self._follow, args=(current, preload), name="mirror-catalog", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._is_stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    @property
+    def as_of(self) -> datetime | None:
+        """Time at which the copy was equal to the catalog; None without a copy."""
+        return self._copy.as_of if self._copy else None
+
+    def read_results(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> ResultRows:
+        """Rows of the videos of hits.
+
+        Args:
+            hits: Hits of a search.
+            snapshot: Snapshot that found them.
+
+        Raises:
+            Unavailable: The catalog cannot be reached, and there is no copy, or the deletions cannot be read.
+        """
+        try:
+            return ResultRows(self._reads.read(lambda: read_rows([hit.id for hit in hits])))
+        except Unavailable:
+            copy = self._copy
+            if copy is None:
+                raise
+        rows: dict[int, tuple[str, list[str]]] = {}
+        for task, ids in self._live_ids(hits, snapshot).items():
+            if task in copy.videos:
+                found = copy.videos[task].find(ids)
+                rows |= {vector_id: (row.video_id, row.captions) for vector_id, row in found.items()}
+        return ResultRows(
+            rows, copy.as_of, {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied}
+        )
+
+    def find_task(self, name: str) -> str | None:
+        """ID of the task with an ID, a name or a slug; None if there is none.
+
+        Raises:
+            Unavailable: The catalog cannot be reached, and the copy does not have the task.
+        """
+        try:
+            return self._reads.read(lambda: _find_task_id(name))
+        except Unavailable:
+            tasks = self._copy.tasks if self._copy else {}
+            by_key = [task for task, row in tasks.items() if row.name_key == name_key(name)]
+            by_slug = [task for task, row in tasks.items() if row.slug == name]
+            if not by_key and not by_slug:
+                raise
+            return (by_key or by_slug)[0]
+
+    def videos(self, task: str) -> tuple[str, VideoRows]:
+        """Version and copied rows of a domain.
+
+        Raises:
+            Unavailable: The domain is not copied.
+        """
+        copy = self._copy
+        if copy is None or task not in copy.videos:
+            raise Unavailable(
+                "The catalog database cannot be reached, and the filter needs it; try again.", 5
+            )
+        return copy.versions[task], copy.videos[task]
+
+    def update(self, snapshot: SearchSnapshot) -> bool:
+        """Copy the rows that have changed.
+
+        Args:
+            snapshot: The current snapshot.
+
+        Returns:
+            Whether the copy is current; False if an update is not due yet.
+
+        Raises:
+            Unavailable: The catalog cannot be reached.
+        """
+        started = time.monotonic()
+        if started < self._due:
+            return False
+        as_of = datetime.now(UTC)
+        tasks = self._reads.read(_read_tasks)
+        before = self._copy
+        versions = {
+            task: f"{shard.state}+{tasks[task].version}"
+            for task, shard in snapshot.shards.items()
+            if task in tasks and shard.count
+        }
+        videos: dict[str, VideoRows] = {}
+        not_copied: set[str] = set()
+        total = 0
+        for task, version in versions.items():
+            if before is not None and before.versions.get(task) == version and task in before.videos:
+                rows = before.videos[task]
+            elif self._is_stopped.is_set():
+                return False
+            else:
+                rows = _read_videos(task)
+            if total + rows.nbytes > self._max_bytes:
+                not_copied.add(task)
+                continue
+            videos[task] = rows
+            total += rows.nbytes
+        if not_copied and (before is None or not_copied != before.not_copied):
+            log.warning("catalog_mirror_full", domains=len(not_copied), max_bytes=self._max_bytes)
+        self._copy = _Copy(as_of, tasks, videos, versions, frozenset(not_copied))
+        finished = time.monotonic()
+        self._due = finished + (finished - started) * (1 / _MAX_SHARE - 1)
+        return True
+
+    def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
+        """Task → IDs of the hits that are not deleted in the current manifest."""
+        newest = self._newest_snapshot() if self._newest_snapshot else snapshot
+        by_task: dict[str, list[int]] = {}
+        for hit in hits:
+            by_task.setdefault(hit.task, []).append(hit.id)
+        for task in by_task:
+            shard = newest.shards.get(task)
+            if shard is not snapshot.shards.get(task):
+                ids = np.array(by_task[task], np.int64)
+                is_live = np.isin(ids, shard.ids) if shard is not None else np.zeros(len(ids), bool)
+                by_task[task] = ids[is_live].tolist()
+        return by_task
+
+    def _follow(
+        self, current: Callable[[], SearchSnapshot | None], preload: Callable[[SearchSnapshot], None]
+    ) -> None:
+        lower_thread_priority()
+        while not self._is_stopped.wait(_POLL_SECONDS):
+            snapshot = current()
+            if snapshot is None or self._reads.is_interrupted:
+                continue
+            try:
+                if self.update(snapshot):
+                    preload(snapshot)
+            except Exception as error:  # the former copy stays
+                log.warning("catalog_not_copied", error=str(error), kind=type(error).__name__)
+
+
+def read_rows(vector_ids: Sequence[int]) -> dict[int, tuple[str, list[str]]]:
+    """Vector ID → video ID and captions, from the catalog."""
+    ids = list(dict.fromkeys(vector_ids))
+    rows: dict[int, tuple[str, list[str]]] = {}
+    if not ids:
+        return rows
+    with session_scope() as session:
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            found = session.execute(_BY_VECTOR_ID, {"ids": ids[start : start + _IDS_PER_QUERY]})
+            rows |= {vector_id: (video_id, captions) for vector_id, video_id, captions in found}
+    return rows
+
+
+def _find_task_id(name: str) -> str | None:
+    with session_scope() as session:
+        found = find_task(session, name)
+        return found.id if found is not None else None
+
+
+def _read_tasks() -> dict[str, _TaskRow]:
+    """Domains by ID, in the order of their arrival."""
+    with session_scope() as session:
+        rows = session.execute(
+            select(Task.id, Task.name_key, Task.slug, Task.state, Task.caption_edits, Task.metadata_edits)
+            .where(Task.target_id.is_(None))
+            .order_by(Task.position)
+        ).all()
+    # A relearned domain turns ready when its videos take over the identifiers of those that they replace.
+    return {
+        task: _TaskRow(key, slug, f"{state}+{captions}+{metadata}")
+        for task, key, slug, state, captions, metadata in rows
+    }
+
+
+def _read_videos(task: str) -> VideoRows:
+    """Rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
+    with session_scope() as session:
+        appends = session.scalars(select(Task.id).where(Task.target_id == task)).all()
+        rows = [
+            (row.vector_id, VideoRow(row.id, row.captions, row.duration, row.extra))
+            for chunk in id_chunks([task, *appends])
+            for row in session.execute(
+                select(Video.vector_id, Video.id, Video.captions, Video.duration, Video.extra).where(
+                    Video.task_id.in_(chunk), Video.status == "accepted"
+                )
+            )
+        ]
+    return VideoRows(sorted(rows, key=lambda row: row[0]))

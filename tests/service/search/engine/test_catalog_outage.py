@@ -1,0 +1,132 @@
+"""Searches while the catalog database cannot be reached."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from index.hits import Hit
+from service.catalog import database
+from service.catalog.database import session_scope
+from service.catalog.tables import Task, Video
+from service.core.errors import Unavailable
+from service.core.schemas import SearchResponse
+from service.search.catalog_mirror import CatalogMirror
+from service.search.engine import SearchEngine
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+
+PAUSE = threading.Event()
+FACTS = [{"duration": 10.0 * n, "extra": {"place": place}} for n, place in enumerate(("lake", "sky", "tree"))]
+
+
+@pytest.fixture
+def lose_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Function after which no session reaches the database."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
+
+    yield lambda: monkeypatch.setattr(database, "Session", refuse)
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def mirrored(library: Library, service: SearchEngine) -> Iterator[SearchEngine]:
+    """Engine of birds, cars and the sea, with a copy of their rows."""
+    library.add_task("sea", SEA, facts=FACTS, moments={1: SEA})
+    assert service.refresh()
+    snapshot = service.snapshots.current()
+    assert service.mirror.update(snapshot)
+    service.metadata_cache.preload(snapshot)
+    yield service
+    service.catalog_reads.close()
+
+
+def _without_times(response: SearchResponse) -> SearchResponse:
+    return response.model_copy(update={"timing_ms": None, "metadata_as_of": None})
+
+
+def test_copy_answers_as_the_catalog_does(
+    library: Library,
+    mirrored: SearchEngine,
+    lose_database: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def search() -> list[SearchResponse]:
+        return [
+            mirrored.search(SEA[1], k=20),
+            mirrored.search("something turns", k=3, task=["birds", "SEA"]),
+            mirrored.search("waves", where={"place": {"any": ["sky", "tree"]}}, task="sea"),
+            mirrored.search("waves", max_duration=10, routes="all", task="sea"),
+            mirrored.search("waves", arrived_after=datetime(2000, 1, 1, tzinfo=UTC)),
+        ]
+
+    expected = search()
+    assert [response.metadata_as_of for response in expected] == [None] * 5
+    assert {result.video_id for result in expected[2].results} == {"sea-1", "sea-2"}
+    assert expected[0].results[0].moments
+    mirrored.metadata_cache.metadata_by_task.clear()
+    snapshot = mirrored.snapshots.current()
+    small = CatalogMirror(mirrored.catalog_reads, max_bytes=mirrored.mirror.videos("tsk_birds")[1].nbytes)
+    assert small.update(snapshot)
+    started_later = SearchEngine(library.settings)
+    assert started_later.refresh()
+    lose_database()
+
+    found = search()
+    assert [_without_times(response) for response in found] == [_without_times(r) for r in expected]
+    assert mirrored.mirror.as_of is not None
+    assert {response.metadata_as_of for response in found} == {mirrored.mirror.as_of}
+    assert mirrored.catalog_reads.is_interrupted
+    with pytest.raises(Unavailable):
+        mirrored.search("a bird", task="nowhere")
+
+    # A copy without space for all domains names the others.
+    hits = [Hit(task, int(shard.ids[0]), 0.5) for task, shard in snapshot.shards.items()]
+    rows = small.read_results(hits, snapshot)
+    assert [video for video, _ in rows.rows.values()] == ["birds-0"]
+    assert rows.not_copied.keys() == {"tsk_cars", "tsk_sea"}
+    with pytest.raises(Unavailable):
+        small.videos("tsk_cars")
+
+    # A process that starts during the outage has no copy.
+    for parameters in ({}, {"min_duration": 1.0}):
+        with pytest.raises(Unavailable):
+            started_later.search("a bird", **parameters)
+    started_later.catalog_reads.close()
+
+    monkeypatch.undo()
+    while mirrored.catalog_reads.is_interrupted:
+        PAUSE.wait(0.01)
+    assert mirrored.search(SEA[1]).metadata_as_of is None
+
+
+def test_deletions_and_edits_apply_and_later_videos_are_left_out(
+    library: Library, mirrored: SearchEngine, lose_database: Callable[[], None]
+) -> None:
+    with session_scope(write=True) as session:
+        session.query(Video).filter(Video.id == "birds-0").one().captions = ["a grey heron"]
+        session.get_one(Task, "tsk_birds").caption_edits += 1
+    while not mirrored.mirror.update(mirrored.snapshots.current()):  # takes at most a share of the time
+        PAUSE.wait(0.01)
+    library.add_task("night", ["a dark road"])
+    mirrored.refresh()
+    # The last deletion before the outage; this process has not read the new manifest.
+    with session_scope(write=True) as session:
+        video = session.query(Video).filter(Video.id == "cars-1").one()
+        library.store.delete([video.vector_id], task="tsk_cars")
+        session.delete(video)
+    lose_database()
+    response = mirrored.search(CARS[1], k=20)
+    names = {f"{name}-{n}" for name in ("birds", "cars", "sea") for n in range(3)}
+    assert {result.video_id for result in response.results} == names - {"cars-1"}
+    assert response.degraded == {}
+    assert mirrored.search(BIRDS[0]).results[0].captions == ["a grey heron"]
+
+    library.store.manifest_path.write_text("{")  # further deletions cannot be read
+    with pytest.raises(Unavailable, match="current index is not loaded"):
+        mirrored.search(CARS[1])
