@@ -126,4 +126,4 @@ def _size(name: str) -> int | None:
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound(f"There is no snapshot {name[:100]!r}; GET /snapshots lists them.")
+    return NotFound(f"The data folder has no snapshot {name[:100]!r}.")
