@@ -1,17 +1,19 @@
 """Errors of training and evaluation.
 
 TrainingError
-├── FramesMissing       the decoded frames of a video are missing or unusable
-├── NothingToLearn      a task has no accepted video left
-├── TrainingDiverged    loss or gradient is not finite
-├── ReplicaKilled       a process that trains together with others was killed
-├── LibraryDamaged      a release that the task builds on differs from the published one
-└── EvaluationError     scores or galleries that no rank can be computed from
+├── FramesMissing         the decoded frames of a video are missing or unusable
+├── NothingToLearn        a task has no accepted video left
+├── TrainingDiverged      loss or gradient is not finite
+├── ReplicaKilled         a process that trains together with others was killed
+├── CheckpointNotWritten  the folder of the checkpoints is read-only, or its disk is full
+├── LibraryDamaged        a release that the task builds on differs from the published one
+└── EvaluationError       scores or galleries that no rank can be computed from
 """
 
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointNotWritten",
     "EvaluationError",
     "FramesMissing",
     "LibraryDamaged",
@@ -40,6 +42,21 @@ class TrainingDiverged(TrainingError):
 
 class ReplicaKilled(TrainingError):
     """A process that trains together with others was killed; training can resume from its checkpoint."""
+
+
+class CheckpointNotWritten(TrainingError):
+    """The folder of the checkpoints cannot be written.
+
+    Attributes:
+        hint: Remedy for the operator, as an imperative without a full stop.
+    """
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[type[CheckpointNotWritten], tuple[str, str]]:
+        return type(self), (str(self), self.hint)
 
 
 class LibraryDamaged(TrainingError):

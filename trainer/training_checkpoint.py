@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import pickle
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from index.files.durable_files import find_damage, hash_files, sync
+from trainer.errors import CheckpointNotWritten
 
 __all__ = ["Checkpoint", "CheckpointStore", "is_intact_checkpoint", "run_identity"]
 
@@ -79,7 +81,20 @@ class CheckpointStore:
         self.fencing_token = fencing_token
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint durably, then remove earlier checkpoints."""
+        """Write a checkpoint durably, then remove earlier checkpoints.
+
+        Raises:
+            CheckpointNotWritten: The folder is read-only, or its disk is full.
+        """
+        try:
+            self._write(checkpoint)
+        except Exception as error:  # each of the three writers raises its own errors
+            problem = _folder_problem(self.folder, checkpoint, error)
+            if problem is None:
+                raise
+            raise problem from error
+
+    def _write(self, checkpoint: Checkpoint) -> None:
         final = self.folder / f"epoch-{checkpoint.epoch:05d}.{self.fencing_token}"
         staged = self.folder / f"{final.name}.tmp"
         shutil.rmtree(staged, ignore_errors=True)
@@ -96,7 +111,7 @@ class CheckpointStore:
             _write_description(staged, {**description, "files": hash_files(staged)})
             for path in (*staged.iterdir(), staged):
                 sync(path)
-        except Exception:  # each of the three writers raises its own errors
+        except Exception:
             shutil.rmtree(staged, ignore_errors=True)  # frees space on a full disk
             raise
         shutil.rmtree(final, ignore_errors=True)
@@ -137,6 +152,42 @@ class CheckpointStore:
     def clear(self) -> None:
         """Remove the task's checkpoints, including those of other runs."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _folder_problem(folder: Path, checkpoint: Checkpoint, error: Exception) -> CheckpointNotWritten | None:
+    """The problem of the folder that made a write fail; None for another error."""
+    number, text = getattr(error, "errno", None), str(error)
+    if number in (errno.EROFS, errno.EACCES) or "Read-only file system" in text:
+        state = "denies access to this process" if number == errno.EACCES else "is read-only"
+        return CheckpointNotWritten(
+            f"The training cannot store its checkpoint: the folder {folder} {state}",
+            "Make the folder writable for the user of the worker",
+        )
+    needed = _stored_bytes([checkpoint.method, checkpoint.optimizer])
+    free = _free_bytes(folder)
+    # Writers of tensors report a full disk with texts of their own.
+    if number != errno.ENOSPC and "No space left" not in text and (number is not None or free >= needed):
+        return None
+    return CheckpointNotWritten(
+        f"The training cannot store its checkpoint: the disk of the folder {folder} is full; about {needed:,} bytes "
+        f"are needed, and {free:,} bytes are free",
+        "Free space on this disk",
+    )
+
+
+def _stored_bytes(state: Any) -> int:
+    """Bytes of all tensors in nested containers."""
+    if isinstance(state, Tensor):
+        return state.nbytes
+    values = (
+        state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
+    )
+    return sum(map(_stored_bytes, values))
+
+
+def _free_bytes(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def is_intact_checkpoint(folder: Path) -> bool:

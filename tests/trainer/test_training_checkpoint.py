@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,8 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from trainer import training_checkpoint
+from trainer.errors import CheckpointNotWritten
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
+from trainer.worker.failure_messages import failure_message
 
 
 def test_failed_checkpoint_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,9 +30,55 @@ def test_failed_checkpoint_leaves_no_files(tmp_path: Path, monkeypatch: pytest.M
     checkpoints = CheckpointStore(tmp_path, "run")
     checkpoints.save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {}))
+    with pytest.raises(CheckpointNotWritten) as caught:
+        checkpoints.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {"state": [torch.ones(2)]}))
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00001.0"]
+    reason, hint = failure_message(caught.value, "POST /tasks/tsk_1/retry") or ("", "")
+    free = re.search(r"([\d,]+) bytes are free\.$", reason)
+    assert f"the folder {tmp_path} is full; about 20 bytes are needed" in reason
+    assert free is not None
+    assert int(free[1].replace(",", "")) > 0
+    assert hint == "Free space on this disk, then POST /tasks/tsk_1/retry."
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (OSError(errno.EROFS, "Read-only file system"), "is read-only"),
+        (SafetensorError("I/O error: Read-only file system (os error 30)"), "is read-only"),
+        (PermissionError(errno.EACCES, "Permission denied"), "denies access to this process"),
+    ],
+)
+def test_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, state: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(training_checkpoint, "save_file", fail)
+    with pytest.raises(CheckpointNotWritten) as caught:
+        CheckpointStore(tmp_path / "tsk_1", "run").save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
+    copied = copy.copy(caught.value)  # as from a process that trains together with others
+    for problem in (caught.value, copied):
+        reason, hint = failure_message(problem, "POST /tasks/tsk_1/retry") or ("", "")
+        assert reason == f"The training cannot store its checkpoint: the folder {tmp_path / 'tsk_1'} {state}."
+        assert hint == "Make the folder writable for the user of the worker, then POST /tasks/tsk_1/retry."
+
+
+def test_other_errors_of_a_write_are_not_those_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_checkpoint, "save_file", lambda *_: {}["a fault"])
+    with pytest.raises(KeyError, match="a fault"):
+        CheckpointStore(tmp_path, "run").save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
+
+
+def test_other_files_of_a_read_only_data_folder_are_named() -> None:
+    error = OSError(errno.EROFS, "Read-only file system", "/data/index/tmp/x")
+    reason, hint = failure_message(error, "retry") or ("", "")
+    assert "/data/index/tmp/x" in reason
+    assert "read-only" in reason
+    assert hint == "Make the data folder writable, then retry."
 
 
 class _HangingClaim:

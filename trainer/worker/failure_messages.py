@@ -8,7 +8,13 @@ import torch
 
 from index.errors import ShardStoreError, StoreUnavailable
 from models.errors import ModelError
-from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
+from trainer.errors import (
+    CheckpointNotWritten,
+    FramesMissing,
+    LibraryDamaged,
+    NothingToLearn,
+    TrainingDiverged,
+)
 from trainer.methods import MethodError
 
 __all__ = ["FailureMessage", "failure_message"]
@@ -41,6 +47,8 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
         )
     if isinstance(error, MethodError):
         return FailureMessage(f"{message}.", "Post the task again with a method and settings that fit.")
+    if isinstance(error, CheckpointNotWritten):
+        return FailureMessage(f"{message}.", f"{error.hint}, then {retry}.")
     if isinstance(error, FramesMissing):
         return FailureMessage(f"{message}.", f"Put the video back where it was, then {retry}.")
     if isinstance(error, NothingToLearn):
@@ -56,6 +64,10 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
     if "No space left on device" in str(error):
         return FailureMessage(
             f"The disk is full ({message}).", f"Make room for the data folder, then {retry}."
+        )
+    if "Read-only file system" in str(error):
+        return FailureMessage(
+            f"The data folder is read-only ({message}).", f"Make the data folder writable, then {retry}."
         )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return FailureMessage(
