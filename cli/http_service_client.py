@@ -20,6 +20,7 @@ from service.core.schemas import (
     Readiness,
     RecallMatrix,
     ReleaseSummary,
+    RetrySpec,
     SearchResponse,
     ServeOutcome,
     SimilarVideosResponse,
@@ -98,9 +99,10 @@ class HttpServiceClient:
         """Request that a task stops."""
         return service_model(TaskDetails, self._client.cancel_task(task_id))
 
-    def retry(self, task_id: str) -> TaskDetails:
+    def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
-        return service_model(TaskDetails, self._client.retry_task(task_id))
+        body = client_model(api_models.RetrySpec, spec)
+        return service_model(TaskDetails, self._client.retry_task(task_id, body=body))
 
     def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
         """Move a waiting task in the queue."""

@@ -14,7 +14,7 @@ from cli.service_client import MethodSettings
 from service.audit.actor import command_line_actor, set_process_actor
 from service.audit.audit_log import AuditFilter, list_entries
 from service.catalog.migrations import upgrade
-from service.core.schemas import RelearnSpec
+from service.core.schemas import RelearnSpec, RetrySpec
 from service.library import (
     deletion,
     release_listing,
@@ -117,9 +117,9 @@ class InProcessServiceClient:
         """Request that a task stops."""
         return commands.cancel_task(task_id)
 
-    def retry(self, task_id: str) -> TaskDetails:
+    def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
-        return commands.retry_task(task_id)
+        return commands.retry_task(task_id, spec)
 
     def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
         """Move a waiting task in the queue."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["parse_value"]
+from cli.console import fail
+from cli.service_client import MethodSettings
+
+__all__ = ["parse_settings", "parse_value"]
 
 
 def parse_value(text: str) -> Any:
@@ -19,3 +23,14 @@ def parse_value(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return value
+
+
+def parse_settings(assignments: Sequence[str]) -> MethodSettings:
+    """Settings from assignments such as ``epochs=5``; values are parsed as JSON if possible."""
+    settings: dict[str, bool | int | float | str | None] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not key or not equals:
+            fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5")
+        settings[key] = parse_value(value)
+    return settings or None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         DeliveryDetails,
         RecallMatrix,
         ReleaseSummary,
+        RetrySpec,
         SearchResponse,
         ServeOutcome,
         SimilarVideosResponse,
@@ -67,7 +68,7 @@ class ServiceClient(Protocol):
     def cancel(self, task_id: str) -> TaskDetails:
         """Request that a task stops."""
 
-    def retry(self, task_id: str) -> TaskDetails:
+    def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
 
     def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 __all__ = ["terminal_text"]
 
+
+def _retry_command(found: re.Match[str]) -> str:
+    return f"cinestrata tasks retry {found[1]} --method {found[2]}{found[3].replace(' and ', ' --set ')}"
+
+
 # Identifiers of tasks and videos are kept; without an identifier, the text has the placeholder `{id}`.
-_COMMANDS = (
+_COMMANDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"POST /tasks/(\S+?)/retry with method (\w+)((?: and \w+=\S+?)*)(?=\.?(?:\s|$))", _retry_command),
     (r"POST /tasks/(\S+?)/retry", r"cinestrata tasks retry \1"),
     (r"POST /tasks/(\S+?)/relearn", r"cinestrata relearn \1"),
     (r"POST /tasks/(\S+?)/videos", "cinestrata ingest FOLDER --into DOMAIN"),

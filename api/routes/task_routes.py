@@ -29,6 +29,7 @@ from service.core.schemas import (
     AppendSpec,
     RejectedVideoPage,
     RelearnSpec,
+    RetrySpec,
     TaskDetails,
     TaskMove,
     TaskSpec,
@@ -150,9 +151,12 @@ def cancel_task(task_id: str) -> TaskDetails:
 
 @router.post("/{task_id}/retry", status_code=202, operation_id="retry_task")
 @requires("ingest")
-def retry_task(task_id: str) -> TaskDetails:
-    """Queue a failed or cancelled task again, after all waiting tasks."""
-    return commands.retry_task(task_id)
+def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
+    """Queue a failed or cancelled task again, after all waiting tasks.
+
+    A task whose method or settings do not fit the library has a `remedy`: send it as the body.
+    """
+    return commands.retry_task(task_id, spec)
 
 
 @router.post("/{task_id}/move", operation_id="move_task")

@@ -1,11 +1,11 @@
 // The summary of the library: four questions, answered from the state of tasks, measures and services.
 
-import { api } from "./api_client.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES } from "./recall_matrix.js";
+import { remedyText, retryTask, retryText } from "./task_retry.js";
 
 const NO_LOSS = 0.0005;
 const SIMILAR_DOMAINS_LOSS = 0.15;
@@ -145,11 +145,10 @@ function adviseOnAlerts({ alerts }) {
 function adviseOnTasks(overview, { refresh, add }) {
   const { failed } = overview;
   if (failed) {
-    const retry = () =>
-      api(`/tasks/${encodeURIComponent(failed.id)}/retry`, { method: "POST" }).then(refresh, refresh);
+    const retry = () => retryTask(failed).then(refresh, refresh);
     return {
-      text: `“${failed.name}” failed. ${failed.error_hint || "See the reason below, then retry it."}`,
-      action: isPermitted("ingest") && button("Retry", retry, { className: "primary" }),
+      text: `“${failed.name}” failed. ${failed.remedy ? remedyText(failed) : failed.error_hint || "See the reason below, then retry it."}`,
+      action: isPermitted("ingest") && button(retryText(failed), retry, { className: "primary" }),
     };
   }
   const [active] = overview.active;

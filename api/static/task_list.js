@@ -8,6 +8,7 @@ import { count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
+import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal, isSearchable } from "./task_states.js";
 
 const STAGES = ["probing", "training", "indexing", "evaluating"];
@@ -213,7 +214,7 @@ class TaskRow {
     const hiddenButton = (text, onClick) =>
       button(text, onClick, { hidden: true, "aria-label": `${text} ${name}` });
     this.cancelButton = hiddenButton("Cancel", () => this.request("cancel"));
-    this.retryButton = hiddenButton("Retry", () => this.request("retry"));
+    this.retryButton = hiddenButton("Retry", () => this.attempt(() => retryTask(this.task)));
     this.relearnButton = hiddenButton("Relearn", () => this.request("relearn"));
     this.relearnButton.title = "Learn the appended videos as a new domain, which takes them over";
     this.deleteButton = hiddenButton("Delete", () => this.confirmDeletion());
@@ -235,6 +236,8 @@ class TaskRow {
     this.cancelButton.hidden = !mayChange || !isActive;
     this.cancelButton.disabled = task.cancel_requested;
     this.retryButton.hidden = !mayChange || !["failed", "cancelled"].includes(task.state);
+    setText(this.retryButton, retryText(task));
+    this.retryButton.setAttribute("aria-label", `${retryText(task)} ${task.name}`);
     this.relearnButton.hidden = !mayChange || !isSearchable(task) || !task.progress.drift?.relearn;
     this.deleteButton.hidden = !mayChange || isActive || (isEmptied && !counts.videos);
   }
@@ -261,7 +264,7 @@ class TaskRow {
   updateNotes(task, isActive) {
     setOptionalText(this.facts, isActive ? activeFacts(task) : finalFacts(task));
     setOptionalText(this.error, task.error);
-    setOptionalText(this.hint, task.error_hint);
+    setOptionalText(this.hint, task.remedy ? remedyText(task) : task.error_hint);
     const rejected = Math.max(task.counts.rejected, task.rejected.length);
     this.rejected.hidden = !rejected;
     setText(this.rejectedSummary, `${count(rejected, "video")} rejected`);
@@ -307,9 +310,15 @@ class TaskRow {
     await this.refresh().catch(() => {}); // the page refreshes itself again
   }
 
-  async request(action) {
+  request(action) {
+    return this.attempt(() =>
+      api(`/tasks/${encodeURIComponent(this.task.id)}/${action}`, { method: "POST" }),
+    );
+  }
+
+  async attempt(change) {
     try {
-      await api(`/tasks/${encodeURIComponent(this.task.id)}/${action}`, { method: "POST" });
+      await change();
       await this.refresh();
     } catch (error) {
       setOptionalText(this.error, error.message);

@@ -11,15 +11,14 @@ from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
 from cli.connection import connect
 from cli.console import console, fail
-from cli.option_values import parse_value
-from cli.service_client import MethodSettings
+from cli.option_values import parse_settings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri
 from service.core.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 
-__all__ = ["default_name", "parse_settings", "run_ingest"]
+__all__ = ["default_name", "run_ingest"]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MANIFEST_NAMES = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
@@ -80,17 +79,6 @@ def run_ingest(
         opened.require_all()
         task = opened.send(target, opened.videos)
     report_created(client, task, wait)
-
-
-def parse_settings(assignments: Sequence[str]) -> MethodSettings:
-    """Settings from assignments such as ``epochs=5``; values are parsed as JSON if possible."""
-    settings: dict[str, bool | int | float | str | None] = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not key or not equals:
-            fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5")
-        settings[key] = parse_value(value)
-    return settings or None
 
 
 def default_name(source: str | Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.console import console, fail, plain_table, print_json, report_errors
+from cli.option_values import parse_settings
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, Url
 from cli.terminal_hints import terminal_text
@@ -97,12 +98,24 @@ def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data 
 
 @app.command()
 @report_errors
-def retry(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Queue a failed or cancelled task again."""
+def retry(
+    task: TaskName,
+    method: Annotated[str | None, typer.Option("--method", help="Another learning method.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Queue a failed or cancelled task again, with its method and settings if no others are given."""
     from cli.connection import connect
+    from service.core.schemas import RetrySpec
 
     client = connect(url, data)
-    _print_state(client.retry(find_task(client, task).id))
+    spec = RetrySpec(method=method, settings=parse_settings(assignments or []))
+    _print_state(client.retry(find_task(client, task).id, spec))
 
 
 @app.command()

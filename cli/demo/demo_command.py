@@ -26,7 +26,7 @@ from cli.demo.stage_timer import StageTimer
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 from cli.http_service_client import HttpServiceClient
-from service.core.schemas import TaskDetails
+from service.core.schemas import RetrySpec, TaskDetails
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
 
@@ -156,7 +156,7 @@ def _learn(
                 "Use another data folder: --data FOLDER.",
             )
         elif task.state in ("failed", "cancelled"):
-            task = client.retry(task.id)
+            task = client.retry(task.id, RetrySpec())
         ids.append(task.id)
 
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))

@@ -133,6 +133,8 @@ class Task(Base):
     eta_seconds: Mapped[float | None] = mapped_column(Float)
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
+    # of a failed task: the fields of RetrySpec with which it fits the library
+    remedy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     counts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of VideoCounts
 
     probed_at: Mapped[datetime | None]  # set: the videos are probed, and the training is due

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +25,7 @@ from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.request_ids import current_request_id
 from service.core.schemas import (
     AppendSpec,
+    RetrySpec,
     StageTimes,
     TaskDetails,
     TaskProgress,
@@ -31,6 +33,8 @@ from service.core.schemas import (
     VideoCounts,
     VideoSpec,
 )
+from service.core.schemas.tasks import FRAME_VECTORS
+from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker, idempotency
 from service.tasks.archives import upload_storage
@@ -40,6 +44,8 @@ from service.tasks.ingestion_checks import (
     AppendRecord,
     TaskRecord,
     VideoRecord,
+    raise_first,
+    task_errors,
     validate_append,
     validate_task,
 )
@@ -237,18 +243,26 @@ def cancel_task(task_id: str) -> TaskDetails:
     return view
 
 
-def retry_task(task_id: str) -> TaskDetails:
+def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     """Queue a failed or cancelled task again, at the end.
 
+    Args:
+        task_id: Identifier of the task.
+        spec: Another method and other settings; None: those of the task.
+
     Raises:
+        InvalidInput: the method or the settings are invalid, or the task is an append.
         NotFound: the task does not exist.
         Conflict: the task is neither failed nor cancelled.
         InsufficientStorage: the disk has no space for its videos; the task stays as it is.
     """
+    spec = spec or RetrySpec()
+    raise_first(task_errors(spec))
     with session_scope(write=True) as session:
         task = lock_task(session, task_id)
         if task.state not in ("failed", "cancelled"):
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
+        _change_method(task, spec)
         videos = session.scalar(select(func.count()).where(Video.task_id == task_id)) or 0
         require_disk_space(videos, is_append=task.target_id is not None)
         task.position = next_position(session)
@@ -265,10 +279,26 @@ def retry_task(task_id: str) -> TaskDetails:
         )
         task.counts = VideoCounts(videos=videos).model_dump()
         set_state(session, task, "queued")
-        record_change(session, "task.retry", task_id, {"name": task.name})
+        facts = {"name": task.name, **spec.model_dump(exclude_none=True)}
+        record_change(session, "task.retry", task_id, facts)
         view = task_details(session, [task])[0]
     broker.send_probe(task_id)
     return view
+
+
+def _change_method(task: Task, spec: RetrySpec) -> None:
+    if spec.method is None and spec.settings is None:
+        return
+    if task.target_id is not None:
+        raise InvalidInput.at(
+            "method", "An append uses the method of its domain.", "Retry it without method and settings."
+        )
+    # The setting belongs to the index and not to a method.
+    kept = {key: value for key, value in task.settings.items() if key == FRAME_VECTORS}
+    task.method, task.settings = spec.method or task.method, {**kept, **(spec.settings or {})}
+    shutil.rmtree(
+        configured().checkpoints_dir / task.id, ignore_errors=True
+    )  # of the other method or settings
 
 
 @dataclass(frozen=True)

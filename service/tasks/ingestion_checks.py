@@ -14,7 +14,7 @@ from media import MediaError
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
-from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
+from service.core.schemas import AppendSpec, RetrySpec, TaskSpec, VideoSpec
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.storage.library_backbone import default_method
 from service.storage.library_paths import normalize_uri
@@ -27,6 +27,7 @@ __all__ = [
     "content_errors",
     "duplicate_ids",
     "normalize_caption",
+    "raise_first",
     "storage_problem",
     "task_errors",
     "validate_append",
@@ -72,7 +73,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
     Raises:
         InvalidInput: fields are invalid; the error lists up to 20 of them.
     """
-    _raise_first(chain(task_errors(spec), _videos_errors(spec.videos)))
+    raise_first(chain(task_errors(spec), _videos_errors(spec.videos)))
     return TaskRecord(
         name=spec.name,
         method=spec.method or default_method(),
@@ -83,7 +84,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
 
 def validate_append(spec: AppendSpec) -> AppendRecord:
     """Validate the videos of an append; errors as for :func:`validate_task`."""
-    _raise_first(_videos_errors(spec.videos))
+    raise_first(_videos_errors(spec.videos))
     return AppendRecord(_records(spec.videos))
 
 
@@ -93,7 +94,7 @@ def validate_edit(captions: Sequence[str], metadata: dict[str, Any]) -> list[str
     Returns:
         The captions as they are stored.
     """
-    _raise_first(
+    raise_first(
         chain(
             _captions_errors("captions", captions),
             _json_errors("metadata", metadata, request_limits.MAX_METADATA_BYTES),
@@ -102,7 +103,7 @@ def validate_edit(captions: Sequence[str], metadata: dict[str, Any]) -> list[str
     return [normalize_caption(caption) for caption in captions]
 
 
-def _raise_first(found: Iterable[FieldError]) -> None:
+def raise_first(found: Iterable[FieldError]) -> None:
     errors = list(islice(found, _MAX_ERRORS))
     if errors:
         raise InvalidInput.of(errors)
@@ -122,8 +123,8 @@ def normalize_caption(caption: str) -> str:
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
-def task_errors(spec: TaskSpec) -> Iterator[FieldError]:
-    """Yield the errors of the fields of a task, without those of its videos."""
+def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
+    """Yield the errors of the method and the settings of a task."""
     if spec.method is not None and spec.method not in METHOD_NAMES:
         yield FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
-from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
+from service.core.schemas import RejectedVideo, RetrySpec, TaskDetails, TaskProgress, VideoCounts
 from service.tasks.estimates.queue_estimates import remaining_seconds
 
 __all__ = ["MAX_REJECTED", "task_details"]
@@ -36,6 +36,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             rejected=rejected.get(task.id, []),
             error=task.error,
             error_hint=task.error_hint,
+            remedy=RetrySpec.model_validate(task.remedy) if task.remedy else None,
             counts=VideoCounts.model_validate(task.counts),
             learned_order=task.learned_order,
             release=task.release_id,

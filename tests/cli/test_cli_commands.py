@@ -22,7 +22,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.commands import process_commands
-from cli.commands.ingest_command import default_name, parse_settings
+from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import task_table
 from cli.commands.video_sending import pack_videos
@@ -31,6 +31,7 @@ from cli.console import console
 from cli.demo.demo_world import DemoWorld
 from cli.http_service_client import HttpServiceClient
 from cli.main import app
+from cli.option_values import parse_settings
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
 from service.core.schemas import MomentMatch, SearchResult, TaskDetails, TaskProgress, VideoCounts, VideoSpec

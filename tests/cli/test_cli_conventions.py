@@ -168,3 +168,10 @@ def _shown_strings(module: ast.Module) -> Iterator[ast.Constant]:
             yield ast.Constant(text)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
             yield node
+
+
+def test_retry_with_other_settings_is_named_as_a_command() -> None:
+    hint = "Repeat the task with what fits: POST /tasks/tsk_1/retry with method strata and rank=4 and lr=0.5."
+    assert terminal_text(hint).endswith(
+        ": cinestrata tasks retry tsk_1 --method strata --set rank=4 --set lr=0.5."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.methods.base import Method, MethodConfig, MethodError
+from trainer.methods.base import Method, MethodConfig, MethodError, MethodMismatch
 from trainer.methods.registry import METHODS, configure, start_method
 
-__all__ = ["METHODS", "Method", "MethodConfig", "MethodError", "configure", "start_method"]
+__all__ = ["METHODS", "Method", "MethodConfig", "MethodError", "MethodMismatch", "configure", "start_method"]

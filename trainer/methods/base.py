@@ -41,13 +41,27 @@ from models.routing.token_statistics import token_presence, token_profile
 from trainer.batching import chunks
 from trainer.task_data import Clip, Pair
 
-__all__ = ["Method", "MethodConfig", "MethodError"]
+__all__ = ["Method", "MethodConfig", "MethodError", "MethodMismatch"]
 
 _TOKENIZED_CAPTIONS = 256  # captions per call of the tokenizer
 
 
 class MethodError(ValueError):
     """A method rejects its settings or cannot continue a release."""
+
+
+class MethodMismatch(MethodError):
+    """A method cannot continue the release of the library, but another method or other settings can.
+
+    Attributes:
+        method: Name of the method that fits.
+        settings: Settings that fit; others have their defaults.
+    """
+
+    def __init__(self, message: str, method: str, settings: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.method = method
+        self.settings = settings
 
 
 class MethodConfig(BaseModel):
@@ -338,17 +352,23 @@ class Method(ABC):
                 "backbone and frames, or start a new library in another data folder"
             )
         if previous.method != cls.name and previous.kind != FROZEN_FAMILY.kind:
-            raise MethodError(
+            raise MethodMismatch(
                 f"the library was learned with method {previous.method!r}, which {cls.name!r} cannot continue; "
-                f"post the task with method {previous.method!r}, or start a new library in another data folder"
+                f"learn the task with method {previous.method!r}, or start a new library in another data folder",
+                previous.method,
+                {},
             )
         if previous.method == cls.name:
             fixed = {key: previous.config[key] for key in cls.architecture_settings}
-            changed = [f"{key} is {value!r}" for key, value in fixed.items() if getattr(config, key) != value]
+            changed = {key: value for key, value in fixed.items() if getattr(config, key) != value}
             if changed:
-                raise MethodError(
-                    f"the task changes settings that its library's first task has fixed: {', '.join(changed)}; "
-                    "remove them from the settings of the task"
+                names = ", ".join(f"{key} is {value!r}" for key, value in changed.items())
+                given = {key: getattr(config, key) for key in config.model_fields_set}
+                raise MethodMismatch(
+                    f"the task changes settings that its library's first task has fixed: {names}; give the task "
+                    "these values",
+                    cls.name,
+                    {**given, **changed},
                 )
         method.learned_tasks = list(previous.tasks)
         method.profiles = previous.profiles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ from trainer.errors import (
     NothingToLearn,
     TrainingDiverged,
 )
-from trainer.methods import MethodError
+from trainer.methods import MethodError, MethodMismatch
 
 __all__ = ["FailureMessage", "failure_message"]
 
@@ -26,10 +26,12 @@ class FailureMessage(NamedTuple):
     Attributes:
         reason: Sentence that describes the failure.
         hint: Sentence that describes the remedy.
+        remedy: Method and settings with which a retry fits the library; None if a retry needs no others.
     """
 
     reason: str
     hint: str
+    remedy: dict[str, Any] | None = None
 
 
 def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
@@ -44,6 +46,13 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
         return FailureMessage(
             f"Training diverged: {message}.",
             "Post the task again with a smaller learning rate in its settings.",
+        )
+    if isinstance(error, MethodMismatch):
+        assignments = "".join(f" and {key}={value}" for key, value in error.settings.items())
+        return FailureMessage(
+            f"{message}.",
+            f"Repeat the task with what fits: {retry} with method {error.method}{assignments}.",
+            {"method": error.method, "settings": error.settings},
         )
     if isinstance(error, MethodError):
         return FailureMessage(f"{message}.", "Post the task again with a method and settings that fit.")

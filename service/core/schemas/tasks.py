@@ -81,6 +81,17 @@ class AppendSpec(RequestModel):
     videos: list[VideoSpec] = Field(min_length=1)
 
 
+class RetrySpec(RequestModel):
+    """Changes of a task that is queued again; without any, it keeps its method and settings."""
+
+    method: str | None = Field(
+        default=None, description="Another method; its settings are then those given here, or its defaults."
+    )
+    settings: dict[str, Scalar] | None = Field(
+        default=None, description="Settings in place of those of the task."
+    )
+
+
 class RelearnSpec(RequestModel):
     """A new domain that learns the appended videos of a domain."""
 
@@ -236,6 +247,11 @@ class TaskDetails(ResponseModel):
     )
     error: str | None
     error_hint: str | None
+    remedy: RetrySpec | None = Field(
+        default=None,
+        description="Of a task whose method or settings do not fit the library: the body of POST "
+        "/tasks/{task_id}/retry with which they do. A retry without it fails again.",
+    )
     counts: VideoCounts
     learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")
     release: str | None

@@ -320,12 +320,18 @@ class Claim:
             yield session, task
         self._finished.set()
 
-    def fail(self, reason: str, hint: str | None = None) -> None:
-        """Fail the task with a reason and a hint."""
+    def fail(self, reason: str, hint: str | None = None, remedy: dict[str, Any] | None = None) -> None:
+        """Fail the task with a reason and a hint.
+
+        Args:
+            reason: Sentence that describes the failure.
+            hint: Sentence that describes the remedy.
+            remedy: Method and settings with which a retry fits the library, as the fields of ``RetrySpec``.
+        """
         with self.transaction() as session:
-            set_state(
-                session, lock_owned_task(session, self.task.id, self.token), "failed", error=reason, hint=hint
-            )
+            task = lock_owned_task(session, self.task.id, self.token)
+            set_state(session, task, "failed", error=reason, hint=hint)
+            task.remedy = remedy
             record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")
         self._finished.set()
 

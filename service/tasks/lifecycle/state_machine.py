@@ -63,7 +63,7 @@ def set_state(
     """Change the state of a locked task. A final state ends the lease and invalidates its token."""
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
-    task.state, task.error, task.error_hint = state, error, hint
+    task.state, task.error, task.error_hint, task.remedy = state, error, hint, None
     if error:
         data |= {"error": error, "hint": hint}
     if state in FINAL_STATES:

@@ -153,6 +153,31 @@ def failed_task(configured: Settings, library: list[str]) -> Iterator[None]:
     delete_task(task)
 
 
+def test_failed_task_offers_the_method_that_fits(
+    browser: WebDriver, address: str, configured: Settings, library: list[str], client: TestClient
+) -> None:
+    video = next(configured.media_root.rglob("*.mp4")).relative_to(configured.media_root)
+    spec = {"name": "unfit", "method": "finetune", "videos": [{"uri": str(video), "captions": ["a"]}]}
+    task = create_task(TaskSpec.model_validate(spec)).task.id
+    with session_scope(write=True) as session:
+        row = session.get_one(Task, task)
+        set_state(session, row, "failed", error="The method does not fit.", hint="Use another.")
+        row.remedy = {"method": "zero_shot", "settings": {}}
+    try:
+        browser.get(f"{address}/admin")
+        css = f"[data-task={task}]"
+        wait_until(browser, lambda b: "Retry with zero_shot" in texts(b, f"{css} .act button"))
+        assert "Retry" not in texts(browser, f"{css} .act button")
+        assert texts(browser, f"{css} .hint")[0].startswith("Its method, finetune, does not fit the library.")
+        browser.find_element(By.CSS_SELECTOR, f"{css} .act [aria-label^=Retry]").click()
+        wait_until(browser, lambda b: client.get(f"/tasks/{task}").json()["state"] == "queued")
+        assert client.get(f"/tasks/{task}").json()["method"] == "zero_shot"
+    finally:
+        browser.get("about:blank")  # the page would read the deleted task
+        client.post(f"/tasks/{task}/cancel")
+        delete_task(task)
+
+
 def _includes(role: str, scope: str) -> bool:
     return ROLES.index(role) >= ROLES.index(scope)
 

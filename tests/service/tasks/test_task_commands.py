@@ -19,7 +19,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
-from service.core.schemas import TaskDetails, TaskSpec
+from service.core.schemas import RetrySpec, TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
 from service.tasks.idempotency import reserve
@@ -362,6 +362,31 @@ class TestCancelAndRetry:
         claim.fail("no good")
         with pytest.raises(Conflict, match="failed"):
             commands.cancel_task(view.id)
+
+    def test_retry_with_another_method_drops_settings_and_checkpoints(
+        self, sqlite_catalog: Settings, post: Callable[..., TaskDetails]
+    ) -> None:
+        given = {"method": "finetune", "settings": {"epochs": 3, "frame_vectors": True}}
+        task = post("birds", **given).id
+        commands.cancel_task(task)
+        checkpoint = settings().checkpoints_dir / task / "state.pt"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.write_bytes(b"of another method")
+        for wrong, field in (
+            ({"method": "none"}, "method"),
+            ({"settings": {"frame_vectors": 1}}, "settings"),
+        ):
+            with pytest.raises(InvalidInput) as caught:
+                commands.retry_task(task, RetrySpec.model_validate(wrong))
+            assert caught.value.errors[0].field.startswith(field)
+        assert checkpoint.exists()
+        retried = commands.retry_task(task, RetrySpec(method="strata"))
+        assert (retried.state, retried.method, retried.settings) == (
+            "queued",
+            "strata",
+            {"frame_vectors": True},
+        )
+        assert not checkpoint.exists()
 
     def test_retry_resets_the_task_and_moves_it_to_the_end_of_the_queue(
         self, catalog: Settings, post: Post

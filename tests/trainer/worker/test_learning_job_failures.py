@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from cli.terminal_hints import terminal_text
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.celery_worker import probe
+from service.core.schemas import RetrySpec
 from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.lifecycle import Publication
@@ -174,6 +176,14 @@ def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: st
     view = run_job(post_videos("night", method="finetune", settings={"epochs": 1}))
     assert view.state == "failed"
     assert "cannot continue" in str(view.error)
+    library = commands.get_task(learned_task).method
+    assert view.remedy == RetrySpec(method=library, settings={})
+    assert f"POST /tasks/{view.id}/retry with method {library}" in str(view.error_hint)
+    assert f"tasks retry {view.id} --method {library}." in terminal_text(str(view.error_hint))
+    retried = commands.retry_task(view.id, view.remedy)
+    assert (retried.method, retried.settings, retried.remedy) == (library, {}, None)
+    probe(view.id)
+    assert learn(view.id).learned_order == 2
 
 
 @pytest.mark.slow

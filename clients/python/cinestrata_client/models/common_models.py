@@ -18,6 +18,7 @@ __all__ = [
     "Problem",
     "ProblemField",
     "RejectedVideo",
+    "RetrySpec",
     "SearchResult",
     "StageTimes",
     "TaskDetails",
@@ -120,6 +121,17 @@ class RejectedVideo(Model):
     reason: str
 
 
+class RetrySpec(Model):
+    """Changes of a task that is queued again; without any, it keeps its method and settings."""
+
+    method: str | None = Field(
+        default=None, description="Another method; its settings are then those given here, or its defaults."
+    )
+    settings: dict[str, bool | int | float | str | None] | None = Field(
+        default=None, description="Settings in place of those of the task."
+    )
+
+
 class SearchResult(Model):
     """A video that matches the query. ``task`` is the name of its task."""
 
@@ -189,6 +201,11 @@ class TaskDetails(Model):
     )
     error: str | None
     error_hint: str | None
+    remedy: RetrySpec | None = Field(
+        default=None,
+        description="Of a task whose method or settings do not fit the library: the body of POST "
+        "/tasks/{task_id}/retry with which they do. A retry without it fails again.",
+    )
     counts: VideoCounts
     learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")
     release: str | None

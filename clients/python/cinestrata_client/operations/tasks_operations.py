@@ -12,6 +12,7 @@ from cinestrata_client.models import (
     DeletionResult,
     RejectedVideoPage,
     RelearnSpec,
+    RetrySpec,
     TaskDetails,
     TaskMove,
     TaskSpec,
@@ -215,13 +216,16 @@ def cancel_task(task_id: str) -> Call[TaskDetails]:
     return Call("POST", "/v1/tasks/{task_id}/cancel", TaskDetails, path={"task_id": task_id})
 
 
-def retry_task(task_id: str) -> Call[TaskDetails]:
+def retry_task(task_id: str, *, body: RetrySpec | None = None) -> Call[TaskDetails]:
     """Queue a failed or cancelled task again, after all waiting tasks.
+
+    A task whose method or settings do not fit the library has a `remedy`: send it as the body.
 
     Args:
         task_id: Identifier.
+        body: Body of the request.
     """
-    return Call("POST", "/v1/tasks/{task_id}/retry", TaskDetails, path={"task_id": task_id})
+    return Call("POST", "/v1/tasks/{task_id}/retry", TaskDetails, path={"task_id": task_id}, body=body)
 
 
 def move_task(task_id: str, body: TaskMove) -> Call[TaskDetails]:
