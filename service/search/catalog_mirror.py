@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 from sqlalchemy import bindparam, select
 
@@ -32,6 +33,8 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_rows import VideoRow, VideoRows
 
 __all__ = ["MAX_BYTES", "CatalogMirror", "ResultRows", "read_rows"]
+
+Ids = npt.NDArray[np.int64]
 
 log = structlog.get_logger(__name__)
 
@@ -85,19 +88,19 @@ class CatalogMirror:
 
     Args:
         reads: Reads of the catalog.
-        newest_snapshot: Function that returns the snapshot of the current manifest, with all deletions; raises
-            :class:`Unavailable` if it cannot be loaded. None: the snapshot of the search.
+        changed_ids: Function that returns the IDs of tasks in the current manifest, where they are not those of a
+            snapshot; see :meth:`SnapshotManager.changed_ids`. None: the index does not change.
         max_bytes: Maximum memory of copied rows. Domains beyond it are not copied.
     """
 
     def __init__(
         self,
         reads: CatalogReads,
-        newest_snapshot: Callable[[], SearchSnapshot] | None = None,
+        changed_ids: Callable[[SearchSnapshot, Sequence[str]], Mapping[str, Ids]] | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._reads = reads
-        self._newest_snapshot = newest_snapshot
+        self._changed_ids = changed_ids
         self._max_bytes = max_bytes
         self._copy: _Copy | None = None
         self._due = 0.0  # monotonic time
@@ -231,16 +234,13 @@ class CatalogMirror:
 
     def _live_ids(self, hits: Sequence[Hit], snapshot: SearchSnapshot) -> dict[str, list[int]]:
         """Task → IDs of the hits that are not deleted in the current manifest."""
-        newest = self._newest_snapshot() if self._newest_snapshot else snapshot
         by_task: dict[str, list[int]] = {}
         for hit in hits:
             by_task.setdefault(hit.task, []).append(hit.id)
-        for task in by_task:
-            shard = newest.shards.get(task)
-            if shard is not snapshot.shards.get(task):
-                ids = np.array(by_task[task], np.int64)
-                is_live = np.isin(ids, shard.ids) if shard is not None else np.zeros(len(ids), bool)
-                by_task[task] = ids[is_live].tolist()
+        changed = self._changed_ids(snapshot, list(by_task)) if self._changed_ids else {}
+        for task, stored in changed.items():
+            ids = np.array(by_task[task], np.int64)
+            by_task[task] = ids[np.isin(ids, stored)].tolist()
         return by_task
 
     def _follow(

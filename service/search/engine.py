@@ -87,7 +87,7 @@ class SearchEngine:
         self.scheduler: BatchScheduler[SearchRequest | SearchState, SearchResponse] = BatchScheduler(
             self._run_step, max_batch=MAX_BATCH, lanes=LANES, max_admitted=self.settings.limits.max_waiting
         )
-        self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.newest)
+        self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
         self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 
 from index.errors import ManifestError, ShardStoreError
@@ -28,6 +30,8 @@ __all__ = ["BYTES_BEFORE_READY", "GenerationLoader"]
 BYTES_BEFORE_READY = (
     256 * 1024**2
 )  # shards verified before readiness; larger libraries are verified afterwards
+Ids = npt.NDArray[np.int64]
+
 _MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up where the newest release is refused
 
 
@@ -96,6 +100,26 @@ class GenerationLoader:
             and fresh.shards.keys() == previous.shards.keys()
         )
         return None if is_same else fresh
+
+    def read_changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
+        """IDs in the manifest on the disk, by task, for tasks whose shards are not those of a snapshot.
+
+        Raises:
+            ShardStoreError, OSError: The index cannot be read.
+        """
+        manifest, before = self._store.manifest(), snapshot.index_snapshot.manifest
+        if not manifest.shards:
+            raise ManifestError("manifest.json is missing; restore the file from a backup")
+        changed: dict[str, Ids] = {}
+        for task in tasks:
+            if task not in manifest.shards:
+                changed[task] = np.empty(0, np.int64)
+            elif manifest.segments(task) != before.segments(task) or (
+                manifest.tombstones.get(task) != before.tombstones.get(task)
+            ):
+                deleted = self._store.tombstones(manifest, task)
+                changed[task] = self._store.open(manifest.segments(task), deleted).ids
+        return changed
 
     def load_earlier(self, reason: str) -> SearchSnapshot | None:
         """The last release before the served one that can be loaded. Tasks that the served one adds are degraded.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event, Lock, Thread
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 from cachetools import LRUCache
 
@@ -29,12 +32,13 @@ __all__ = ["SnapshotManager"]
 
 log = structlog.get_logger(__name__)
 
+Ids = npt.NDArray[np.int64]
+
 POLL_SECONDS = 0.5
 RETRY_SECONDS = (
     30.0  # between attempts to load a refused release or a degraded shard, which may have been repaired
 )
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
-_NEWEST_SECONDS = 2.0  # maximum time that a search without the catalog waits for the current manifest
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
 _CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
 _NOTHING_LEARNED = "no domain has been learned yet; add one with POST /tasks"
@@ -129,21 +133,30 @@ class SnapshotManager:
         """The current snapshot; None where none is loaded."""
         return self._current
 
-    def newest(self) -> SearchSnapshot:
-        """The snapshot of the manifest as it is on the disk now, with all deletions.
+    def changed_ids(self, snapshot: SearchSnapshot, tasks: Sequence[str]) -> dict[str, Ids]:
+        """IDs that are stored and not deleted in the manifest on the disk. Loads no release, and reads no catalog.
+
+        Args:
+            snapshot: Snapshot that found hits.
+            tasks: Tasks of the hits.
+
+        Returns:
+            Task ID → vector IDs, for tasks whose shards are not those of the snapshot.
 
         Raises:
-            Unavailable: It is not loaded within seconds, or is refused.
+            Unavailable: The index cannot be read.
         """
-        if self._loader.stamp() != self._loaded_stamp:
-            self._wait_for_refresh(time.monotonic() + _NEWEST_SECONDS)
-            if self._loader.stamp() != self._loaded_stamp:
-                reason = f": {self.last_error}" if self.last_error else "; try again."
-                raise Unavailable(
-                    f"The catalog cannot be reached, and the current index is not loaded{reason}",
-                    _CATCH_UP_RETRY_SECONDS,
-                )
-        return self.current()
+        current = self._current
+        is_current = current is not None and current.index_snapshot is snapshot.index_snapshot
+        if is_current and self._loader.stamp() == self._loaded_stamp:
+            return {}
+        try:
+            return self._loader.read_changed_ids(snapshot, tasks)
+        except (ShardStoreError, OSError) as error:
+            raise Unavailable(
+                f"The catalog cannot be reached, and the deletions of the index cannot be read: {error}",
+                _CATCH_UP_RETRY_SECONDS,
+            ) from error
 
     def of_release(self, release_id: str) -> SearchSnapshot:
         """The snapshot that answers later pages of a list: the current one, or one of an earlier release.
