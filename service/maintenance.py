@@ -21,6 +21,7 @@ from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alert
 from service.operations import maintenance_jobs
 from service.storage import video_files
 from service.storage.data_folder import check_data_folder
+from service.storage.gpu_memory import read_gpu_memory
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
 from service.tasks.archives import upload_storage
@@ -63,8 +64,9 @@ def _report_worker() -> None:
         free_bytes = shutil.disk_usage(settings().data_dir).free
     except OSError:
         free_bytes = None
+    gpus = [memory.model_dump() for memory in read_gpu_memory()]
     with session_scope(write=True) as session:
-        report_worker(session, free_bytes)
+        report_worker(session, free_bytes, gpus)
 
 
 class MaintenanceThread(threading.Thread):

@@ -122,5 +122,8 @@ class WorkerReport(Base):
     name: Mapped[str] = mapped_column(String(255), primary_key=True)  # host:process
     seen_at: Mapped[datetime] = mapped_column(index=True)
     free_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of the data folder
+    gpus: Mapped[list[dict[str, int]] | None] = mapped_column(
+        JSON(none_as_null=True)
+    )  # the fields of GpuMemory
     error: Mapped[str | None] = mapped_column(Text)
     error_at: Mapped[datetime | None]

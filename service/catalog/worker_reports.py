@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from sqlalchemy import delete
@@ -12,8 +13,16 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now
 from service.catalog.operation_tables import WorkerReport
 
-__all__ = ["RETENTION", "process_name", "record_worker_error", "report_worker", "sweep_worker_reports"]
+__all__ = [
+    "ALIVE",
+    "RETENTION",
+    "process_name",
+    "record_worker_error",
+    "report_worker",
+    "sweep_worker_reports",
+]
 
+ALIVE = timedelta(seconds=60)  # age of the last report of a running worker
 RETENTION = timedelta(days=1)
 _MAX_TEXT_CHARS = 2000
 
@@ -28,10 +37,16 @@ def process_name(owner: str = "") -> str:
     return (parts or f"{socket.gethostname()}:{os.getpid()}")[:255]
 
 
-def report_worker(session: Session, free_bytes: int | None) -> None:
-    """Store a sign of life of this process."""
+def report_worker(session: Session, free_bytes: int | None, gpus: Sequence[Mapping[str, int]] = ()) -> None:
+    """Store a sign of life of this process.
+
+    Args:
+        session: Session of the caller.
+        free_bytes: Free disk space of the data folder; None if it cannot be read.
+        gpus: Memory of the GPUs of this machine, with the fields of ``GpuMemory``.
+    """
     row = _row(session, process_name())
-    row.seen_at, row.free_bytes = now(session), free_bytes
+    row.seen_at, row.free_bytes, row.gpus = now(session), free_bytes, [dict(gpu) for gpu in gpus]
 
 
 def record_worker_error(session: Session, owner: str, error: str) -> None:

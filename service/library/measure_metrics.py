@@ -1,11 +1,10 @@
 """Prometheus gauges of the measures of the library: recall, forgetting, routing, stage times and GPU memory.
 
-Labels are names of galleries, stages and devices; their number does not grow with the library.
+Labels are names of galleries, stages, machines and devices; their number does not grow with the library.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -13,8 +12,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import select
 
-from service.catalog.database import session_scope
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
+from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.core.schemas import StageTimes
 from service.library.recall.served_recall import read_served_recall
@@ -82,26 +83,40 @@ class MeasureCollector(Collector):
 
 
 class GpuMemoryCollector(Collector):
-    """Memory of the GPUs of this machine, where this process uses one; workers on the same machine are included."""
+    """Memory of the GPUs of running workers, from their reports in the catalog."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield used and total bytes by device."""
-        torch = sys.modules.get("torch")  # a process that has not imported torch uses no GPU
-        if torch is None or not torch.cuda.is_available():
+        """Yield used and total bytes by machine and device; none without a GPU or while the catalog is unreachable."""
+        try:
+            memory = _newest_gpu_memory()
+        except Unavailable:
             return
+        labels = ["host", "device"]
         used = GaugeMetricFamily(
-            "cinestrata_gpu_memory_used_bytes", "Used memory of a GPU.", labels=["device"]
+            "cinestrata_gpu_memory_used_bytes", "Used memory of a GPU of the workers.", labels=labels
         )
-        total = GaugeMetricFamily("cinestrata_gpu_memory_total_bytes", "Memory of a GPU.", labels=["device"])
-        for device in range(torch.cuda.device_count()):
-            free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-            used.add_metric([str(device)], total_bytes - free_bytes)
-            total.add_metric([str(device)], total_bytes)
-        yield from (used, total)
+        total = GaugeMetricFamily(
+            "cinestrata_gpu_memory_total_bytes", "Memory of a GPU of the workers.", labels=labels
+        )
+        for (host, device), gpu in sorted(memory.items()):
+            used.add_metric([host, str(device)], gpu["used_bytes"])
+            total.add_metric([host, str(device)], gpu["total_bytes"])
+        yield from (used, total) if memory else ()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Describe nothing: the registration must not open a device."""
+        """Describe nothing: the registration must not query the database."""
         return iter(())
+
+
+def _newest_gpu_memory() -> dict[tuple[str, int], dict[str, int]]:
+    """The newest report of each device; the workers of a machine report the same devices."""
+    with session_scope() as session:
+        rows = session.execute(
+            select(WorkerReport.name, WorkerReport.gpus)
+            .where(WorkerReport.seen_at > now(session) - ALIVE)
+            .order_by(WorkerReport.seen_at)
+        ).all()
+    return {(row.name.partition(":")[0], gpu["device"]): gpu for row in rows for gpu in row.gpus or ()}
 
 
 def _mean_stage_seconds() -> dict[str, float]:

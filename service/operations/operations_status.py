@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,8 +10,9 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import ACTIVE_STATES, Event, Task
-from service.catalog.worker_reports import process_name
+from service.catalog.worker_reports import ALIVE, process_name
 from service.core.schemas import (
+    GpuMemory,
     OperationsStatus,
     QueuedTask,
     RunningTask,
@@ -33,7 +33,6 @@ _QUEUED = 20
 _RUNNING = 3
 _POINTS = 200
 _WORKERS = 50
-_ALIVE = timedelta(seconds=60)
 
 
 def operations_status(searches: SearchLoad) -> OperationsStatus:
@@ -72,9 +71,10 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
         workers = [
             WorkerDetails(
                 name=row.name,
-                alive=at - row.seen_at < _ALIVE,
+                alive=at - row.seen_at < ALIVE,
                 seen_at=row.seen_at,
                 free_bytes=row.free_bytes,
+                gpus=[GpuMemory.model_validate(gpu) for gpu in row.gpus or ()],
                 task=tasks.get(row.name),
                 error=row.error,
                 error_at=row.error_at,

@@ -94,6 +94,7 @@ function drawWorkers(workers) {
         className: "number",
         textContent: worker.free_bytes === null ? "–" : bytes(worker.free_bytes),
       }),
+      el("td", { className: "number", textContent: gpuText(worker.gpus) }),
       el(
         "td",
         {},
@@ -102,9 +103,12 @@ function drawWorkers(workers) {
       ),
     ),
   );
-  const none = el("tr", {}, el("td", { colSpan: 5, textContent: "No worker has reported within a day." }));
+  const none = el("tr", {}, el("td", { colSpan: 6, textContent: "No worker has reported within a day." }));
   $("op-worker-table").tBodies[0].replaceChildren(...(rows.length ? rows : [none]));
 }
+
+const gpuText = (gpus) =>
+  gpus.map((gpu) => `${bytes(gpu.used_bytes)} of ${bytes(gpu.total_bytes)}`).join(", ") || "–";
 
 function drawJobs({ jobs, compactable_bytes: compactable }) {
   const isActive = (kind) =>

@@ -53,6 +53,7 @@ from service.core.schemas.library import (
 )
 from service.core.schemas.model_types import Gallery, Matrix, Split, State
 from service.core.schemas.operations import (
+    GpuMemory,
     JobDetails,
     JobSpec,
     OperationsStatus,
@@ -159,6 +160,7 @@ __all__ = [
     "Drift",
     "FirstResultShare",
     "Gallery",
+    "GpuMemory",
     "JobDetails",
     "JobSpec",
     "KeyDetails",

@@ -10,6 +10,7 @@ from pydantic import Field
 from service.core.schemas.model_types import RequestModel, ResponseModel, State
 
 __all__ = [
+    "GpuMemory",
     "JobDetails",
     "JobSpec",
     "OperationsStatus",
@@ -59,6 +60,14 @@ class SnapshotDetails(ResponseModel):
     created_at: datetime
 
 
+class GpuMemory(ResponseModel):
+    """Memory of a GPU."""
+
+    device: int = Field(description="Number of the device on its machine.")
+    used_bytes: int
+    total_bytes: int
+
+
 class WorkerDetails(ResponseModel):
     """A worker process of the last day."""
 
@@ -66,6 +75,7 @@ class WorkerDetails(ResponseModel):
     alive: bool = Field(description="Whether it has reported within the last minute.")
     seen_at: datetime
     free_bytes: int | None = Field(description="Free disk space of its data folder.")
+    gpus: list[GpuMemory] = Field(description="Memory of the GPUs of its machine, used by all processes.")
     task: str | None = Field(description="Name of a task that it has claimed.")
     error: str | None = Field(description="Its last error.")
     error_at: datetime | None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
+from datetime import timedelta
 
 import pytest
 
-from service.catalog.database import session_scope
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
@@ -58,22 +58,27 @@ def test_number_of_series_does_not_grow_with_the_library(catalog: Settings) -> N
     assert len(_samples(MeasureCollector())) == few
 
 
-def test_gpu_memory_is_that_of_each_visible_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = SimpleNamespace(
-        is_available=lambda: True, device_count=lambda: 2, mem_get_info=lambda device: (10 + device, 100)
-    )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+def test_gpu_memory_is_that_of_running_workers(catalog: Settings) -> None:
+    gpus = [
+        {"device": 0, "used_bytes": 90, "total_bytes": 100},
+        {"device": 1, "used_bytes": 5, "total_bytes": 100},
+    ]
+    with session_scope(write=True) as session:
+        at = now(session)
+        for name, age, reported in (
+            ("trainer:1", 30, [{"device": 0, "used_bytes": 1, "total_bytes": 100}]),
+            ("trainer:2", 10, gpus),
+            ("stopped:1", 120, gpus),
+            ("without:1", 10, None),
+        ):
+            session.add(WorkerReport(name=name, seen_at=at - timedelta(seconds=age), gpus=reported))
     assert _samples(GpuMemoryCollector()) == {
-        ("cinestrata_gpu_memory_used_bytes", "0"): 90,
-        ("cinestrata_gpu_memory_used_bytes", "1"): 89,
-        ("cinestrata_gpu_memory_total_bytes", "0"): 100,
-        ("cinestrata_gpu_memory_total_bytes", "1"): 100,
+        ("cinestrata_gpu_memory_used_bytes", "trainer", "0"): 90,
+        ("cinestrata_gpu_memory_used_bytes", "trainer", "1"): 5,
+        ("cinestrata_gpu_memory_total_bytes", "trainer", "0"): 100,
+        ("cinestrata_gpu_memory_total_bytes", "trainer", "1"): 100,
     }
-    cuda.is_available = lambda: False
-    assert _samples(GpuMemoryCollector()) == {}
 
 
-def test_process_without_torch_exports_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+def test_library_without_gpus_exports_no_gpu(sqlite_catalog: Settings) -> None:
     assert _samples(GpuMemoryCollector()) == {}
-    assert "torch" not in sys.modules

@@ -67,6 +67,7 @@ from cinestrata_client.models.measures_models import (
     WorkerLease,
 )
 from cinestrata_client.models.operation_models import (
+    GpuMemory,
     JobDetails,
     JobSpec,
     OperationsStatus,
@@ -145,6 +146,7 @@ __all__ = [
     "DomainVectors",
     "Drift",
     "FirstResultShare",
+    "GpuMemory",
     "JobDetails",
     "JobSpec",
     "KeyDetails",

@@ -10,6 +10,7 @@ from pydantic import Field
 from cinestrata_client.models.base_model import Model
 
 __all__ = [
+    "GpuMemory",
     "JobDetails",
     "JobSpec",
     "OperationsStatus",
@@ -20,6 +21,14 @@ __all__ = [
     "TrainingPoint",
     "WorkerDetails",
 ]
+
+
+class GpuMemory(Model):
+    """Memory of a GPU."""
+
+    device: int = Field(description="Number of the device on its machine.")
+    used_bytes: int
+    total_bytes: int
 
 
 class JobDetails(Model):
@@ -131,6 +140,7 @@ class WorkerDetails(Model):
     alive: bool = Field(description="Whether it has reported within the last minute.")
     seen_at: datetime
     free_bytes: int | None = Field(description="Free disk space of its data folder.")
+    gpus: list[GpuMemory] = Field(description="Memory of the GPUs of its machine, used by all processes.")
     task: str | None = Field(description="Name of a task that it has claimed.")
     error: str | None = Field(description="Its last error.")
     error_at: datetime | None
