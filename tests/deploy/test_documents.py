@@ -24,6 +24,21 @@ def test_links_resolve(document: str) -> None:
             assert ((ROOT / document).parent / target).exists(), target
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_anchors_resolve(document: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", (ROOT / document).read_text()):
+        path = (ROOT / document).parent / target if target else ROOT / document
+        if path.suffix == ".md":
+            assert anchor in _heading_anchors(path), f"{target}#{anchor}"
+
+
+def _heading_anchors(document: Path) -> set[str]:
+    """Anchors of the headings, as the web pages of repositories name them; fenced code is left out."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
 def test_paths_in_code_spans_exist(document: str) -> None:
     text = (ROOT / document).read_text()

@@ -5,11 +5,12 @@ Every task trains a new column of both towers and its lateral connections from t
 and the cost of an encoding grow with the number of tasks, the lateral connections with its square.
 
 Differences from the paper: columns are pre-trained towers, so that a new column starts from the pre-trained weights
-instead of random weights, and its lateral connections start at zero. The layers of equation 2 are transformer blocks;
-their lateral input is added to their output, a sum that the next block normalizes, instead of to the argument of a
-nonlinearity. The embedding of tokens or patches is the first layer; the last projection has no lateral connections. The
-paper selects the column of a known task; here each shard is searched with the column of its task (pinned queries), and
-the router merges the shards. The loss is the contrastive loss of the other baselines.
+instead of random weights, and its lateral connections start without effect (one of their two matrices is zero). The
+layers of equation 2 are transformer blocks; their lateral input is added to their output, a sum that the next block
+normalizes, instead of to the argument of a nonlinearity. The embedding of tokens or patches is the first layer; the
+last projection has no lateral connections. The paper selects the column of a known task; here each shard is searched
+with the column of its task (pinned queries), and the router merges the shards. The loss is the contrastive loss of the
+other baselines.
 """
 
 from __future__ import annotations
