@@ -38,7 +38,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
             "DATA_DIR": str(tmp_path_factory.mktemp("data")),
             "VECTOR_STORE": "milvus",
             "MILVUS__URI": milvus_server.uri,
-            "MILVUS__TIMEOUT_SECONDS": "3",
+            "MILVUS__TIMEOUT_SECONDS": "30",  # a busy machine answers late
         }.items():
             patch.setenv(f"CINESTRATA_{name}", value)
         settings.cache_clear()
