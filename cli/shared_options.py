@@ -9,7 +9,18 @@ import typer
 
 from cli.console import console
 
-__all__ = ["AsJson", "CaptionsFromNames", "Data", "Encoding", "Host", "InPlace", "Port", "Url", "Wait"]
+__all__ = [
+    "AsJson",
+    "CaptionsFromNames",
+    "Data",
+    "Encoding",
+    "Host",
+    "InPlace",
+    "MethodSettings",
+    "Port",
+    "Url",
+    "Wait",
+]
 
 
 def _silence_console(as_json: bool) -> bool:
@@ -30,6 +41,10 @@ Data = Annotated[
 Encoding = Annotated[
     str | None,
     typer.Option("--encoding", help="Encoding of the manifest, for example cp1252 (default: utf-8)."),
+]
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; may be repeated."),
 ]
 InPlace = Annotated[
     bool,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -27,6 +29,24 @@ DomainFolder = Annotated[
         help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
     ),
 ]
+
+
+class _Display(NamedTuple):
+    """Functions that show the number of prepared clips, and a line above it."""
+
+    progress: Callable[[int, int], None]
+    report: Callable[[str], None]
+
+
+@contextmanager
+def _frames_display(unit: str) -> Iterator[_Display]:
+    """Show a progress bar of the preparation of frames for the duration of the block."""
+    with progress_bar(unit) as bar:
+        frames = bar.add_task("Frames", total=None)
+        yield _Display(
+            lambda done, total: bar.update(frames, completed=done, total=total),
+            lambda line: bar.console.print(line),
+        )
 
 
 @report_errors
@@ -55,8 +75,7 @@ def clips(
 
     with reported_errors():
         variants = select_variants((), methods.split(","))
-        with progress_bar("clips") as bar:
-            progress = bar.add_task("Frames", total=None)
+        with _frames_display("clips") as display:
             runs, rivals = compare_on_clips(
                 folder,
                 variants,
@@ -65,8 +84,8 @@ def clips(
                 cache=cache,
                 device=device_type(device),
                 workers=min(os.cpu_count() or 1, 8),
-                progress=lambda done, total: bar.update(progress, completed=done, total=total),
-                report=lambda line: bar.console.print(line),
+                progress=display.progress,
+                report=display.report,
             )
         table = write_clip_report(out, runs, rivals, command_line(), backbone)
     console.print(table, soft_wrap=True)
@@ -105,8 +124,7 @@ def captions(
         if min(limits) < 1:
             raise ProtocolError(f"--counts: {counts!r} is not a list of positive numbers such as 5,10,20")
         variant = parse_variant(method)
-        with progress_bar("clips") as bar:
-            progress = bar.add_task("Frames", total=None)
+        with _frames_display("clips") as display:
             points = measure_caption_curve(
                 folder,
                 variant,
@@ -116,8 +134,8 @@ def captions(
                 cache=cache,
                 device=device_type(device),
                 workers=min(os.cpu_count() or 1, 8),
-                progress=lambda done, total: bar.update(progress, completed=done, total=total),
-                report=lambda line: bar.console.print(line),
+                progress=display.progress,
+                report=display.report,
             )
         table = write_caption_report(out, points, command_line(), variant.label, backbone)
     console.print(table, soft_wrap=True)
@@ -157,8 +175,7 @@ def worlds(
         plan = load_protocol(protocol)
         name, folder = backbone or plan.backbone, out or DEFAULT_FOLDER / f"{plan.name}-worlds"
         runs: list[WorldRun] = []
-        with progress_bar("runs") as bar:
-            progress = bar.add_task("Frames", total=None)
+        with _frames_display("runs") as display:
             for run in compare_worlds(
                 plan,
                 select_variants(plan.methods, methods.split(",") if methods else None),
@@ -167,8 +184,8 @@ def worlds(
                 orders=orders,
                 cache=cache,
                 device=device_type(device),
-                progress=lambda done, total: bar.update(progress, completed=done, total=total),
-                report=lambda line: bar.console.print(line),
+                progress=display.progress,
+                report=display.report,
             ):
                 runs.append(run)
                 table = write_world_report(folder, runs, command_line(), name)

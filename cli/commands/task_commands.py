@@ -11,7 +11,7 @@ import typer
 from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.option_values import parse_settings
 from cli.service_client import FINAL_STATES
-from cli.shared_options import AsJson, Data, Url
+from cli.shared_options import AsJson, Data, MethodSettings, Url
 from cli.terminal_hints import terminal_text
 from service.core.domain_names import name_key, normalize_name
 
@@ -101,10 +101,7 @@ def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data 
 def retry(
     task: TaskName,
     method: Annotated[str | None, typer.Option("--method", help="Another learning method.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; may be repeated."),
-    ] = None,
+    assignments: MethodSettings = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,

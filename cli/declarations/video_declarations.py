@@ -9,7 +9,7 @@ import typer
 
 from cli.commands import registered_sync_commands
 from cli.console import fail, report_errors
-from cli.shared_options import AsJson, CaptionsFromNames, Data, Encoding, InPlace, Url, Wait
+from cli.shared_options import AsJson, CaptionsFromNames, Data, Encoding, InPlace, MethodSettings, Url, Wait
 
 __all__ = ["app"]
 
@@ -35,10 +35,7 @@ def ingest(
     method: Annotated[
         str | None, typer.Option("--method", help="Learning method (default: the service's).")
     ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; may be repeated."),
-    ] = None,
+    assignments: MethodSettings = None,
     wait: Wait = True,
     in_place: InPlace = False,
     encoding: Encoding = None,
