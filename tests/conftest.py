@@ -22,6 +22,7 @@ from selenium import webdriver
 from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import create_engine, make_url, text
 
+from benchmarks.chaos.postgres_server import PostgresServer
 from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus
 from tests.web_files import WebFiles
@@ -133,6 +134,16 @@ def postgres_url() -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def killable_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
+    """PostgreSQL server of one test, which may kill it."""
+    server = PostgresServer.create(tmp_path / "postgres")
+    if server is None:
+        pytest.skip("PostgreSQL comes as a wheel only for some Pythons")
+    yield server
+    server.stop()
 
 
 @pytest.fixture

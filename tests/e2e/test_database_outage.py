@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,19 +59,10 @@ class _Searches:
             self.answers.append((body.status_code, is_copied, ids))
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[PostgresServer]:
-    server = PostgresServer.create(tmp_path / "postgres")
-    if server is None:
-        pytest.skip("PostgreSQL comes as a wheel only for some Pythons")
-    yield server
-    server.stop()
-
-
 def test_searches_continue_without_the_database(
-    tmp_path: Path, server: PostgresServer, settings_factory: Callable[..., Settings]
+    tmp_path: Path, killable_postgres: PostgresServer, settings_factory: Callable[..., Settings]
 ) -> None:
-    network = TcpProxy(server.connect)
+    network = TcpProxy(killable_postgres.connect)
     configured = settings_factory(
         tmp_path, database_url=f"postgresql://postgres@127.0.0.1:{network.port}/postgres"
     )
@@ -84,14 +75,14 @@ def test_searches_continue_without_the_database(
         assert client.delete("/videos/birds-1").status_code == 200
         with _Searches(client) as searches:
             searches.wait_for(lambda status, copied: status == 200 and not copied)
-            assert server.kill()
+            assert killable_postgres.kill()
             searches.wait_for(lambda _, copied: copied)
             assert client.post("/tasks/none/cancel").status_code == 503
             readiness = client.get("/readyz")
             assert readiness.status_code == 200
             assert "copy" in readiness.json()["checks"]["database"]
-            while not server.is_running():
-                server.start()
+            while not killable_postgres.is_running():
+                killable_postgres.start()
             searches.wait_for(lambda status, copied: status == 200 and not copied)
             network.freeze()
             searches.wait_for(lambda _, copied: copied)
