@@ -18,7 +18,13 @@ from celery import Celery
 from benchmarks.chaos.catalog_reading import CatalogReader
 from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.postgres_server import PostgresServer
-from benchmarks.chaos.process_faults import KILL_POINTS, arm_kill_point, disarm, is_armed, shift_clock
+from benchmarks.chaos.process_faults import (
+    KILL_POINTS,
+    arm_kill_point,
+    disarm,
+    killed_process,
+    shift_clock,
+)
 from benchmarks.chaos.service_processes import send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
@@ -27,7 +33,6 @@ __all__ = ["Deployment", "Fault", "FaultContext", "available_faults"]
 _PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
-_API_OPERATIONS = frozenset({"delete", "post"})  # operations whose kill points are in the API
 
 
 class Deployment(Protocol):
@@ -62,6 +67,7 @@ class FaultContext:
         rng: Random numbers of this fault.
         is_round_over: Whether the operations of the round are finished.
         workers: Workers that the fault started.
+        has_ended_api: Whether a process of the API died at a kill point.
     """
 
     deployment: Deployment
@@ -69,6 +75,7 @@ class FaultContext:
     rng: random.Random
     is_round_over: Callable[[], bool]
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    has_ended_api: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,8 @@ class Fault:
     Attributes:
         kind: Name in the report.
         strike: Causes the fault and heals it; returns whether it struck.
-        restarts_api: Whether searches may fail until the API is ready again.
+        restarts_api: Whether searches may fail until the API is ready again. A kill point states in the context
+            whether the process that died there belonged to the API.
         fails_tasks: Whether a task may fail with a hint, and be retried by the operator.
         needs: Kinds of operations of which a round must have one; empty: none.
     """
@@ -152,14 +160,16 @@ def _point_fault(name: str) -> Fault:
     }.get(operation, {operation})
 
     def strike(context: FaultContext) -> bool:
-        arm_kill_point(context.deployment.faults, name)
-        while is_armed(context.deployment.faults) and not context.is_round_over():
+        folder, api = context.deployment.faults, context.deployment.pids("api")
+        arm_kill_point(folder, name)
+        while (killed := killed_process(folder)) is None:
+            if context.is_round_over() and disarm(folder):
+                return False
             time.sleep(0.05)
-        return not disarm(context.deployment.faults)
+        context.has_ended_api = killed in api
+        return True
 
-    return Fault(
-        f"kill at: {name}", strike, restarts_api=operation in _API_OPERATIONS, needs=frozenset(needs)
-    )
+    return Fault(f"kill at: {name}", strike, needs=frozenset(needs))
 
 
 def _network_fault(

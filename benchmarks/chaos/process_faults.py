@@ -28,12 +28,12 @@ __all__ = [
     "arm_kill_point",
     "disarm",
     "install",
-    "is_armed",
+    "killed_process",
     "shift_clock",
 ]
 
 FOLDER_VARIABLE = "CHAOS_FAULTS"  # folder in which the harness arms faults
-_ARMED, _OFFSET = "kill-point", "clock-offset"
+_ARMED, _KILLED, _OFFSET = "kill-point", "killed-process", "clock-offset"
 _CATALOG_CLOCK = "service.catalog.database"
 
 
@@ -95,14 +95,10 @@ KILL_POINTS: dict[str, KillPoint] = {
 
 def arm_kill_point(folder: Path, name: str) -> None:
     """Let the next process that passes a point of :data:`KILL_POINTS` die there."""
+    (folder / _KILLED).unlink(missing_ok=True)
     staged = folder / f".{_ARMED}"
     staged.write_text(name, encoding="utf-8")
     staged.rename(folder / _ARMED)
-
-
-def is_armed(folder: Path) -> bool:
-    """Whether no process has passed the armed kill point yet."""
-    return (folder / _ARMED).exists()
 
 
 def disarm(folder: Path) -> bool:
@@ -112,6 +108,14 @@ def disarm(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def killed_process(folder: Path) -> int | None:
+    """Identifier of the process that died at the armed kill point, if one has passed it."""
+    try:
+        return int((folder / _KILLED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
 
 
 def shift_clock(folder: Path, seconds: float) -> None:
@@ -155,12 +159,12 @@ class _WrappingFinder(importlib.abc.MetaPathFinder):
     def _wrap(self, name: str, module: ModuleType) -> None:
         for label, point in KILL_POINTS.items():
             if point.module == name:
-                _wrap_point(self._folder / _ARMED, label, point, module)
+                _wrap_point(self._folder, label, point, module)
         if name == _CATALOG_CLOCK:
             module.datetime = _shifted_datetime(self._folder / _OFFSET)  # type: ignore[attr-defined]
 
 
-def _wrap_point(armed: Path, label: str, point: KillPoint, module: ModuleType) -> None:
+def _wrap_point(folder: Path, label: str, point: KillPoint, module: ModuleType) -> None:
     *owners, name = point.attribute.split(".")
     owner: Any = module
     for part in owners:
@@ -172,22 +176,25 @@ def _wrap_point(armed: Path, label: str, point: KillPoint, module: ModuleType) -
     @functools.wraps(original)
     def call(*args: Any, **fields: Any) -> Any:
         if point.before:
-            _die_if_armed(armed, label)
+            _die_if_armed(folder, label)
         result = original(*args, **fields)
         if not point.before:
-            _die_if_armed(armed, label)
+            _die_if_armed(folder, label)
         return result
 
     setattr(owner, name, classmethod(call) if isinstance(stored, classmethod) else call)
 
 
-def _die_if_armed(armed: Path, label: str) -> None:
+def _die_if_armed(folder: Path, label: str) -> None:
+    armed, taken = folder / _ARMED, folder / f".{_KILLED}-{os.getpid()}"
     try:
         if armed.read_text(encoding="utf-8") != label:
             return
-        armed.unlink()  # of two processes that pass the point at once, one dies
+        armed.rename(taken)  # of two processes that pass the point at once, one dies
     except FileNotFoundError:
         return
+    taken.write_text(str(os.getpid()), encoding="utf-8")
+    taken.rename(folder / _KILLED)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

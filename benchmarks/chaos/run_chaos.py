@@ -174,6 +174,7 @@ class Chaos:
         except RoundTimeout as error:
             record.violations.append(str(error))
         _end(context.workers)
+        restarts_api = fault.restarts_api or context.has_ended_api
         recovered_at = self._recover(deployment, record)
         record.violations += self._check(deployment, driver, number, fault)
         record.seconds = round(time.monotonic() - started, 1)
@@ -181,9 +182,7 @@ class Chaos:
         if searches is not None:
             record.searches = searches.count - searched
             for failed in searches.failed[failed_before:]:
-                restarting = (
-                    fault.restarts_api and failed.ended >= struck_at and failed.started <= recovered_at
-                )
+                restarting = restarts_api and failed.ended >= struck_at and failed.started <= recovered_at
                 if restarting:
                     record.excused_searches += 1
                 else:

@@ -18,7 +18,7 @@ from benchmarks.chaos.process_faults import (
     KillPoint,
     arm_kill_point,
     disarm,
-    is_armed,
+    killed_process,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,17 +48,26 @@ def test_kill_point_is_a_function_of_the_product(point: KillPoint) -> None:
 
 def test_armed_point_ends_one_process_after_the_call(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from index.files.store_folder import StoreFolder; "
+        "import os; print(os.getpid(), flush=True); from pathlib import Path; "
+        "from index.files.store_folder import StoreFolder; "
         "from index.files.manifest_format import Manifest; "
         f"root = Path({str(tmp_path / 'index')!r}); root.mkdir(exist_ok=True); "
         "StoreFolder(root).replace_manifest(Manifest.empty(), Manifest.empty()); print('done')"
     )
     arm_kill_point(tmp_path, "manifest to be replaced")
-    assert is_armed(tmp_path)
-    assert _run(tmp_path, code).returncode == -signal.SIGKILL
+    assert killed_process(tmp_path) is None
+    killed = _run(tmp_path, code)
+    assert killed.returncode == -signal.SIGKILL
+    assert killed_process(tmp_path) == int(killed.stdout)
     assert not (tmp_path / "index" / "manifest.json").exists()
     assert not disarm(tmp_path), "the process has taken the point"
-    assert _run(tmp_path, code).stdout == "done\n"
+    assert _run(tmp_path, code).stdout.endswith("done\n")
+
+
+def test_armed_point_forgets_the_process_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "killed-process").write_text("17")
+    arm_kill_point(tmp_path, "task trained")
+    assert killed_process(tmp_path) is None
 
 
 def test_point_of_another_name_and_a_disarmed_point_do_nothing(tmp_path: Path) -> None:
@@ -66,7 +75,8 @@ def test_point_of_another_name_and_a_disarmed_point_do_nothing(tmp_path: Path) -
     arm_kill_point(tmp_path, "task trained")
     assert _run(tmp_path, code).stdout == "done\n"
     assert disarm(tmp_path)
-    assert not is_armed(tmp_path)
+    assert not disarm(tmp_path)
+    assert killed_process(tmp_path) is None
 
 
 def test_clock_of_the_catalog_is_shifted_while_the_offset_lasts(tmp_path: Path) -> None:
