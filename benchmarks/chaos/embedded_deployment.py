@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -21,7 +20,7 @@ from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.service_processes import COMMAND, find_processes, process_environment, send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
-__all__ = ["SERVICE_SETTINGS", "EmbeddedDeployment", "free_port", "wait_ready"]
+__all__ = ["SERVICE_SETTINGS", "EmbeddedDeployment", "NotReady", "free_port", "wait_ready"]
 
 SERVICE_SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
@@ -32,6 +31,10 @@ SERVICE_SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 _READY_SECONDS = 600.0  # a busy machine takes minutes to start all processes
+
+
+class NotReady(Exception):
+    """A service is not ready in time; the message names it."""
 
 
 class EmbeddedDeployment:
@@ -75,7 +78,7 @@ class EmbeddedDeployment:
                 stderr=log,
                 env=process_environment(self.faults, settings),
             )
-        wait_ready(self.url)
+        wait_ready(self.url, self._process)
 
     def pids(self, role: str) -> list[int]:
         """Process ids of a role; see :data:`benchmarks.chaos.service_processes.ROLES`."""
@@ -137,18 +140,22 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def wait_ready(url: str) -> None:
+def wait_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None:
     """Wait until an API is ready.
 
+    Args:
+        url: URL of the API.
+        process: Process without which it cannot become ready.
+
     Raises:
-        TimeoutError: It is not ready after ten minutes.
+        NotReady: It is not ready after ten minutes, or the process has ended.
     """
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
+        if process is not None and process.poll() is not None:
+            raise NotReady(f"the service at {url} ended with status {process.returncode}")
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == httpx.codes.OK:
                 return
         time.sleep(0.2)
-    raise TimeoutError(
-        f"the service at {url} is not ready (process {os.getpid()} waited {_READY_SECONDS:g} s)"
-    )
+    raise NotReady(f"the service at {url} is not ready after {_READY_SECONDS:g} s")

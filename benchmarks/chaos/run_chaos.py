@@ -28,7 +28,7 @@ from rich.console import Console
 
 from benchmarks.chaos.chaos_report import FaultRecord, chaos_table, write_chaos_report
 from benchmarks.chaos.data_volume import DataVolume
-from benchmarks.chaos.embedded_deployment import EmbeddedDeployment, wait_ready
+from benchmarks.chaos.embedded_deployment import EmbeddedDeployment, NotReady, wait_ready
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
 from benchmarks.chaos.operation_driver import OperationDriver, RoundTimeout
@@ -168,15 +168,16 @@ class Chaos:
         context = FaultContext(deployment, volume, rng, running.is_over)
         time.sleep(delay)
         struck_at = time.monotonic()
-        record.struck = fault.strike(context)
         try:
+            record.struck = fault.strike(context)
             running.wait()
-        except RoundTimeout as error:
+        except (NotReady, RoundTimeout) as error:
             record.violations.append(str(error))
         _end(context.workers)
         restarts_api = fault.restarts_api or context.has_ended_api
         recovered_at = self._recover(deployment, record)
-        record.violations += self._check(deployment, driver, number, fault)
+        if not record.violations:  # the checks send requests
+            record.violations += self._check(deployment, driver, number, fault)
         record.seconds = round(time.monotonic() - started, 1)
         record.retried_tasks = list(driver.failures)
         if searches is not None:
@@ -204,7 +205,7 @@ class Chaos:
         """Wait until the API is ready; returns the time."""
         try:
             wait_ready(deployment.url)
-        except TimeoutError as error:
+        except NotReady as error:
             record.violations.append(str(error))
         return time.monotonic()
 

@@ -1,7 +1,8 @@
 """The lock of a data folder, and the holder's record: process id, address and broker.
 
-The kernel releases the lock when the holder ends. Only the holder's user can read the record, because the broker's
-address may contain a password.
+The kernel releases the lock when the holder and the processes that inherited the lock have ended, so that a new service
+never meets the workers of a killed one. Only the holder's user can read the record, because the broker's address may
+contain a password.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from cli.console import fail
 __all__ = ["FolderBusy", "FolderLock", "hold_data_folder", "read_lock_holder"]
 
 _LOCK_FILE = "up.lock"
-_LOCK_ATTEMPTS, _ATTEMPT_SECONDS = 20, 0.01
+_LOCK_SECONDS = 0.2  # readers hold the lock for a moment as well
+_ORPHAN_SECONDS = (
+    20.0  # the kernel kills the processes of a killed holder, which takes a moment on a busy machine
+)
+_PAUSE_SECONDS = 0.01
 
 
 class FolderBusy(Exception):
@@ -33,15 +38,24 @@ class FolderBusy(Exception):
     def __init__(self, folder: Path, holder: dict[str, Any]) -> None:
         self.holder = holder
         process = f"process {holder['pid']}" if "pid" in holder else "another process"
-        address = f" at {holder['url']}" if "url" in holder else ""
-        super().__init__(f"Cinestrata already runs on {folder}: {process}{address}.")
+        if _has_ended(holder):
+            message = f"{process} was killed, but processes that it started on {folder} still run."
+            super().__init__(message[0].upper() + message[1:])
+        else:
+            address = f" at {holder['url']}" if "url" in holder else ""
+            super().__init__(f"Cinestrata already runs on {folder}: {process}{address}.")
 
 
 class FolderLock:
-    """A lock that this process holds. The kernel releases it when the process ends."""
+    """A lock that this process holds, together with the processes that inherit its descriptor.
+
+    Attributes:
+        descriptor: File descriptor that child processes inherit.
+    """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
+        self.descriptor = file.fileno()
 
     def write_record(self, **fields: Any) -> None:
         """Replace the record of the holder, which always includes the process id."""
@@ -53,7 +67,7 @@ class FolderLock:
 
 @contextmanager
 def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
-    """Hold the lock of a data folder for this process.
+    """Hold the lock of a data folder for this process and for those that inherit the lock from it.
 
     Args:
         run_dir: Folder of the lock file.
@@ -108,13 +122,27 @@ def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
 
 
 def _acquire(file: IO[str]) -> bool:
-    """Whether this process holds the lock now; retried, because readers hold it for a moment as well."""
-    for _ in range(_LOCK_ATTEMPTS):
+    """Whether this process holds the lock now; waits for readers, and for the processes of a killed holder."""
+    started = time.monotonic()
+    while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError:
-            time.sleep(_ATTEMPT_SECONDS)
+            patience = _ORPHAN_SECONDS if _has_ended(_read_record(file)) else _LOCK_SECONDS
+            if time.monotonic() - started > patience:
+                return False
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _has_ended(holder: dict[str, Any]) -> bool:
+    """Whether the process of a record is known and has ended."""
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (KeyError, ValueError, TypeError, OverflowError, PermissionError):
+        pass
     return False
 
 

@@ -77,7 +77,7 @@ def _start(
 
     for folder in (settings.media_root, settings.run_dir):
         folder.mkdir(parents=True, exist_ok=True)
-    redis_url = os.environ.get("CINESTRATA_REDIS_URL") or _start_broker(supervisor, settings.run_dir)
+    redis_url = os.environ.get("CINESTRATA_REDIS_URL") or _start_broker(supervisor, settings.run_dir, lock)
     if supervisor.stopping:
         return None
     upgrade(settings)
@@ -86,7 +86,7 @@ def _start(
 
     url = _listener_url(listener)
     lock.write_record(url=url, redis_url=redis_url)
-    supervisor.start(*_service_processes(settings, listener, redis_url))
+    supervisor.start(*_service_processes(settings, lock, listener, redis_url))
     with readiness_check(url) as ready:
         if supervisor.wait_until(ready, _START_SECONDS):
             return url
@@ -97,9 +97,15 @@ def _start(
     return None
 
 
-def _start_broker(supervisor: Supervisor, run_dir: Path) -> str:
+def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> str:
     path = socket_path(run_dir)
-    broker = ChildProcess("redis", redis_argv(run_dir, path), run_dir / "redis.log", stop_order=_BROKER)
+    broker = ChildProcess(
+        "redis",
+        redis_argv(run_dir, path),
+        run_dir / "redis.log",
+        fds=(lock.descriptor,),
+        stop_order=_BROKER,
+    )
     supervisor.start(broker)
     if not wait_until_up(path, _BROKER_SECONDS):
         broker.kill()
@@ -114,7 +120,9 @@ def _start_broker(supervisor: Supervisor, run_dir: Path) -> str:
     return f"redis+socket://{path}"
 
 
-def _service_processes(settings: Settings, listener: socket.socket, redis_url: str) -> list[ChildProcess]:
+def _service_processes(
+    settings: Settings, lock: FolderLock, listener: socket.socket, redis_url: str
+) -> list[ChildProcess]:
     common = {
         "CINESTRATA_DATA_DIR": str(settings.data_dir),
         "CINESTRATA_REDIS_URL": redis_url,
@@ -128,10 +136,18 @@ def _service_processes(settings: Settings, listener: socket.socket, redis_url: s
         name: str, argv: list[str], env: Mapping[str, str], stop_order: int, nice: int = 0
     ) -> ChildProcess:
         log = settings.run_dir / f"{name}.log"
-        return ChildProcess(name, [*command, *argv], log, {**common, **env}, stop_order=stop_order, nice=nice)
+        return ChildProcess(
+            name,
+            [*command, *argv],
+            log,
+            {**common, **env},
+            fds=(lock.descriptor,),
+            stop_order=stop_order,
+            nice=nice,
+        )
 
     api = child("api", ["serve", "--fd", str(listener.fileno())], one_thread, _API)
-    api.fds = (listener.fileno(),)
+    api.fds = (lock.descriptor, listener.fileno())
     # Searches have priority over the workers.
     probing = [
         child(name, ["worker", "--queue", "cpu"], one_thread, _WORKERS, nice=5)

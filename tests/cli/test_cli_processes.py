@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import signal
 import stat
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -314,6 +316,51 @@ def test_lock_is_released_when_its_holder_dies(tmp_path: Path) -> None:
     holder.kill()
     holder.wait()
     with hold_data_folder(tmp_path / "run", tmp_path):
+        pass
+
+
+@pytest.fixture
+def orphan(tmp_path: Path) -> Iterator[int]:
+    """A process that inherited the lock of a folder from a holder that was killed."""
+    code = (
+        "import pathlib, subprocess, time\nfrom cli.embedded.data_folder_lock import hold_data_folder\n"
+        f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})) as lock:\n"
+        "    child = subprocess.Popen(['sleep', '60'], pass_fds=(lock.descriptor,), stdout=subprocess.DEVNULL)\n"
+        "    print(child.pid, flush=True)\n    time.sleep(60)"
+    )
+    holder = subprocess.Popen(script(code), stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    pid = int(holder.stdout.readline())
+    holder.kill()
+    holder.wait()
+    yield pid
+    if alive(pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_lock_waits_for_the_processes_of_a_killed_holder(
+    tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_orphan(_seconds: float) -> None:
+        if alive(orphan):
+            os.kill(orphan, signal.SIGKILL)
+            until(lambda: not alive(orphan))
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=end_orphan)
+    monkeypatch.setattr("cli.embedded.data_folder_lock.time", clock)
+    with hold_data_folder(tmp_path / "run", tmp_path):
+        assert not alive(orphan)
+
+
+def test_processes_of_a_killed_holder_that_stay_are_named(
+    tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=itertools.count(step=5.0).__next__, sleep=lambda _seconds: None)
+    monkeypatch.setattr("cli.embedded.data_folder_lock.time", clock)
+    with (
+        pytest.raises(FolderBusy, match=r"^Process \d+ was killed, but .* still run\.$"),
+        hold_data_folder(tmp_path / "run", tmp_path),
+    ):
         pass
 
 
