@@ -89,7 +89,10 @@ def test_environment_example_names_every_variable_and_no_secret_has_a_default(ro
     text = (root / "docker-compose.yml").read_text()
     assert set(re.findall(r"\$\{(\w+):\?", text)) == REQUIRED
     example = dict(re.findall(r"^(\w+)=(.*)$", (root / ".env.example").read_text(), re.MULTILINE))
-    assert {name for name, value in example.items() if not value} == REQUIRED | {"CINESTRATA_SOURCES"}
+    assert {name for name, value in example.items() if not value} == REQUIRED | {
+        "CINESTRATA_SOURCES",
+        "TORCH_INDEX_URL",
+    }
     assert set(re.findall(r"\$\{(\w+)", text)) == set(example)
 
 
@@ -109,10 +112,20 @@ def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> 
     recipes: dict[str, str] = {}
     for stage in stages:
         base, name = re.match(r"(\S+) AS (\S+)", stage).groups()  # type: ignore[union-attr]
+        base = base.replace("${ACCELERATOR}", "cpu")
         recipes[name] = recipes.get(base, "") + stage
     for name in PRODUCT:
         assert "USER cinestrata" in recipes[name]
         assert "HEALTHCHECK" in recipes[name]
+
+
+def test_only_images_for_a_gpu_ignore_the_index_of_cpu_wheels(root: Path, compose: dict[str, Any]) -> None:
+    for name in (*PRODUCT, "migrate"):
+        assert compose["services"][name]["build"]["args"] == {"TORCH_INDEX_URL": "${TORCH_INDEX_URL:-}"}
+    overlay = yaml.safe_load((root / "docker-compose.gpu.yml").read_text())["services"]
+    assert overlay["worker-gpu"]["build"]["args"] == {"ACCELERATOR": "gpu", "TORCH_INDEX_URL": ""}
+    recipe = (root / "docker/Dockerfile").read_text()
+    assert {"TORCH_INDEX_URL", "ACCELERATOR"} <= set(re.findall(r"^ARG (\w+)", recipe, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", ["docker/Dockerfile", "docker-compose.yml"])

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -30,6 +31,7 @@ PRODUCT = ("api", "worker-cpu", "worker-gpu")
 BASE_IMAGES = ("python:3.11-slim-bookworm", "redis:7-alpine", "postgres:16-alpine")
 DOMAINS = ("microscope", "pixel-arcade", "night-traffic")
 UID = 10001
+OBSERVABILITY = ("--profile", "observability")
 
 
 def require_engine() -> None:
@@ -39,12 +41,17 @@ def require_engine() -> None:
     for command in (["docker", "info"], ["docker", "compose", "version"]):
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip(f"`{' '.join(command)}` fails: no container engine with Compose")
-    for image in BASE_IMAGES:
+    require_images(*BASE_IMAGES)
+
+
+def require_images(*images: str) -> None:
+    """Pull images that are not present; skip the test if that fails."""
+    for image in images:
         present = ["docker", "image", "inspect", image]
         if subprocess.run(present, capture_output=True, check=False).returncode:
             pull = ["docker", "pull", "--quiet", image]
             if subprocess.run(pull, capture_output=True, check=False).returncode:
-                pytest.skip(f"the base image {image} is neither present nor can it be pulled")
+                pytest.skip(f"the image {image} is neither present nor can it be pulled")
 
 
 class Deployment:
@@ -178,7 +185,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         deployment.client.close()
         logs = deployment.compose("logs", "--no-color", check=False)
         (folder / "containers.log").write_text(logs)
-        deployment.compose("down", "--volumes", "--timeout", "20", check=False)
+        down = ("down", "--volumes", "--rmi", "local", "--timeout", "20")
+        deployment.compose(*OBSERVABILITY, *down, check=False)
     assert deployment.volumes() == volumes, "a volume of the deployment is left over"
 
 
@@ -215,6 +223,11 @@ def test_search_finds_the_videos_of_a_learned_domain(deployment: Deployment, cap
     videos = deployment.client.get("/search", params={"q": captions[0], "k": 5}).json()["results"]
     assert videos
     assert {video["task"] for video in videos} == {DOMAINS[0]}
+
+
+def test_command_line_of_the_image_calls_the_service(deployment: Deployment, captions: list[str]) -> None:
+    found = deployment.compose("exec", "-T", "api", "cinestrata", "search", captions[0], "--json")
+    assert {video["task"] for video in json.loads(found)["results"]} == {DOMAINS[0]}
 
 
 def assert_same_answers(
@@ -284,3 +297,62 @@ def test_milvus_overlay_is_a_valid_compose_file(deployment: Deployment) -> None:
     assert services["api"]["environment"]["CINESTRATA_VECTOR_STORE"] == "milvus"
     assert "milvus" in services["api"]["depends_on"]
     assert services["worker-gpu"]["build"]["args"]["EXTRAS"] == "milvus"
+
+
+@pytest.fixture(scope="module")
+def prometheus(deployment: Deployment) -> Iterator[Callable[[str], Any]]:
+    """Prometheus of the profile ``observability``: a function that returns the data of a path of its API."""
+    require_images(
+        yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]["image"]
+    )
+    deployment.compose(*OBSERVABILITY, "up", "--wait", "--no-build", "prometheus")
+
+    def read(path: str) -> Any:
+        address = f"http://127.0.0.1:9090/api/v1/{path}"
+        answer = json.loads(deployment.compose("exec", "-T", "prometheus", "wget", "-q", "-O", "-", address))
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    yield read
+    deployment.compose("rm", "--stop", "--force", "prometheus")
+
+
+def test_prometheus_scrapes_the_api_and_evaluates_every_rule(
+    deployment: Deployment, prometheus: Callable[[str], Any]
+) -> None:
+    check = ("promtool", "check", "config", "/etc/prometheus/prometheus.yml")
+    checked = deployment.compose("exec", "-T", "prometheus", *check)
+    assert "SUCCESS" in checked
+    wait_until(
+        lambda: [target["health"] for target in prometheus("targets")["activeTargets"]] == ["up"],
+        "Prometheus has scraped the API",
+    )
+    expected = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+
+    def rules() -> dict[str, str]:
+        return {rule["name"]: rule["health"] for rule in prometheus("rules")["groups"][0]["rules"]}
+
+    wait_until(lambda: set(rules().values()) == {"ok"}, "every rule was evaluated")
+    assert set(rules()) == {rule["alert"] for rule in expected}
+
+
+def test_every_query_of_the_dashboard_finds_series(
+    deployment: Deployment, captions: list[str], prometheus: Callable[[str], Any]
+) -> None:
+    if DOMAINS[1] not in {task["name"] for task in deployment.client.get("/tasks").json()}:
+        deployment.wait_until_ready(deployment.post_domain(DOMAINS[1]))  # two domains: forgetting is measured
+    panels = json.loads((ROOT / "deploy/grafana/cinestrata.json").read_text())["panels"]
+    waiting = {target["expr"] for panel in panels for target in panel["targets"]}
+    without_series = {expression for expression in waiting if "_gpu_" in expression}
+    assert len(waiting) > len(without_series) > 0
+
+    def finds_series(expression: str) -> bool:
+        query = quote(expression.replace("$__rate_interval", "1m"), safe="")
+        return bool(prometheus(f"query?query={query}")["result"])
+
+    def is_answered() -> bool:
+        deployment.search(captions[0])
+        waiting.difference_update([*filter(finds_series, waiting)])
+        return waiting <= without_series
+
+    wait_until(is_answered, "every query has found a series")
