@@ -18,7 +18,7 @@ import httpcore
 from media.errors import MediaError
 from media.sources.source_errors import SourceOutage
 
-__all__ = ["GuardedNetwork", "is_private_address", "is_public_address"]
+__all__ = ["GuardedNetwork", "is_private_address", "is_public_address", "read_address"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Iterable[str]]
@@ -48,6 +48,24 @@ def is_public_address(address: Address) -> bool:
         and not any(each in network for network in _LOCALLY_TRANSLATED)
         for each in _with_embedded(address)
     )
+
+
+def read_address(host: str) -> Address | None:
+    """Return the address that a host of a URL is, in any notation that resolvers read; None for a name.
+
+    ``localhost`` and the names below it belong to this machine by RFC 6761, and are read as 127.0.0.1.
+    """
+    bare = host.strip("[]").partition("%")[0].rstrip(".").lower()
+    if bare == "localhost" or bare.endswith(".localhost"):
+        return ipaddress.IPv4Address("127.0.0.1")
+    try:
+        return ipaddress.ip_address(bare)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(bare))  # 2130706433, 0x7f.1
+    except (OSError, UnicodeError, ValueError):
+        return None
 
 
 def is_private_address(address: Address) -> bool:

@@ -17,7 +17,7 @@ import httpcore
 import httpx
 
 from media.errors import MediaError
-from media.sources.address_guard import GuardedNetwork
+from media.sources.address_guard import GuardedNetwork, is_private_address, is_public_address, read_address
 from media.sources.answer_deadline import TimedNetwork, answer_within
 from media.sources.source_errors import SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri, redact_uri
@@ -43,11 +43,13 @@ class Answer:
         status: HTTP status; None without an answer.
         text: Beginning of the body, or the error; printable characters.
         retry_after: Seconds of the header ``Retry-After``; 0 without it.
+        is_forbidden: Whether no message is sent to the address, so that further attempts are useless.
     """
 
     status: int | None
     text: str
     retry_after: int = 0
+    is_forbidden: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -67,11 +69,22 @@ def check_url(url: str) -> None:
         raise InvalidInput.at(
             "url", f"{error}.", "Write an address such as https://hooks.example.com/path."
         ) from None
-    if _find_prefix(uri) is None:
+    prefix = _find_prefix(uri)
+    if prefix is None:
         raise InvalidInput.at(
             "url",
             f"{redact_uri(url)[:500]!r} is not an allowed target of webhooks.",
             "Use a public https:// address, or let the operator allow a prefix with CINESTRATA_WEBHOOK_TARGETS.",
+        )
+    address = read_address(uri.host)
+    if address is None or is_public_address(address):
+        return
+    if not (prefix.is_private and is_private_address(address)):
+        raise InvalidInput.at(
+            "url",
+            f"The host {uri.host[:500]!r} is not a public address.",
+            "Use a public https:// address, or let the operator allow a private one with private+ in "
+            "CINESTRATA_WEBHOOK_TARGETS.",
         )
 
 
@@ -83,7 +96,8 @@ def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
     except MediaError:
         prefix = None
     if prefix is None:
-        return Answer(None, "The address is not an allowed target any more (CINESTRATA_WEBHOOK_TARGETS).")
+        text = "The address is not an allowed target any more (CINESTRATA_WEBHOOK_TARGETS)."
+        return Answer(None, text, is_forbidden=True)
     try:
         return _exchange(uri, prefix.is_private, headers, body)
     except SourceOutage as error:
@@ -93,6 +107,7 @@ def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
             None,
             f"The host {uri.host!r} has an address that is not public. An operator can allow it with private+ in "
             "CINESTRATA_WEBHOOK_TARGETS.",
+            is_forbidden=True,
         )
     except httpcore.TimeoutException:
         return Answer(None, "The endpoint does not answer in time.")

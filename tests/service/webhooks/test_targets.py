@@ -32,6 +32,19 @@ def plain(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings
         "javascript:alert(1)",
         "//example.com",
         "https://example.com:99999/",
+        "https://127.0.0.1/hook",
+        "https://127.1/hook",
+        "https://2130706433/hook",
+        "https://0x7f000001/hook",
+        "https://0177.0.0.1/hook",
+        "https://10.0.0.1/hook",
+        "https://169.254.169.254/hook",
+        "https://[::1]/hook",
+        "https://[::ffff:10.0.0.1]/hook",
+        "https://[fe80::1]/hook",
+        "https://localhost/hook",
+        "https://hooks.localhost/hook",
+        "https://0.0.0.0/hook",
     ],
 )
 def test_address_is_refused(plain: Settings, url: str) -> None:
@@ -57,9 +70,28 @@ def test_address_is_refused(plain: Settings, url: str) -> None:
 def test_private_address_is_not_connected(plain: Settings, host: str) -> None:
     answer = send_message(f"https://{host}/hook", {}, b"{}")
     assert answer.status is None
+    assert answer.is_forbidden or "cannot be resolved" in answer.text
     assert (
         "not public" in answer.text or "cannot be resolved" in answer.text or "not an allowed" in answer.text
     )
+
+
+@pytest.mark.parametrize("url", ["https://93.184.215.14/hook", "https://[2606:4700::1111]/hook"])
+def test_public_address_is_accepted(plain: Settings, url: str) -> None:
+    check_url(url)
+
+
+def test_prefix_allows_its_private_address_but_no_metadata_service(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    settings_factory(
+        tmp_path,
+        upgraded=False,
+        webhook_targets="private+https://10.0.0.1/,private+https://169.254.169.254/",
+    )
+    check_url("https://10.0.0.1/hook")
+    with pytest.raises(InvalidInput, match="not a public address"):
+        check_url("https://169.254.169.254/hook")
 
 
 def test_internal_target_needs_a_prefix(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
