@@ -28,7 +28,7 @@ from service.syncs import sync_run
 from service.tasks import lifecycle, probing
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import send_due, shutdown
-from service.webhooks.deliveries import DeliveryThread
+from service.webhooks.delivery_slots import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]
 

@@ -34,8 +34,12 @@ class Webhook(Base):
     secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signatures need it in plain
     events: Mapped[list[str]] = mapped_column(JSON)
     enabled: Mapped[bool] = mapped_column(Boolean)
-    reason: Mapped[str | None] = mapped_column(Text)  # set: the endpoint was disabled by its own answer
+    reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
+    # Failed attempts since the last accepted message.
+    failures: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    next_attempt_at: Mapped[datetime | None]  # set: end of the pause after a failure
+    lease_expires_at: Mapped[datetime | None]  # in the past: end of the last turn of a worker
 
 
 class Delivery(Base):
@@ -44,7 +48,7 @@ class Delivery(Base):
     __tablename__ = "deliveries"
     __table_args__ = (
         CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
-        Index("ix_deliveries_state_next_attempt_at", "state", "next_attempt_at"),
+        Index("ix_deliveries_webhook_id_state_id", "webhook_id", "state", "id"),
         Index("ix_deliveries_webhook_id_id", "webhook_id", "id"),
         {"sqlite_autoincrement": True},
     )
@@ -57,7 +61,6 @@ class Delivery(Base):
     state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
-    lease_expires_at: Mapped[datetime | None]  # set: a worker is sending
     status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last answer
     answer: Mapped[str | None] = mapped_column(Text)  # beginning of its body, or the error; untrusted
     created_at: Mapped[datetime]

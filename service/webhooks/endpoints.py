@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from media.sources.source_uris import redact_uri
@@ -21,7 +21,8 @@ from service.core.schemas import (
     WebhookSecret,
     WebhookSpec,
 )
-from service.webhooks.deliveries import deliver
+from service.webhooks.deliveries import send_once
+from service.webhooks.endpoint_turns import make_backlog_due
 from service.webhooks.events import new_message
 from service.webhooks.sending import check_url
 from service.webhooks.signing import new_secret
@@ -59,6 +60,7 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
             secret=new_secret(),
             events=list(dict.fromkeys(spec.events)),
             enabled=True,
+            failures=0,
             created_at=now(session),
         )
         session.add(row)
@@ -86,6 +88,7 @@ def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
             row.events = list(dict.fromkeys(patch.events))
         if patch.enabled is not None:
             row.enabled, row.reason = patch.enabled, None
+            make_backlog_due(session, row, now(session))
         record_change(session, "webhook.edit", row.id, patch.model_dump(exclude_none=True))
         session.flush()
         return _details(session, row)
@@ -117,19 +120,21 @@ def send_test(webhook_id: str) -> DeliveryDetails:
         session.flush()
         number = message.id
         record_change(session, "webhook.test", row.id)
-    deliver(number, is_test=True)
+    send_once(number)
     with session_scope() as session:
         return _delivery(session.get_one(Delivery, number))
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
-    """Let workers send a message that was given up, or delivered, again.
+    """Let workers send a message that was given up, or delivered, again. Ends the pause of its endpoint.
 
     Raises:
         NotFound: the message does not exist.
         Conflict: the message is pending.
     """
     with session_scope(write=True) as session:
+        # The endpoint first, as after an attempt: rows are locked in one order.
+        session.execute(update(Webhook).where(Webhook.id == webhook_id).values(next_attempt_at=None))
         row = session.scalars(
             select(Delivery)
             .where(Delivery.id == delivery_id, Delivery.webhook_id == webhook_id)

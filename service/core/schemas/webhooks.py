@@ -63,7 +63,9 @@ class WebhookDetails(ResponseModel):
     url: str = Field(description="Address without its query, which may contain a key.")
     events: list[WebhookEvent]
     enabled: bool
-    reason: str | None = Field(description="Why the service disabled the webhook; null otherwise.")
+    reason: str | None = Field(
+        description="Why the service disabled the webhook (status 410, or a forbidden address); null otherwise."
+    )
     created_at: datetime
     pending: int = Field(description="Number of messages that are not delivered yet.")
     failed: int = Field(description="Number of messages of the last 7 days that were given up.")

@@ -8,11 +8,51 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select, update
 
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import Delivery, Webhook
 from service.core.schemas import WebhookSecret, WebhookSpec
 from service.core.settings import Settings
 from service.webhooks import endpoints
+from service.webhooks.delivery_slots import DeliverySlots
+from service.webhooks.events import emit
 from tests.web_files import Handler, WebFiles, send
+
+
+def emit_event(number: int = 1) -> None:
+    """Store a message for each endpoint that receives the event."""
+    with session_scope(write=True) as session:
+        emit(session, "task.ready", {"task_id": f"tsk_{number}", "name": "Küche <b>"})
+
+
+def stored() -> list[Delivery]:
+    """All messages, oldest first."""
+    with session_scope() as session:
+        return list(session.scalars(select(Delivery).order_by(Delivery.id)))
+
+
+def deliver_due() -> int:
+    """Give each due endpoint a turn, and return the number of attempts."""
+    before = _attempts()
+    slots = DeliverySlots()
+    slots.start_turns()
+    slots.wait()
+    return _attempts() - before
+
+
+def _attempts() -> int:
+    with session_scope() as session:
+        return session.scalar(select(func.sum(Delivery.attempts))) or 0
+
+
+def pass_pause() -> None:
+    """Make all waiting messages and endpoints due."""
+    with session_scope(write=True) as session:
+        session.execute(
+            update(Delivery).where(Delivery.state == "pending").values(next_attempt_at=now(session))
+        )
+        session.execute(update(Webhook).values(next_attempt_at=None))
 
 
 @dataclass

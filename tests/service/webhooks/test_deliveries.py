@@ -18,28 +18,10 @@ from service.core.schemas import WebhookPatch, WebhookSecret
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints, sending
 from service.webhooks.events import emit
-from tests.service.webhooks.conftest import Receiver
+from tests.service.webhooks.conftest import Receiver, deliver_due, emit_event, pass_pause, stored
 from tests.web_files import Handler, send
 
 Register = Callable[..., WebhookSecret]
-
-
-def emit_event(number: int = 1) -> None:
-    with session_scope(write=True) as session:
-        emit(session, "task.ready", {"task_id": f"tsk_{number}", "name": "Küche <b>"})
-
-
-def stored() -> list[Delivery]:
-    with session_scope() as session:
-        return list(session.scalars(select(Delivery).order_by(Delivery.id)))
-
-
-def pass_pause() -> None:
-    """Make all waiting messages due."""
-    with session_scope(write=True) as session:
-        session.execute(
-            update(Delivery).where(Delivery.state == "pending").values(next_attempt_at=now(session))
-        )
 
 
 @pytest.mark.parametrize("allowed", ["sqlite", "postgresql"], indirect=True)
@@ -48,7 +30,7 @@ def test_message_is_signed_as_the_library_of_the_specification_expects(
 ) -> None:
     webhook = register()
     emit_event()
-    assert deliveries.deliver_due() == 1
+    assert deliver_due() == 1
     ((headers, body),) = receiver.messages
     payload = Verifier(webhook.secret).verify(body, headers)
     assert payload["type"] == "task.ready"
@@ -60,7 +42,7 @@ def test_message_is_signed_as_the_library_of_the_specification_expects(
         1,
         headers["webhook-id"],
     )
-    assert deliveries.deliver_due() == 0
+    assert deliver_due() == 0
     with pytest.raises(Exception, match="No matching signature"):
         Verifier(webhook.secret).verify(body + b" ", headers)
 
@@ -70,7 +52,7 @@ def test_rolled_back_event_is_not_sent(register: Register, receiver: Receiver) -
     with session_scope(write=True) as session:
         emit(session, "task.ready", {})
         session.rollback()
-    assert deliveries.deliver_due() == 0
+    assert deliver_due() == 0
     assert receiver.messages == []
 
 
@@ -89,7 +71,7 @@ def test_failed_attempt_is_repeated_later_with_the_same_id(register: Register, r
     register()
     receiver.answer = lambda request: send(request, 500, b"<script>alert(1)</script>\x1b[31m\x00")
     emit_event()
-    assert deliveries.deliver_due() == 1
+    assert deliver_due() == 1
     (row,) = stored()
     assert (row.state, row.status, row.answer) == (
         "pending",
@@ -99,10 +81,10 @@ def test_failed_attempt_is_repeated_later_with_the_same_id(register: Register, r
     assert row.next_attempt_at is not None
     pause = (row.next_attempt_at - row.created_at).total_seconds()
     assert deliveries.RETRY_SECONDS[0] <= pause
-    assert deliveries.deliver_due() == 0  # not due yet
+    assert deliver_due() == 0  # not due yet
     pass_pause()
     receiver.answer = lambda request: send(request, 200, b"ok")
-    assert deliveries.deliver_due() == 1
+    assert deliver_due() == 1
     assert len({headers["webhook-id"] for headers, _ in receiver.messages}) == 1
     assert [(row.state, row.attempts) for row in stored()] == [("delivered", 2)]
 
@@ -115,13 +97,13 @@ def test_message_is_given_up_after_the_last_attempt_and_can_be_sent_again(
     emit_event()
     for _ in range(len(deliveries.RETRY_SECONDS) + 1):
         pass_pause()
-        assert deliveries.deliver_due() == 1
+        assert deliver_due() == 1
     (row,) = stored()
     assert (row.state, row.attempts, row.next_attempt_at) == ("failed", 10, None)
     assert endpoints.list_webhooks()[0].failed == 1
     endpoints.resend(webhook.id, row.id)
     receiver.answer = lambda request: send(request, 200, b"")
-    assert deliveries.deliver_due() == 1
+    assert deliver_due() == 1
     assert [row.state for row in stored()] == ["delivered"]
 
 
@@ -129,7 +111,7 @@ def test_retry_after_prolongs_the_pause(register: Register, receiver: Receiver) 
     register()
     receiver.answer = lambda request: send(request, 429, b"", **{"Retry-After": "3600"})
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     (row,) = stored()
     assert row.next_attempt_at is not None
     assert row.next_attempt_at - row.created_at >= timedelta(seconds=3600)
@@ -139,7 +121,7 @@ def test_gone_endpoint_is_disabled(register: Register, receiver: Receiver) -> No
     register()
     receiver.answer = lambda request: send(request, 410, b"")
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     (webhook,) = endpoints.list_webhooks()
     assert (webhook.enabled, webhook.reason) == (False, "The endpoint answered with status 410 (Gone).")
     assert [row.state for row in stored()] == ["failed"]
@@ -150,10 +132,10 @@ def test_failure_postpones_the_later_messages_of_the_endpoint(register: Register
     receiver.answer = lambda request: send(request, 500, b"")
     for number in range(3):
         emit_event(number)
-    assert deliveries.deliver_due() == 1
+    assert deliver_due() == 1
     receiver.answer = lambda request: send(request, 200, b"")
     pass_pause()
-    assert deliveries.deliver_due() == 3
+    assert deliver_due() == 3
     names = [json.loads(body)["data"]["task_id"] for _, body in receiver.messages[1:]]
     assert names == ["tsk_0", "tsk_1", "tsk_2"]
 
@@ -163,7 +145,7 @@ def test_redirect_is_not_followed(register: Register, receiver: Receiver) -> Non
     inward = f"{receiver.server.url}/secret"
     receiver.answer = lambda request: send(request, 307, b"", Location=inward)
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     assert receiver.server.requests == ["/hook"]
     assert [row.answer for row in stored()] == ["The endpoint redirects, and redirects are not followed."]
 
@@ -184,7 +166,7 @@ def test_endless_body_is_cut(register: Register, receiver: Receiver, status: int
 
     receiver.answer = stream
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     (row,) = stored()
     assert (row.status, len(row.answer or "")) == (status, sending.MAX_ANSWER_BYTES)
     assert row.state == ("delivered" if status == 200 else "pending")
@@ -208,7 +190,7 @@ def test_silent_endpoint_is_left(
 
     receiver.answer = drip
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     release.set()
     assert [(row.status, row.answer) for row in stored()] == [(None, "The endpoint does not answer in time.")]
 
@@ -217,7 +199,7 @@ def test_stopped_receiver_is_an_error_of_the_attempt(register: Register, receive
     register()
     receiver.server.stop()
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     (row,) = stored()
     assert (row.state, row.status) == ("pending", None)
     assert "The connection fails" in (row.answer or "")
@@ -227,43 +209,41 @@ def test_two_workers_send_a_message_once(register: Register, receiver: Receiver)
     register()
     for number in range(4):
         emit_event(number)
-    workers = [threading.Thread(target=deliveries.deliver_due) for _ in range(3)]
+    workers = [threading.Thread(target=deliver_due) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    while deliveries.deliver_due():
+    while deliver_due():
         pass
     assert len(receiver.messages) == 4
     assert {row.state for row in stored()} == {"delivered"}
 
 
-def test_message_of_a_dead_worker_is_sent_after_its_lease(register: Register, receiver: Receiver) -> None:
-    register()
-    emit_event()
-    with session_scope(write=True) as session:
-        session.execute(update(Delivery).values(lease_expires_at=now(session) + timedelta(minutes=1)))
-    assert deliveries.deliver_due() == 0
-    with session_scope(write=True) as session:
-        session.execute(update(Delivery).values(lease_expires_at=now(session) - timedelta(seconds=1)))
-    assert deliveries.deliver_due() == 1
-
-
-def test_withdrawn_permission_ends_the_attempts(
+def test_withdrawn_permission_disables_the_endpoint(
     register: Register, receiver: Receiver, settings_factory: Any, allowed: Settings
 ) -> None:
-    register()
-    emit_event()
+    webhook = register()
+    emit_event(1)
+    emit_event(2)
     settings_factory(allowed.data_dir.parent, webhook_targets="")
-    deliveries.deliver_due()
+    assert deliver_due() == 1
+    pass_pause()
+    assert deliver_due() == 0
     assert receiver.messages == []
-    assert "not an allowed target any more" in (stored()[0].answer or "")
+    (details,) = endpoints.list_webhooks()
+    assert (details.enabled, details.pending, details.failed) == (False, 1, 1)
+    assert "not an allowed target any more" in (details.reason or "")
+    settings_factory(allowed.data_dir.parent, webhook_targets=f"private+{receiver.server.url}/")
+    endpoints.edit_webhook(webhook.id, WebhookPatch(enabled=True))
+    assert deliver_due() == 1
+    assert [row.state for row in stored()] == ["failed", "delivered"]
 
 
 def test_old_messages_are_removed(register: Register, receiver: Receiver) -> None:
     register()
     emit_event()
-    deliveries.deliver_due()
+    deliver_due()
     emit_event()
     with session_scope(write=True) as session:
         old = now(session) - deliveries.RETENTION - timedelta(seconds=1)
@@ -285,7 +265,7 @@ def test_test_message_is_sent_once_at_once(register: Register, receiver: Receive
         "no",
     )
     assert Verifier(webhook.secret).verify(receiver.messages[0][1], receiver.messages[0][0])
-    assert deliveries.deliver_due() == 0
+    assert deliver_due() == 0
 
 
 def test_removed_webhook_takes_its_messages_along(register: Register) -> None:

@@ -1,0 +1,273 @@
+"""Turns of endpoints: failing and silent endpoints beside healthy ones, on both databases."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import Delivery, Webhook
+from service.core.schemas import WebhookPatch, WebhookSpec
+from service.core.settings import Settings
+from service.webhooks import deliveries, delivery_slots, endpoints
+from service.webhooks.delivery_slots import DeliverySlots
+from service.webhooks.endpoint_turns import claim_turns, release_turn
+from service.webhooks.sending import Answer
+from tests.service.webhooks.conftest import deliver_due, emit_event, pass_pause, stored
+
+SECONDS = 30  # after which a test fails that waits for a thread
+
+
+@dataclass
+class Network:
+    """Endpoints by host name, in place of the network.
+
+    Attributes:
+        answers: Status of each host; ``None`` hangs until ``release``. Hosts that are missing answer with 204.
+        sent: Hosts and numbers of the tasks in the messages, in the order of arrival; -1 for test messages.
+        arrived: Event of each host, set by its first message.
+        release: Event that ends the waiting of hosts that hang.
+    """
+
+    answers: dict[str, int | None] = field(default_factory=dict)
+    sent: list[tuple[str, int]] = field(default_factory=list)
+    arrived: defaultdict[str, threading.Event] = field(default_factory=lambda: defaultdict(threading.Event))
+    release: threading.Event = field(default_factory=threading.Event)
+
+    def send(self, url: str, _headers: Mapping[str, str], body: bytes) -> Answer:
+        host = url.split("/")[2].partition(".")[0]
+        data = json.loads(body)["data"]
+        self.sent.append((host, int(data.get("task_id", "tsk_-1").removeprefix("tsk_"))))
+        self.arrived[host].set()
+        status = self.answers.get(host, 204)
+        if status is None:
+            assert self.release.wait(SECONDS)
+            return Answer(None, "The endpoint does not answer in time.")
+        return Answer(status, "")
+
+    def numbers(self, host: str) -> list[int]:
+        return [number for sender, number in self.sent if sender == host]
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    network = Network()
+    monkeypatch.setattr(deliveries, "send_message", network.send)
+    yield network
+    network.release.set()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(
+    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> Settings:
+    return settings_factory(tmp_path, request.param)
+
+
+@pytest.fixture
+def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
+    return settings_factory(tmp_path)
+
+
+def register(host: str) -> str:
+    return endpoints.create_webhook(WebhookSpec.model_validate({"url": f"https://{host}.example/"})).id
+
+
+def add_backlog(webhook_id: str, messages: int) -> None:
+    with session_scope(write=True) as session:
+        at = now(session) - timedelta(minutes=1)
+        session.add_all(
+            Delivery(
+                webhook_id=webhook_id,
+                message_id=f"msg_{number}",
+                event="task.ready",
+                payload={"data": {"task_id": f"tsk_{number}"}},
+                state="pending",
+                attempts=0,
+                next_attempt_at=at,
+                created_at=at,
+            )
+            for number in range(messages)
+        )
+
+
+def state_of(webhook_id: str) -> Webhook:
+    with session_scope() as session:
+        return session.get_one(Webhook, webhook_id)
+
+
+@pytest.mark.usefixtures("catalog")
+@pytest.mark.parametrize("status", [500, None])
+def test_backlog_of_a_failing_endpoint_delays_no_other(network: Network, status: int | None) -> None:
+    add_backlog(register("broken"), 300)
+    register("healthy")
+    network.answers["broken"] = status
+    emit_event(1000)
+    slots = DeliverySlots()
+    assert slots.start_turns() == 2
+    assert network.arrived["healthy"].wait(SECONDS)  # the hanging endpoint still hangs
+    network.release.set()
+    slots.wait()
+    assert network.numbers("healthy") == [1000]
+    assert network.numbers("broken") == [0]
+    assert Counter((row.state, row.attempts) for row in stored()) == {
+        ("delivered", 1): 1,
+        ("pending", 1): 1,
+        ("pending", 0): 300,
+    }
+    assert slots.start_turns() == 0  # the endpoint pauses with its whole backlog
+
+
+@pytest.mark.usefixtures("sqlite_catalog")
+def test_hanging_endpoint_occupies_one_slot(network: Network) -> None:
+    add_backlog(register("hanging"), 5)
+    network.answers["hanging"] = None
+    slots = [DeliverySlots(), DeliverySlots()]  # of two workers
+    assert [each.start_turns() for each in slots] == [1, 0]
+    assert network.arrived["hanging"].wait(SECONDS)
+    register("healthy")
+    emit_event(7)
+    assert [each.start_turns() for each in slots] == [1, 0]
+    assert network.arrived["healthy"].wait(SECONDS)
+    network.release.set()
+    for each in slots:
+        each.wait()
+    assert sorted(network.sent) == [("hanging", 0), ("healthy", 7)]
+
+
+@pytest.mark.usefixtures("sqlite_catalog")
+def test_failing_endpoints_leave_slots_to_healthy_ones(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_slots, "_SLOTS", 3)
+    monkeypatch.setattr(delivery_slots, "_FAILING_SLOTS", 2)
+    for number in range(5):
+        add_backlog(register(f"broken{number}"), 3)
+        network.answers[f"broken{number}"] = 500
+    while deliver_due():
+        pass
+    assert len(network.sent) == 5
+    pass_pause()
+    network.answers = {f"broken{number}": None for number in range(5)}
+    slots = DeliverySlots()
+    assert slots.start_turns() == 2
+    register("healthy")
+    emit_event(9)
+    assert slots.start_turns() == 1
+    assert network.arrived["healthy"].wait(SECONDS)
+    network.release.set()
+    slots.wait()
+    assert network.numbers("healthy") == [9]
+
+
+@pytest.mark.usefixtures("catalog")
+def test_concurrent_workers_send_each_message_once_and_in_order(network: Network) -> None:
+    for host in ("a", "b"):
+        add_backlog(register(host), 12)
+    barrier = threading.Barrier(3)
+
+    def deliver() -> None:
+        barrier.wait(SECONDS)
+        while deliver_due():
+            pass
+
+    workers = [threading.Thread(target=deliver) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [network.numbers(host) for host in ("a", "b")] == [list(range(12))] * 2
+    assert {(row.state, row.attempts) for row in stored()} == {("delivered", 1)}
+
+
+@pytest.mark.usefixtures("catalog")
+def test_turn_of_a_dead_worker_passes_to_another_after_its_lease(network: Network) -> None:
+    webhook = register("hooks")
+    add_backlog(webhook, 2)
+    (dead,) = claim_turns(1, 1)
+    assert deliver_due() == 0
+    with session_scope(write=True) as session:
+        past = now(session) - timedelta(seconds=1)
+        session.execute(update(Webhook).values(lease_expires_at=past))
+    (alive,) = claim_turns(1, 1)
+    assert deliveries.send_next(dead) is None  # it wakes up late
+    release_turn(dead)
+    assert deliveries.send_next(alive) is not None
+    release_turn(alive)
+    assert deliver_due() == 1
+    assert network.numbers("hooks") == [0, 1]
+
+
+@pytest.mark.usefixtures("sqlite_catalog")
+@pytest.mark.parametrize("change", ["disable", "remove"])
+def test_change_of_an_endpoint_ends_its_turn(network: Network, change: str) -> None:
+    webhook = register("hooks")
+    add_backlog(webhook, 3)
+    network.answers["hooks"] = None
+    slots = DeliverySlots()
+    slots.start_turns()
+    assert network.arrived["hooks"].wait(SECONDS)
+    if change == "disable":
+        endpoints.edit_webhook(webhook, WebhookPatch(enabled=False))
+    else:
+        endpoints.remove_webhook(webhook)
+    network.answers["hooks"] = 204
+    network.release.set()
+    slots.wait()
+    assert deliver_due() == 0
+    assert len(stored()) == (3 if change == "disable" else 0)
+    if change == "disable":
+        endpoints.edit_webhook(webhook, WebhookPatch(enabled=True))
+        assert deliver_due() == 3
+        assert network.numbers("hooks") == [0, 0, 1, 2]
+
+
+@pytest.mark.usefixtures("catalog")
+def test_backlog_is_sent_in_order_when_an_endpoint_works_again(network: Network) -> None:
+    webhook = register("hooks")
+    add_backlog(webhook, 6)
+    network.answers["hooks"] = 503
+    for _ in range(4):  # the first message has its third pause, of half an hour
+        pass_pause()
+        assert deliver_due() == 1
+    assert state_of(webhook).failures == 4
+    with session_scope(write=True) as session:
+        waiting = select(Delivery.id).order_by(Delivery.id).limit(2)
+        session.execute(
+            update(Delivery)
+            .where(Delivery.id.in_(waiting.scalar_subquery()))
+            .values(next_attempt_at=now(session) + timedelta(hours=2))
+        )
+        session.execute(update(Webhook).values(next_attempt_at=None))
+    network.answers.clear()
+    network.sent.clear()
+    assert deliver_due() == 6
+    assert network.numbers("hooks") == [2, 0, 1, 3, 4, 5]
+    assert (state_of(webhook).failures, state_of(webhook).next_attempt_at) == (0, None)
+
+
+@pytest.mark.usefixtures("sqlite_catalog")
+def test_pause_of_an_endpoint_stays_short_and_ends_with_a_successful_test(network: Network) -> None:
+    webhook = register("hooks")
+    add_backlog(webhook, 2)
+    network.answers["hooks"] = 500
+    for _ in range(6):
+        pass_pause()
+        deliver_due()
+    state = state_of(webhook)
+    with session_scope() as session:
+        at = now(session)
+    assert state.next_attempt_at is not None
+    assert at < state.next_attempt_at < at + timedelta(minutes=6)
+    assert (stored()[0].next_attempt_at or at) > at + timedelta(hours=9)
+    network.answers.clear()
+    assert endpoints.send_test(webhook).state == "delivered"
+    assert deliver_due() == 2
