@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-__all__ = ["terminal_text"]
+if TYPE_CHECKING:
+    from service.core.schemas import TaskDetails
+
+__all__ = ["rejected_lines", "shown_name", "task_text", "terminal_text"]
+
+_MAX_REJECTED = 5  # shown files of a task
+_UPLOAD = re.compile(r"upload://[^/\s]+/")
 
 
 def _retry_command(found: re.Match[str]) -> str:
@@ -34,3 +42,26 @@ def terminal_text(text: str) -> str:
     for request, command in _COMMANDS:
         text = re.sub(request, command, text)
     return text
+
+
+def task_text(task: TaskDetails, text: str) -> str:
+    """Text of a task with commands that name it as the user does."""
+    return terminal_text(text).replace(task.id, shown_name(task))
+
+
+def shown_name(task: TaskDetails) -> str:
+    """Argument of a command that names a task: its name, or its id where the name would need attention."""
+    # The name of an append is that of its domain with its id; a leading dash begins an option.
+    return task.id if task.into or task.name.startswith("-") else shlex.quote(task.name)
+
+
+def rejected_lines(task: TaskDetails) -> Iterator[str]:
+    """Lines with the rejected files of a task and their reasons; the last line has the number of further ones."""
+    for video in task.rejected[:_MAX_REJECTED]:
+        # An uploaded file is known by its name, without the folder that the service stores it in.
+        name, reason = _UPLOAD.sub("", video.uri), _UPLOAD.sub("", video.reason)
+        yield f"rejected: {reason if name in reason else f'{name}: {reason}'}"
+    further = task.counts.rejected - _MAX_REJECTED
+    if further > 0:
+        name = shown_name(task)
+        yield f"{further} further rejected videos: cinestrata videos list --task {name} --status rejected"

@@ -2,7 +2,6 @@
 
 import "./search_shortcut.js";
 import { api, readPage } from "./api_client.js";
-import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { loadDomainColors } from "./domain_colors.js";
 import { dot } from "./domain_layers.js";
@@ -11,9 +10,12 @@ import { count, percent, shortId, timeAgo, timeLeft } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { showLossCurve } from "./loss_curve.js";
 import { domainPath, pageId } from "./page_links.js";
+import { pageText } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
+import { confirmTaskDeletion } from "./task_deletion.js";
+import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal } from "./task_states.js";
 
 const POLL_MILLISECONDS = 4000;
@@ -86,12 +88,31 @@ function drawHead(task) {
   $("append-link").hidden = task.state !== "ready" || !isPermitted("ingest");
   $("append-link").href = `/admin?${new URLSearchParams({ into: task.id })}`;
   $("delete-domain").hidden = isEmptied || !isPermitted("ingest");
-  $("delete-domain").onclick = () => confirmDeletion(task);
+  $("delete-domain").onclick = () => confirmTaskDeletion(task, () => location.assign("/admin"));
+  drawRetry(task);
   $("work").hidden = isFinal(task);
   $("work-bar").value = task.progress.fraction;
   setText($("work-text"), [task.progress.stage || task.state, timeLeft(task)].filter(Boolean).join(", "));
   $("failure").hidden = !task.error;
-  setText($("failure"), [task.error, task.error_hint].filter(Boolean).join(" "));
+  setText(
+    $("failure"),
+    [pageText(task.error), task.remedy ? remedyText(task) : pageText(task.error_hint)]
+      .filter(Boolean)
+      .join(" "),
+  );
+}
+
+function drawRetry(task) {
+  $("retry-domain").hidden = !["failed", "cancelled"].includes(task.state) || !isPermitted("ingest");
+  setText($("retry-domain"), retryText(task));
+  $("retry-domain").onclick = async () => {
+    try {
+      await retryTask(task);
+      await load();
+    } catch (error) {
+      announce(error.message);
+    }
+  };
 }
 
 function drawGlance(task, appends) {
@@ -161,25 +182,6 @@ function appendLine({ counts, state, progress, created_at: at }) {
   if (state === "ready") return `${videos}, ${timeAgo(at)}`;
   const share = state === "failed" || state === "cancelled" ? "" : ` ${percent(progress.fraction, 0)}`;
   return `${videos}: ${state}${share}`;
-}
-
-function confirmDeletion({ id, name, counts, learned_order: learned }) {
-  openDeleteDialog({
-    title: `Delete “${name}”?`,
-    name,
-    path: `/tasks/${encodeURIComponent(id)}`,
-    lost: [
-      `${count(counts.videos, "video")} with captions, metadata and thumbnails, and uploaded files. No search finds them any more.`,
-      learned && "The evaluation of the domain: its column of the recall matrix.",
-    ],
-    kept: [
-      "Your own files below the media root.",
-      learned && "Its effect on the encoders, and its layer.",
-      learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
-      "Earlier backups.",
-    ],
-    onDeleted: () => location.assign("/admin"),
-  });
 }
 
 function announce(text) {

@@ -3,8 +3,10 @@
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
+import { fileName, pageText, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES } from "./recall_matrix.js";
+import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 
 const NO_LOSS = 0.0005;
@@ -19,7 +21,7 @@ export function drawSummary(overview, measures, actions) {
   setText($("advice"), advice.text);
   // The button is replaced only when the advice changes, so that it keeps the keyboard focus.
   if (advice.text !== shownAdvice) {
-    $("advice-action").replaceChildren(...(advice.action ? [advice.action] : []));
+    $("advice-action").replaceChildren(...(advice.actions ?? []));
   }
   shownAdvice = advice.text;
 }
@@ -144,21 +146,43 @@ function adviseOnAlerts({ alerts }) {
 
 function adviseOnTasks(overview, { refresh, add }) {
   const { failed } = overview;
-  if (failed) {
-    const retry = () => retryTask(failed).then(refresh, refresh);
-    return {
-      text: `“${failed.name}” failed. ${failed.remedy ? remedyText(failed) : failed.error_hint || "See the reason below, then retry it."}`,
-      action: isPermitted("ingest") && button(retryText(failed), retry, { className: "primary" }),
-    };
-  }
+  if (failed) return adviseOnFailure(failed, refresh);
   const [active] = overview.active;
   if (active) return { text: activeTaskAdvice(active, overview) };
   if (Object.values(overview.tasks).some((number) => number > 0)) return null;
   if (!isPermitted("ingest")) return { text: "Nothing. The library is empty." };
   return {
     text: "Add your first domain of videos.",
-    action: button("Add videos", add, { className: "primary" }),
+    actions: [button("Add videos", add, { className: "primary" })],
   };
+}
+
+/** Reason of a failure, with the first rejected file, and the buttons that end it. */
+function adviseOnFailure(failed, refresh) {
+  const retry = () => retryTask(failed).then(refresh, refresh);
+  const actions = [
+    button(retryText(failed), retry, { className: "primary" }),
+    button("Delete", () => confirmTaskDeletion(failed, refresh), { "aria-label": `Delete ${failed.name}` }),
+  ];
+  const remedy = failed.remedy
+    ? remedyText(failed)
+    : pageText(failed.error_hint) || "See the reason below, then retry it.";
+  const sentences = [
+    `“${failed.name}” failed.`,
+    pageText(failed.error),
+    ...rejectedSentences(failed),
+    remedy,
+  ];
+  return { text: sentences.filter(Boolean).join(" "), actions: isPermitted("ingest") ? actions : [] };
+}
+
+function rejectedSentences({ rejected, counts }) {
+  const further = counts.rejected - rejected.length;
+  if (!rejected.length) return [];
+  const [{ uri, reason }] = rejected;
+  const text = rejectionReason(reason);
+  const named = text.includes(fileName(uri)) ? text : `${fileName(uri)}: ${text}`;
+  return [further > 0 ? `${named} (and ${count(further, "further file")}).` : `${named}.`.replace("..", ".")];
 }
 
 function activeTaskAdvice(task, overview) {

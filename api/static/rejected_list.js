@@ -3,6 +3,7 @@
 import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";
 import { count } from "./formatting.js";
+import { fileName, rejectionReason } from "./page_texts.js";
 
 const PAGE_SIZE = 50;
 
@@ -33,5 +34,10 @@ async function loadPage(task, cursor) {
 
 function rejectedRow({ uri, reason }) {
   const properties = { tabIndex: -1, "data-testid": "rejected" };
-  return el("li", properties, el("code", { textContent: uri }), el("span", { textContent: reason }));
+  return el(
+    "li",
+    properties,
+    el("code", { textContent: fileName(uri) }),
+    el("span", { textContent: rejectionReason(reason) }),
+  );
 }

@@ -1,13 +1,14 @@
 // The list of tasks. Rows are updated in place, so that focus and opened details survive a refresh.
 
 import { api, readPage } from "./api_client.js";
-import { openDeleteDialog } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
+import { fileName, pageText, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
+import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal, isSearchable } from "./task_states.js";
 
@@ -217,7 +218,9 @@ class TaskRow {
     this.retryButton = hiddenButton("Retry", () => this.attempt(() => retryTask(this.task)));
     this.relearnButton = hiddenButton("Relearn", () => this.request("relearn"));
     this.relearnButton.title = "Learn the appended videos as a new domain, which takes them over";
-    this.deleteButton = hiddenButton("Delete", () => this.confirmDeletion());
+    this.deleteButton = hiddenButton("Delete", () =>
+      confirmTaskDeletion(this.task, ({ deleted }) => this.showDeletion(name, deleted)),
+    );
   }
 
   update(task) {
@@ -263,10 +266,15 @@ class TaskRow {
 
   updateNotes(task, isActive) {
     setOptionalText(this.facts, isActive ? activeFacts(task) : finalFacts(task));
-    setOptionalText(this.error, task.error);
-    setOptionalText(this.hint, task.remedy ? remedyText(task) : task.error_hint);
+    setOptionalText(this.error, pageText(task.error));
+    setOptionalText(this.hint, task.remedy ? remedyText(task) : pageText(task.error_hint));
     const rejected = Math.max(task.counts.rejected, task.rejected.length);
     this.rejected.hidden = !rejected;
+    // The reasons explain the failure; a user who closes the list keeps it closed.
+    if (rejected && task.state === "failed" && !this.isOpened) {
+      this.isOpened = true;
+      this.rejected.open = true;
+    }
     setText(this.rejectedSummary, `${count(rejected, "video")} rejected`);
     if (this.rejected.open && this.rejectedList.children.length < Math.min(rejected, MAX_REJECTED)) {
       this.readRejected();
@@ -277,30 +285,9 @@ class TaskRow {
     const path = `/tasks/${encodeURIComponent(this.task.id)}/rejected?limit=${MAX_REJECTED}`;
     const { rejected } = await api(path).catch(() => ({ rejected: [] }));
     const items = rejected.map(({ uri, reason }) =>
-      el("li", {}, el("code", { textContent: uri }), ` ${reason}`),
+      el("li", {}, el("code", { textContent: fileName(uri) }), ` ${rejectionReason(reason)}`),
     );
     this.rejectedList.replaceChildren(...items);
-  }
-
-  confirmDeletion() {
-    const { id, name, learned_order: learned, counts } = this.task;
-    const videos = count(counts.videos, "video");
-    openDeleteDialog({
-      title: `Delete “${name}”?`,
-      name,
-      path: `/tasks/${encodeURIComponent(id)}`,
-      lost: [
-        `${videos} with captions, metadata and thumbnails, and uploaded files. No search finds them any more.`,
-        learned && "The evaluation of the domain: its column of the recall matrix.",
-      ],
-      kept: [
-        "Your own files below the media root.",
-        learned && "Its effect on the encoders, and its layer.",
-        learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
-        "Earlier backups.",
-      ],
-      onDeleted: ({ deleted }) => this.showDeletion(name, deleted),
-    });
   }
 
   async showDeletion(name, deleted) {

@@ -12,7 +12,7 @@ from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.option_values import parse_settings
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url
-from cli.terminal_hints import terminal_text
+from cli.terminal_hints import rejected_lines, task_text
 from service.core.domain_names import name_key, normalize_name
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
             _duration(task.eta_seconds),
         )
-    return Group(table, *(line for task in tasks for line in _remarks(task)))
+    return Group(table, *(line for task in tasks for line in _remarks(task, with_rejected=not show_ids)))
 
 
 def task_facts(task: TaskDetails) -> Group:
@@ -233,7 +233,7 @@ def task_facts(task: TaskDetails) -> Group:
     for name, value in facts.items():
         if value:
             table.add_row(name, value)
-    return Group(table, *_remarks(task))
+    return Group(table, *_remarks(task, with_rejected=True))
 
 
 def _state(task: TaskDetails) -> str:
@@ -246,15 +246,17 @@ def _state(task: TaskDetails) -> str:
     return f"{progress.stage}{epoch}{left}"
 
 
-def _remarks(task: TaskDetails) -> Iterator[Text]:
-    """Error and advice of a task, each as a line that starts with its name."""
+def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
+    """Error and advice of a task, each as a line that starts with its name, and its rejected files."""
     from rich.text import Text
 
     progress = task.progress
     if task.error:
-        yield Text(f"{task.name}: {terminal_text(task.error)}", style="red")
-        if task.error_hint:
-            yield Text(terminal_text(task.error_hint))
+        yield Text(f"{task.name}: {task_text(task, task.error)}", style="red")
+    if with_rejected and task.state in FINAL_STATES:
+        yield from map(Text, rejected_lines(task))
+    if task.error and task.error_hint:
+        yield Text(task_text(task, task.error_hint))
     if progress.unmeasured:
         yield Text(f"{task.name}: not measured: {progress.unmeasured}", style="yellow")
     if progress.drift and progress.drift.relearn:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from pydantic import ValidationError
@@ -18,6 +18,8 @@ from cli.service_client import MethodSettings, ServiceClient
 from media.sources.source_uris import is_source_uri
 from service.core.errors import InvalidInput
 from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
+from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
+from service.tasks.uploads.uploaded_videos import storable_paths
 
 __all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "fail_if_missing", "pack_videos", "send_videos"]
 
@@ -133,14 +135,17 @@ def _are_below_media_root(files: Collection[Path]) -> bool:
 def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
     """Write the files and a manifest to a tar archive.
 
-    Members get generated names, because the URIs of a manifest may point to any folder.
+    Members get names like those of the files, which the reasons of rejected videos repeat. The URIs of a manifest may
+    point to any folder, so folders that an archive cannot contain are omitted, and equal names are numbered.
 
     Args:
         archive: Target file.
         videos: Videos of the manifest.
         files: Path of each video by URI.
     """
-    names = {uri: f"{number:06d}{PurePosixPath(uri).suffix}" for number, uri in enumerate(files)}
+    # The names of manifests come first, so that no video takes the name of one.
+    stored = storable_paths([*MANIFEST_NAMES, *files])[len(MANIFEST_NAMES) :]
+    names = dict(zip(files, stored, strict=True))
     lines = [
         video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_none=True)
         for video in videos

@@ -29,6 +29,7 @@ from service.tasks.task_details import task_details
 __all__ = ["MAX_ACTIVE", "MAX_FIRST_DOMAINS", "library_status", "shard_faults"]
 
 MAX_ACTIVE = 10
+MAX_REJECTED = 1  # rejected videos of the failed task
 MAX_ALERTS = 10
 MAX_FIRST_DOMAINS = 8  # the number of colors of the pages
 
@@ -196,15 +197,18 @@ def _count_videos(session: Session, tasks_version: str) -> tuple[int, int]:
 
 
 def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None]:
-    """The next unfinished tasks in the order of the queue, and the first failed task. Their lists of rejected videos
-    are left out; they have a route of their own."""
+    """The next unfinished tasks in the order of the queue, and the first failed task with its first rejected video.
+    The lists of rejected videos have a route of their own."""
     active = session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(MAX_ACTIVE)
     ).all()
     failed = session.scalars(
         select(Task).where(Task.state == "failed").order_by(Task.position).limit(1)
     ).all()
-    details = [task.model_copy(update={"rejected": []}) for task in task_details(session, [*active, *failed])]
+    details = [
+        task.model_copy(update={"rejected": task.rejected[:MAX_REJECTED] if task.state == "failed" else []})
+        for task in task_details(session, [*active, *failed])
+    ]
     return details[: len(active)], details[-1] if failed else None
 
 

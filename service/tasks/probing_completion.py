@@ -16,6 +16,7 @@ from service.core.settings import settings
 from service.storage import library_paths
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import Claim
+from service.tasks.lifecycle.state_machine import lock_owned_task
 from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
@@ -37,6 +38,18 @@ def complete_probing(claim: Claim) -> None:
     held_out = None if is_append else _assign_splits(claim)
     with claim.transaction() as session:
         counts = count_task_videos(session, claim.task.id)
+        lock_owned_task(session, claim.task.id, claim.token).counts = counts  # a failed task keeps them, too
+        is_uploaded = bool(
+            session.scalar(
+                select(Video.vector_id)
+                .where(
+                    Video.task_id == claim.task.id,
+                    Video.status == "rejected",
+                    Video.uri.startswith(library_paths.UPLOAD_SCHEME, autoescape=True),
+                )
+                .limit(1)
+            )
+        )
         copies = session.scalar(
             select(func.count()).where(
                 Video.task_id == claim.task.id,
@@ -47,7 +60,7 @@ def complete_probing(claim: Claim) -> None:
     total, accepted = counts["videos"], counts["accepted"]
     if not total:
         claim.fail(
-            "All videos of the task were deleted.", "Post a task with the videos that you want to keep."
+            "All videos of the task were deleted.", "Add a domain with the videos that you want to keep."
         )
         return
     bad = counts["rejected"] - (copies or 0)
@@ -58,11 +71,21 @@ def complete_probing(claim: Claim) -> None:
             f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed)."
             if accepted
             else f"None of the {total} videos can be used.",
-            f"See 'rejected' for the reason of each video. Correct the files, then POST /tasks/{claim.task.id}/retry; "
-            "or post a task without them.",
+            _retry_hint(claim.task.id, is_uploaded=is_uploaded),
         )
         return
     claim.finish_probing(counts=counts, held_out=held_out)
+
+
+def _retry_hint(task_id: str, *, is_uploaded: bool) -> str:
+    """Next step after a failure because of rejected videos. A retry reads the same bytes of uploaded files again."""
+    reasons = f"GET /tasks/{task_id}/rejected lists the reason of each video."
+    if is_uploaded:
+        return f"{reasons} Correct the files, then DELETE /tasks/{task_id} and add the videos again."
+    return (
+        f"{reasons} Correct the files, then POST /tasks/{task_id}/retry; or DELETE /tasks/{task_id} and add the "
+        "other videos again."
+    )
 
 
 def _reject_copies(claim: Claim) -> None:

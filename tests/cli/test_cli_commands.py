@@ -295,7 +295,7 @@ def test_options_of_manifests_are_refused_with_archives(tmp_path: Path, option: 
     assert "cannot be combined with an archive" in outcome.output
 
 
-def test_packed_archive_keeps_content_and_drops_paths(tmp_path: Path) -> None:
+def test_packed_archive_keeps_contents_and_names(tmp_path: Path) -> None:
     outside = tmp_path / "a b.mp4"
     outside.write_bytes(b"video")
     videos = [VideoSpec(uri="../a b.mp4", captions=["x"], split="test")]
@@ -303,12 +303,28 @@ def test_packed_archive_keeps_content_and_drops_paths(tmp_path: Path) -> None:
     pack_videos(archive, videos, {"../a b.mp4": outside})
     archive.seek(0)
     with tarfile.open(fileobj=archive) as tar:
-        assert tar.getnames() == ["manifest.jsonl", "000000.mp4"]
+        assert tar.getnames() == ["manifest.jsonl", "a b.mp4"]
         manifest, video = (tar.extractfile(name) for name in tar.getnames())
         assert manifest is not None
         assert video is not None
         assert video.read() == b"video"
-        assert json.loads(manifest.read()) == {"uri": "000000.mp4", "captions": ["x"], "split": "test"}
+        assert json.loads(manifest.read()) == {"uri": "a b.mp4", "captions": ["x"], "split": "test"}
+
+
+def test_packed_videos_with_equal_names_are_numbered(tmp_path: Path) -> None:
+    names = ["x/a.mp4", "../x/a.mp4", "/y/a.mp4", "X/A.mp4", "manifest.jsonl"]
+    files = {name: tmp_path / str(number) for number, name in enumerate(names)}
+    for file in files.values():
+        file.write_bytes(b"video")
+    archive = io.BytesIO()
+    pack_videos(archive, [VideoSpec(uri=name) for name in names], files)
+    archive.seek(0)
+    with tarfile.open(fileobj=archive) as tar:
+        manifest, *videos = tar.getnames()
+        stored = tar.extractfile(manifest)
+        assert stored is not None
+        assert [json.loads(line)["uri"] for line in stored.read().splitlines()] == videos
+    assert videos == ["x/a.mp4", "x (2)/a.mp4", "y/a.mp4", "X (3)/A.mp4", "manifest (2).jsonl"]
 
 
 def test_hard_links_are_packed_as_files(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -17,18 +17,18 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from cli.commands.task_commands import task_table
+from cli.commands.task_commands import task_facts, task_table
 from cli.embedded.data_folder_lock import hold_data_folder
 from cli.main import app
-from cli.terminal_hints import terminal_text
+from cli.terminal_hints import shown_name, terminal_text
 from index.files.manifest_format import Manifest
-from service.core.schemas import TaskDetails, TaskProgress, VideoCounts
+from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 from service.core.settings import Settings
+from tests.shown_texts import REQUEST, shown_texts
 from tests.web_files import WebFiles
 
 # Commands that run until they are stopped, or write their results to files.
 WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench")
-REQUEST = re.compile(r"\b(?:GET|POST|PUT|PATCH|DELETE) /\w")
 
 
 def cinestrata(*arguments: str | Path) -> Result:
@@ -88,6 +88,7 @@ def test_task_table_fits_80_columns(show_ids: bool) -> None:
         error="The disk is full. " * 10,
         error_hint="Then POST /tasks/tsk_0123456789abcdef/retry.",
         counts=VideoCounts(accepted=100_000, rejected=1_234),
+        rejected=[],
         progress=TaskProgress(stage="training", epoch=3, epochs=10, loss=0.1234, eta_seconds=5000),
         eta_seconds=9000.0,
     )
@@ -97,7 +98,50 @@ def test_task_table_fits_80_columns(show_ids: bool) -> None:
     assert "training 3/10, 83 min" in row
     assert re.search(r"100000 \(-1234\) +2\.5 h", row)
     assert ("tsk_0123456789abcdef" in row) is show_ids
-    assert "cinestrata tasks retry tsk_0123456789abcdef" in " ".join(line.strip() for line in remarks)
+    assert f"cinestrata tasks retry '{task.name}'" in " ".join(line.strip() for line in remarks)
+
+
+def test_rejected_files_are_printed_with_their_reasons() -> None:
+    stored = "upload://tsk_1"
+    rejected = [
+        RejectedVideo(id=f"v{n}", task_id="tsk_1", uri=f"{stored}/in {n}.mp4", reason="The file is empty.")
+        for n in range(100)
+    ]
+    rejected[1] = rejected[1].model_copy(update={"reason": f"same content as {stored}/in 0.mp4"})
+    task = TaskDetails.model_construct(
+        id="tsk_1",
+        name="my cats",
+        into=None,
+        method="strata",
+        release=None,
+        created_at=datetime.now(UTC),
+        state="failed",
+        error="None of the 120 videos can be used.",
+        error_hint="GET /tasks/tsk_1/rejected lists the reason of each video. Then DELETE /tasks/tsk_1 and repeat.",
+        counts=VideoCounts(videos=120, rejected=120),
+        rejected=rejected,
+        progress=TaskProgress(stage="probing"),
+        eta_seconds=None,
+    )
+    for shown in (task_table([task]), task_facts(task)):
+        output = io.StringIO()
+        Console(file=output, width=200).print(shown)
+        lines = output.getvalue().splitlines()
+        assert lines[-8:] == [
+            "my cats: None of the 120 videos can be used.",
+            "rejected: in 0.mp4: The file is empty.",
+            "rejected: in 1.mp4: same content as in 0.mp4",
+            *(f"rejected: in {n}.mp4: The file is empty." for n in (2, 3, 4)),
+            "115 further rejected videos: cinestrata videos list --task 'my cats' --status rejected",
+            "cinestrata videos list --task 'my cats' --status rejected lists the reason of each video. "
+            "Then cinestrata delete --task 'my cats' and repeat.",
+        ]
+    output = io.StringIO()
+    Console(file=output, width=200).print(task_table([task], show_ids=True))
+    assert "rejected:" not in output.getvalue()
+    append = task.model_copy(update={"into": "tsk_0", "name": "my cats (append tsk_1)"})
+    assert [shown_name(task), shown_name(append)] == ["'my cats'", "tsk_1"]
+    assert shown_name(task.model_copy(update={"name": "--yes"})) == "tsk_1"
 
 
 def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
@@ -140,34 +184,10 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
 
 
 def test_hints_of_the_service_name_commands_in_a_terminal() -> None:
-    root = Path(__file__).parents[2]
-    texts = [
-        node.value
-        for folder in ("service", "trainer", "media", "index", "models", "cli")
-        for path in (root / folder).rglob("*.py")
-        if path.name != "terminal_hints.py"
-        for node in _shown_strings(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    texts = shown_texts("service", "trainer", "media", "index", "models", "cli")
     named = [text for text in texts if REQUEST.search(text)]
     assert len(named) > 5
     assert not [text for text in named if REQUEST.search(terminal_text(text))]
-
-
-def _shown_strings(module: ast.Module) -> Iterator[ast.Constant]:
-    """String constants, without docstrings and descriptions of fields, which the API documentation shows."""
-    skipped: set[int] = set()
-    for node in ast.walk(module):
-        if isinstance(node, ast.Expr):
-            skipped.add(id(node.value))
-        if isinstance(node, ast.keyword) and node.arg == "description":
-            skipped.update(id(child) for child in ast.walk(node.value))
-    for node in ast.walk(module):
-        if isinstance(node, ast.JoinedStr):
-            skipped.update(id(child) for child in node.values)
-            text = "".join(part.value if isinstance(part, ast.Constant) else "x" for part in node.values)
-            yield ast.Constant(text)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node
 
 
 def test_retry_with_other_settings_is_named_as_a_command() -> None:

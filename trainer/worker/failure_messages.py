@@ -45,7 +45,7 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
     if isinstance(error, TrainingDiverged):
         return FailureMessage(
             f"Training diverged: {message}.",
-            "Post the task again with a smaller learning rate in its settings.",
+            "Add the domain again with a smaller learning rate in its settings.",
         )
     if isinstance(error, MethodMismatch):
         assignments = "".join(f" and {key}={value}" for key, value in error.settings.items())
@@ -55,13 +55,13 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
             {"method": error.method, "settings": error.settings},
         )
     if isinstance(error, MethodError):
-        return FailureMessage(f"{message}.", "Post the task again with a method and settings that fit.")
+        return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.")
     if isinstance(error, CheckpointNotWritten):
         return FailureMessage(f"{message}.", f"{error.hint}, then {retry}.")
     if isinstance(error, FramesMissing):
         return FailureMessage(f"{message}.", f"Put the video back where it was, then {retry}.")
     if isinstance(error, NothingToLearn):
-        return FailureMessage(f"{message}.", "Post a task with the videos that you want to keep.")
+        return FailureMessage(f"{message}.", "Add a domain with the videos that you want to keep.")
     if isinstance(error, StoreUnavailable):
         return FailureMessage(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
     if isinstance(error, LibraryDamaged | ShardStoreError):
@@ -81,7 +81,7 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return FailureMessage(
             f"Out of memory while learning ({message}).",
-            f"Give the worker more memory, then {retry}; or post the task again with a smaller batch_size in its "
+            f"Give the worker more memory, then {retry}; or add the domain again with a smaller batch_size in its "
             "settings.",
         )
     return None

@@ -96,7 +96,7 @@ class LibraryOverview(Model):
     active: list[TaskDetails] = Field(
         description="The first 10 unfinished tasks in the order of the queue, without rejected videos."
     )
-    failed: TaskDetails | None = Field(description="The first failed task, without rejected videos.")
+    failed: TaskDetails | None = Field(description="The first failed task, with its first rejected video.")
     videos: int
     searchable: int = Field(description="Number of searchable videos.")
     vectors: int = Field(description="Number of vectors of searchable videos and their moments.")
@@ -131,7 +131,7 @@ class LibraryStatus(Model):
     active: list[TaskDetails] = Field(
         description="The first 10 unfinished tasks in the order of the queue, without rejected videos."
     )
-    failed: TaskDetails | None = Field(description="The first failed task, without rejected videos.")
+    failed: TaskDetails | None = Field(description="The first failed task, with its first rejected video.")
     videos: int
     searchable: int = Field(description="Number of searchable videos.")
     vectors: int = Field(description="Number of vectors of searchable videos and their moments.")
