@@ -144,6 +144,24 @@ class Authenticator:
             await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
         return principal
 
+    def record_exposed_key(self, request: Request, parameter: str, text: str) -> None:
+        """Let the audit log name a request whose URL contains a key, without the key.
+
+        Args:
+            request: The request.
+            parameter: Name of the parameter.
+            text: Text that contains the key, or the value of a parameter for keys.
+        """
+        path = credentials.KEY_PATTERN.sub("[key]", request.url.path)
+        if len(text) >= MIN_NETWORK_KEY_CHARS:
+            path = path.replace(text, "[key]")
+        match = credentials.KEY_PATTERN.search(text)
+        if self.is_environment_key(text):
+            key_id, digest = _ENVIRONMENT.caller, None
+        else:
+            key_id, digest = (match[1], credentials.digest(match[0])) if match else ("", None)
+        self.failures.add_exposed_key(client_address(request), path, parameter, key_id, digest)
+
     async def record_failures(self) -> None:
         """Record failed attempts in the audit log from time to time, until the task is cancelled."""
         while True:

@@ -84,7 +84,7 @@ class SecurityMiddleware:
         path = route_path(request.scope)  # the decoded path, which the router matches
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a text
             raise NotFound("There is no resource at this address; it contains control characters.")
-        _refuse_key_in_query(request.scope["query_string"], self.authenticator)
+        _refuse_key_in_query(request, self.authenticator)
         _check_query_encoding(request.scope["query_string"])
         check_content_length(headers.get("content-length", ""), limit)
 
@@ -118,21 +118,27 @@ def _is_cross_site(headers: Headers) -> bool:
         return True
 
 
-def _refuse_key_in_query(query: bytes, authenticator: Authenticator) -> None:
-    """Refuse a key in the address, which browsers, proxies and logs store. The error does not contain the key."""
+def _refuse_key_in_query(request: Request, authenticator: Authenticator) -> None:
+    """Refuse a key in the URL, which browsers, proxies and logs store. The error does not contain the key."""
+    query = request.scope["query_string"]
     if not query:
         return
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None)
     for name, value in pairs:
-        is_key = any(
-            KEY_PATTERN.search(text) or authenticator.is_long_environment_key(text) for text in (name, value)
-        )
-        if is_key or name.lower() in _KEY_PARAMETERS:
+        keys = [text for text in (name, value) if _contains_key(text, authenticator)]
+        is_named = name.lower() in _KEY_PARAMETERS
+        if keys or is_named:
+            parameter = "query" if name in keys else name
+            authenticator.record_exposed_key(request, parameter, keys[0] if keys else value)
             raise InvalidInput.at(
-                name if name.lower() in _KEY_PARAMETERS else "query",
+                name if is_named else "query",
                 "An API key in an address is stored by browsers, proxies and logs, and is not accepted.",
                 "Send it as the header X-API-Key. Revoke a key that was sent in an address.",
             )
+
+
+def _contains_key(text: str, authenticator: Authenticator) -> bool:
+    return KEY_PATTERN.search(text) is not None or authenticator.is_long_environment_key(text)
 
 
 def _check_query_encoding(query: bytes) -> None:

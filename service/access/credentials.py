@@ -25,6 +25,7 @@ __all__ = [
     "find_session",
     "has_admin",
     "has_credentials",
+    "is_key",
     "note_change",
 ]
 
@@ -38,6 +39,12 @@ _changes = 0
 def digest(secret: str) -> str:
     """Return the stored form of a key or of the token of a session."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def is_key(session: Session, key_id: str, secret_digest: str) -> bool:
+    """Whether a digest is that of a key of the catalog, also of an expired or revoked one."""
+    row = session.get(ApiKey, key_id)
+    return row is not None and hmac.compare_digest(secret_digest, row.secret_hash)
 
 
 def find_key(text: str) -> Principal | None:

@@ -220,6 +220,38 @@ def test_key_in_an_address_is_refused_and_not_logged(
     assert not any(key in line or SECRET in line for line in own)
 
 
+def test_key_in_an_address_is_recorded_without_the_key(guarded: TestClient) -> None:
+    known = create_key(KeySpec(name="leaked", scope="search"))
+    for query in (
+        f"q={known.key}",
+        f"x-api-key={known.key}",
+        f"x={SECRET}",
+        f"{known.key}",
+        "token=secret-value",
+    ):
+        assert guarded.get(f"/v1/search?{query}").status_code == 422
+    for _ in range(20):
+        assert guarded.get(f"/tasks/{known.key}/{SECRET}?KEY={SECRET}").status_code == 422
+    guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
+    entry = list(export_entries(AuditFilter(action=["key.exposed"])))[-1]
+    assert (entry.actor_kind, entry.address) == ("anonymous", "testclient")
+    assert entry.details == {
+        "attempts": 25,
+        "paths": ["/v1/search", "/tasks/[key]/[key]"],
+        "parameters": ["q", "x-api-key", "x", "query", "token"],
+        "keys": [known.id, "environment"],
+    }
+
+
+def test_key_of_another_identifier_is_not_named(guarded: TestClient) -> None:
+    known = create_key(KeySpec(name="leaked", scope="search"))
+    forged = known.key[:-4] + ("AAAA" if not known.key.endswith("AAAA") else "BBBB")
+    assert guarded.get(f"/videos?api_key={forged}").status_code == 422
+    guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
+    entry = list(export_entries(AuditFilter(action=["key.exposed"])))[-1]
+    assert entry.details == {"attempts": 1, "paths": ["/videos"], "parameters": ["api_key"], "keys": []}
+
+
 def test_requests_of_other_sites_are_refused(guarded: TestClient) -> None:
     _user(guarded, scope="admin")
     _sign_in(guarded)
