@@ -115,6 +115,10 @@ class TaskListParameters(_PageParameters):
             description="Only tasks whose name or id contains this text, regardless of case, and appends to them."
         ),
     ] = None
+    searched: Annotated[
+        bool | None,
+        Query(description="true: only domains that the served release searches; false: only other tasks."),
+    ] = None
     sort: Annotated[
         Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"],
         Query(description="Order; `-` reverses it. `position` is the place in the queue."),

@@ -58,6 +58,7 @@ def _task(order: int, at: object) -> Task:
         learned_order=order,
         release_id=f"r{order}",
         counts={"accepted": 5},
+        trained=True,
         progress={"stage": "ready", "fraction": 1},
         created_at=at,
         finished_at=at,

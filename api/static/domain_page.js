@@ -3,17 +3,18 @@
 import "./search_shortcut.js";
 import { api, readPage } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
-import { loadDomainColors } from "./domain_colors.js";
 import { dot } from "./domain_layers.js";
 import { showVideos } from "./domain_videos.js";
 import { count, percent, shortId, timeAgo, timeLeft } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
+import { loadLibraryState } from "./library_state.js";
 import { showLossCurve } from "./loss_curve.js";
 import { domainPath, pageId } from "./page_links.js";
 import { pageText } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
+import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
 import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal } from "./task_states.js";
@@ -21,10 +22,10 @@ import { isFinal } from "./task_states.js";
 const POLL_MILLISECONDS = 4000;
 const MAX_APPENDS = 20; // read for the page, newest first
 const SHOWN_APPENDS = 3;
-const page = { task: null, appends: [], hasEarlierAppends: false, shown: "" };
+const page = { task: null, pinned: null, appends: [], hasEarlierAppends: false, shown: "" };
 
 watchHealth();
-await loadDomainColors();
+page.pinned = await loadLibraryState();
 await load();
 setInterval(() => {
   const isChanging = page.task && [page.task, ...page.appends].some((task) => !isFinal(task));
@@ -70,8 +71,19 @@ function draw() {
   });
   showRejected(task);
   if (task.state !== "ready") return;
-  showQueryReport(task);
+  if (isSearched(task, page.pinned)) showQueryReport(task);
+  else showNotMeasured();
   showLossCurve(task);
+}
+
+/** Tell that the served release does not search the domain; searches of its captions would be refused. */
+function showNotMeasured() {
+  $("unsearched").replaceChildren(...unsearchedMessage(page.task.name));
+  $("unsearched").hidden = false;
+  setText($("found"), "–");
+  setText($("found-note"), `The domain is ${NOT_SEARCHED}.`);
+  $("measures").hidden = false;
+  setText($("confusion-note"), `Not measured: the domain is ${NOT_SEARCHED}.`);
 }
 
 function drawHead(task) {
@@ -83,7 +95,7 @@ function drawHead(task) {
   $("state").dataset.state = state;
   $("state").toggleAttribute("data-live", !isFinal(task) && state !== "queued");
   $("actions").hidden = !isFinal(task);
-  $("search-link").hidden = task.state !== "ready" || isEmptied;
+  $("search-link").hidden = task.state !== "ready" || isEmptied || !isSearched(task, page.pinned);
   $("search-link").href = `/?${new URLSearchParams({ task: task.name })}`;
   $("append-link").hidden = task.state !== "ready" || !isPermitted("ingest");
   $("append-link").href = `/admin?${new URLSearchParams({ into: task.id })}`;
@@ -197,5 +209,5 @@ async function showDeletion(text) {
 
 function showEdit(text) {
   announce(text);
-  showQueryReport(page.task);
+  if (isSearched(page.task, page.pinned)) showQueryReport(page.task);
 }

@@ -6,6 +6,7 @@ import { bytes, count, lossRating, percent, points, timeLeft } from "./formattin
 import { fileName, pageText, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES } from "./recall_matrix.js";
+import { NOT_SEARCHED } from "./served_release.js";
 import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 
@@ -27,19 +28,19 @@ export function drawSummary(overview, measures, actions) {
 }
 
 function drawLearned(measures, overview) {
-  setText($("learned"), count(overview.domains, "domain"));
+  const domains = overview.searchable_domains;
+  setText($("learned"), count(domains, "domain"));
   $("learned-bar").hidden = !overview.vectors;
   const parts = overview.first_domains.map(({ task, vectors }) => ({ name: task, share: vectors }));
   const others = overview.vectors - parts.reduce((sum, part) => sum + part.share, 0);
-  if (others > 0)
-    parts.push({ name: `${overview.domains - parts.length} other domains`, share: others, tone: 0 });
+  if (others > 0) parts.push({ name: `${domains - parts.length} other domains`, share: others, tone: 0 });
   stackBar($("learned-bar"), "Vectors by domain", parts);
   setText($("learned-note"), learnedNote(measures, overview));
 }
 
 function learnedNote(measures, overview) {
   if (!overview.domains) return "Nothing yet.";
-  const note = `${count(overview.searchable, "video")} can be searched.`;
+  const note = [searchedNote(overview), unmeasuredNote(measures, overview)].filter(Boolean).join(" ");
   const { recall } = measures.served;
   if (!recall.local) return note;
   const places = [
@@ -51,12 +52,27 @@ function learnedNote(measures, overview) {
   return `${note} Of ${count(recall.local.queries, "held-out query", "held-out queries")}, the right video is first for ${shares.join(", ")}.`;
 }
 
+function searchedNote({ domains, searchable_domains: searched, searchable: videos }) {
+  const note = `${count(videos, "video")} can be searched.`;
+  const left = domains - searched;
+  if (!left) return note;
+  return `${note} ${count(left, "later domain")} ${left === 1 ? "is" : "are"} ${NOT_SEARCHED}.`;
+}
+
+/** Domains without a query of a held-out video have no part in the figures. */
+function unmeasuredNote({ served }, { searchable_domains: searched }) {
+  const number = searched - served.domains;
+  if (number <= 0) return "";
+  return `${count(number, "domain")} without held-out captions ${number === 1 ? "is" : "are"} not measured.`;
+}
+
 const interval = ({ share, low, high }) =>
   `${percent(share, 0)} (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)})`;
 
 /** Losses of searches as they are answered: in the served query mode, with queries as weights. */
 function drawForgotten(measures) {
-  const { loss, unfound_domains: unfound } = measures.served;
+  const { loss } = measures.served;
+  const unfound = unfoundDomains(measures.served).number;
   if (!loss.local) {
     setText($("forgotten"), "–", "big");
     setText($("forgotten-note"), `Shown from the second domain on. ${unfoundNote(measures.served)}`.trim());
@@ -81,12 +97,24 @@ function lossNote(place, { loss, low, high, queries }) {
   return `${start}: ${change} (${ends.map(points).join(" to ")}; ${count(queries, "query", "queries")}).`;
 }
 
-function unfoundNote({ unfound, unfound_domains: number }) {
-  if (!number) return "";
-  const names = unfound.map(({ task, queries }) => `“${task}” (${count(queries, "query", "queries")})`);
-  if (number > names.length) names.push(`${number - names.length} more`);
-  return `Not found among all shards: no query of ${names.join(", ")} ranks its video first.`;
+/** Domains without a query that ranks its video first, among all videos where that is measured. */
+function unfoundDomains(served) {
+  return served.recall.global_all
+    ? { number: served.unfound_all_domains, first: served.unfound_all, place: "among all videos" }
+    : { number: served.unfound_domains, first: served.unfound, place: "among all shards" };
 }
+
+function unfoundNote(served) {
+  const { number, first, place } = unfoundDomains(served);
+  if (!number) return "";
+  const names = first.map(({ task, queries }) => `“${task}” (${fewQueries(queries)})`);
+  if (number > names.length) names.push(`${number - names.length} more`);
+  return `Not found ${place}: no query of ${names.join(", ")} ranks its video first.`;
+}
+
+/** A number of queries, marked if it is too small for a reliable share. */
+const fewQueries = (queries) =>
+  `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
 
 /** Show the faults of the service, and return them. */
 function drawHealth(overview) {
@@ -196,7 +224,7 @@ function activeTaskAdvice(task, overview) {
 }
 
 function adviseOnUnfoundDomains({ served }) {
-  const domain = served.unfound.find(({ queries }) => queries >= FEW_QUERIES);
+  const domain = unfoundDomains(served).first.find(({ queries }) => queries >= FEW_QUERIES);
   if (!domain) return null;
   return {
     text: `Open “${domain.task}”: none of its ${domain.queries} queries finds its video. Its page lists them.`,

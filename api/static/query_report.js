@@ -5,6 +5,7 @@ import { $, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, percent } from "./formatting.js";
 import { domainLink, videoPath } from "./page_links.js";
+import { FEW_QUERIES } from "./recall_matrix.js";
 import { thumbnail } from "./video_media.js";
 
 const MAX_WORST = 50;
@@ -59,6 +60,8 @@ const captionCount = ({ queries, split }) => {
   return count(queries, one, many);
 };
 
+const fewNote = (queries) => (queries < FEW_QUERIES ? " (too few for a reliable share)" : "");
+
 function drawFound(report) {
   if (!report.queries) {
     setText($("found"), "–");
@@ -68,12 +71,21 @@ function drawFound(report) {
   const stored = report.measured.global;
   if (!stored) {
     setText($("found"), percent(report.recall_at_1, 0));
-    setText($("found-note"), `of ${captionCount(report)}, searched among all videos of the library.`);
+    const few = fewNote(report.queries);
+    setText($("found-note"), `of ${captionCount(report)}${few}, searched among all videos of the library.`);
     return;
   }
-  setText($("found"), percent(stored.r1, 0));
-  const among = `of ${count(stored.queries, "held-out caption")}, among the held-out videos of all domains`;
-  setText($("found-note"), `${among}; ${percent(stored.r10, 0)} within the first ten.`);
+  const all = report.measured.global_all;
+  const shown = all ?? stored;
+  setText($("found"), percent(shown.r1, 0));
+  const among = all ? "among all videos of the library" : "among the held-out videos of all domains";
+  const held = all
+    ? ` Among the held-out videos of all domains: ${percent(stored.r1, 0)} first, ${percent(stored.r10, 0)} within the first ten.`
+    : "";
+  setText(
+    $("found-note"),
+    `of ${count(shown.queries, "held-out caption")}${fewNote(shown.queries)}, ${among}; ${percent(shown.r10, 0)} within the first ten.${held}`,
+  );
 }
 
 function drawWorst(report) {

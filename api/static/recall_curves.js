@@ -1,8 +1,9 @@
 // Recall over time and router accuracy as charts.
 
 import { binNumbers, path, redrawOnResize, shareChart, showValues, svg } from "./chart_elements.js";
-import { $, el } from "./dom.js";
+import { $, el, setText } from "./dom.js";
 import { percent, points } from "./formatting.js";
+import { hasZeroShot } from "./recall_matrix.js";
 
 const MAX_BAR_LABELS = 16;
 let drawn = null;
@@ -19,6 +20,8 @@ export function drawCurves(map) {
 const showsAllDomains = (map) => map.lines.length === map.columns.at(-1).last - map.columns[0].first + 1;
 
 function drawRecallOverTime(map) {
+  const zeroShot = hasZeroShot(map) ? "dashed: zero-shot" : "zero-shot is not measured among these videos";
+  setText($("time-note"), `Recall@1 of the domains of the map after each release; ${zeroShot}.`);
   const hasAll = showsAllDomains(map);
   const shares = [...map.recall_high, ...map.lines.flatMap((line) => [line.zero_shot, ...line.recall])];
   const chart = shareChart($("time"), {

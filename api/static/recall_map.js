@@ -3,7 +3,7 @@
 import { binNumbers, createTip, label, labeledIndexes, redrawOnResize, svg } from "./chart_elements.js";
 import { $, setText } from "./dom.js";
 import { percent } from "./formatting.js";
-import { FEW_QUERIES, hasFewQueries, queriesText } from "./recall_matrix.js";
+import { FEW_QUERIES, hasFewQueries, hasZeroShot, queriesText } from "./recall_matrix.js";
 
 const MAX_LABEL = 16; // characters
 const NARROW = 520; // pixels
@@ -291,6 +291,8 @@ function describeCell(map, { row, column }) {
 const binTitle = (kind, bin) =>
   bin.last_name === null ? `${kind} ${bin.t}, ${bin.name},` : `${kind}s ${binNumbers(bin)}`;
 
+const isFew = (queries) => queries > 0 && queries < FEW_QUERIES;
+
 /** The note above the map. */
 export function mapNote(map, { gallery, videos }) {
   const searched = gallery === "local" ? "searched in its own shard" : "searched among all shards";
@@ -299,8 +301,9 @@ export function mapNote(map, { gallery, videos }) {
     `Recall@1 of each domain (columns) after each release (rows), ${searched}, among ${among}.`,
     map.low &&
       "A cell is the mean of its bin, weighed by queries; click it, or drag over several, to see more.",
-    map.queries.some((row) => row.some((number) => number > 0 && number < FEW_QUERIES)) &&
+    [map.zero_shot_queries, ...map.queries].some((row) => row.some(isFew)) &&
       `An asterisk or a dashed edge marks cells with fewer than ${FEW_QUERIES} queries.`,
+    !hasZeroShot(map) && "Zero-shot recall is not measured among these videos.",
     map.has_derived_split && "For domains without a test split, a share of the videos was held out.",
   ];
   return sentences.filter(Boolean).join(" ");

@@ -13,14 +13,22 @@ export function drawTable(map) {
     el("tr", {}, el("th", { scope: "col", textContent: "After" }), ...headings),
   );
   const rows = map.mean.map((values, index) => releaseRow(map, values, index));
-  const hasZeroShot = map.zero_shot.some((value) => value !== null);
-  $("matrix").tBodies[0].replaceChildren(...(hasZeroShot ? [zeroShotRow(map)] : []), ...rows);
+  $("matrix").tBodies[0].replaceChildren(...(hasZeroShot(map) ? [zeroShotRow(map)] : []), ...rows);
 }
 
 const binName = (bin) => (bin.last_name === null ? bin.name : binNumbers(bin));
 
 function zeroShotRow(map) {
-  const cells = map.zero_shot.map((value) => el("td", { className: "muted", textContent: cellText(value) }));
+  const cells = map.zero_shot.map((value, column) => {
+    const queries = map.zero_shot_queries[column];
+    const hasFew = value !== null && queries < FEW_QUERIES;
+    return el("td", {
+      className: "muted",
+      "data-testid": `zero-shot-${map.columns[column].first}`,
+      textContent: cellText(value) + (hasFew ? "*" : ""),
+      title: value === null ? "" : queriesTitle(queries, map.columns[column].last_name !== null, hasFew),
+    });
+  });
   return el("tr", {}, el("th", { scope: "row", textContent: "nothing (zero-shot)" }), ...cells);
 }
 
@@ -46,10 +54,16 @@ export const hasFewQueries = (map, row, column) =>
 
 export function queriesText(map, row, column) {
   const isBin = map.rows[row].last_name !== null || map.columns[column].last_name !== null;
-  const number = count(map.queries[row][column], "query", "queries");
-  const few = hasFewQueries(map, row, column) ? ": too few for a reliable share" : "";
-  return `${isBin ? "Up to " : ""}${number}${few}`;
+  return queriesTitle(map.queries[row][column], isBin, hasFewQueries(map, row, column));
 }
+
+function queriesTitle(number, isBin, hasFew) {
+  const few = hasFew ? ": too few for a reliable share" : "";
+  return `${isBin ? "Up to " : ""}${count(number, "query", "queries")}${few}`;
+}
+
+/** Whether the untrained backbone was measured in the gallery of the map. */
+export const hasZeroShot = (map) => map.zero_shot.some((value) => value !== null);
 
 export function drawMeasures(measures) {
   drawForgetting("bwf-local", measures.bwf_local, explainLoss(measures.bwf_local, "in their own shard"));

@@ -8,6 +8,7 @@ import { count } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { readFilters, setUpFilters, showFieldErrors, writeFilters } from "./search_filters.js";
 import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
+import { isSearched, NOT_SEARCHED, unsearchedMessage, unsearchedText } from "./served_release.js";
 import { isSearchable } from "./task_states.js";
 
 const DEFAULT_RESULTS = "24";
@@ -18,7 +19,7 @@ const POLL_MILLISECONDS = 4000;
 const TYPING_MILLISECONDS = 250;
 const SKELETONS = 8;
 const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-const state = { task: "", learned: [], found: [], clip: null, query: null, cursor: null };
+const state = { task: "", learned: [], found: [], pinned: null, clip: null, query: null, cursor: null };
 let activeRequest = null;
 let typing = null;
 
@@ -94,7 +95,7 @@ function moveBetweenChips(event) {
   const step = CHIP_STEPS[event.key];
   if (!step) return;
   event.preventDefault();
-  const chips = [...$("domains").children];
+  const chips = [...$("domains").children].filter((other) => !other.disabled);
   const next = chips[(chips.indexOf(document.activeElement) + step + chips.length) % chips.length];
   next.focus();
   selectDomain(next.dataset.task);
@@ -138,18 +139,23 @@ async function loadDomains() {
   let status;
   let domains;
   try {
-    [status, domains] = await Promise.all([api("/library"), readDomains({ sort: "-learned" })]);
+    [status, domains] = await Promise.all([
+      api("/library"),
+      readDomains({ sort: "-learned", searched: true }),
+    ]);
     domains.reverse();
   } catch (error) {
     showMessage("The library cannot be loaded.", error.message);
     return;
   }
   colorFirstDomains(status);
+  state.pinned = status.pinned;
   state.learned = domains;
   state.found = domains;
-  $("options").hidden = !status.domains;
-  $("filter").hidden = !status.domains;
-  if (!status.domains) {
+  $("options").hidden = !status.searchable_domains;
+  $("filter").hidden = !status.searchable_domains;
+  drawUnsearched();
+  if (!status.searchable_domains) {
     showEmptyLibrary(status);
     setTimeout(loadDomains, POLL_MILLISECONDS);
     return;
@@ -196,7 +202,14 @@ async function findDomains() {
   drawChips();
 }
 
-function drawDomains({ domains, searchable }) {
+/** Tell that an earlier release is served, and which domains it does not search. */
+function drawUnsearched() {
+  const lost = state.pinned?.unsearchable.domains;
+  $("unsearched").hidden = !lost;
+  if (lost) $("unsearched").textContent = `An earlier release is served. ${unsearchedText(state.pinned)}`;
+}
+
+function drawDomains({ searchable_domains: domains, searchable }) {
   const { learned } = state;
   $("lead").textContent =
     `${count(searchable, "video")} in ${count(domains, "domain")}, learned one after the other and indexed once.`;
@@ -218,13 +231,21 @@ function drawDomains({ domains, searchable }) {
 }
 
 function drawChips() {
-  const chips = state.found.map((task) => chip(task.name, task.name));
+  const names = new Map(state.found.map((task) => [task.name, isSearched(task, state.pinned)]));
+  if (!$("domain-text").value) {
+    for (const { task } of state.pinned?.unsearchable.first ?? []) names.set(task, false);
+  }
+  const chips = [...names].map(([name, isOffered]) => chip(name, name, isOffered));
   $("domains").replaceChildren(chip("", "All domains"), ...chips);
   selectDomain(state.task, { repeatSearch: false });
 }
 
-function showEmptyLibrary({ active: [active], release_count: releases }) {
+function showEmptyLibrary({ active: [active], domains, release_count: releases }) {
   $("lead").textContent = "Text-to-video search that keeps learning and never re-indexes.";
+  if (domains) {
+    showMessage("No video can be searched.", "An earlier release without videos is served.");
+    return;
+  }
   if (active) {
     const link = el("a", { href: "/admin", textContent: "Show its progress" });
     const text = "Search becomes available when the task is ready. The library page shows its progress.";
@@ -238,10 +259,16 @@ function showEmptyLibrary({ active: [active], release_count: releases }) {
   );
 }
 
-function chip(value, text) {
+function chip(value, text, isOffered = true) {
   const node = el(
     "button",
-    { type: "button", role: "radio", "data-task": value },
+    {
+      type: "button",
+      role: "radio",
+      "data-task": value,
+      disabled: !isOffered,
+      title: isOffered ? "" : `${text}: ${NOT_SEARCHED}`,
+    },
     value ? dot(value) : null,
     text,
   );
@@ -339,6 +366,11 @@ async function request(path, options, show) {
   document.body.dataset.searching = "";
   markChangedOptions();
   activeRequest?.abort();
+  const selected = state.found.find(isNamed(state.task));
+  if (selected && !isSearched(selected, state.pinned)) {
+    showUnsearched(selected.name);
+    return;
+  }
   const controller = new AbortController();
   activeRequest = controller;
   if (document.activeElement !== $("search-done")) $("search-done").hidden = true;
@@ -393,12 +425,27 @@ function skeleton() {
   return el("li", { className: "skeleton", "aria-hidden": "true" }, ...parts);
 }
 
+function showUnsearched(name) {
+  activeRequest = null;
+  $("facts").hidden = true;
+  $("more").hidden = true;
+  $("results").replaceChildren();
+  const all = button("Search all domains", () => selectDomain(""), { className: "" });
+  $("message").replaceChildren(...unsearchedMessage(name, all));
+  $("message").hidden = false;
+  $("answer").hidden = false;
+  $("answer").setAttribute("aria-busy", "false");
+}
+
 function showFailure(error) {
   $("facts").hidden = true;
   $("results").replaceChildren();
   if (error.status === 503 && !state.learned.length) {
     const link = el("a", { href: "/admin", textContent: "Open the library" });
     showMessage("Nothing has been learned yet.", error.message, link);
+  } else if (error.status === 409 && state.task) {
+    showUnsearched(state.task); // the served release has changed since the page was loaded
+    loadDomains();
   } else if (error.status === 422) {
     showFieldErrors(error.fields);
     showMessage(error.fields[0]?.message || error.title, error.fields[0]?.hint || "");

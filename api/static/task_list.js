@@ -8,6 +8,7 @@ import { domainLink } from "./page_links.js";
 import { fileName, pageText, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
+import { isSearched, NOT_SEARCHED } from "./served_release.js";
 import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal, isSearchable } from "./task_states.js";
@@ -29,6 +30,7 @@ const EVENT_DELAY_MILLISECONDS = 250;
 const rows = new Map();
 const streams = new Map(); // ids of watched tasks, with functions that end the watch
 const view = { text: "", state: "all" };
+let pinned = null; // the release that is served in place of the newest one
 let active = []; // the first unfinished tasks
 let listed = []; // tasks of the shown page
 let pages = null;
@@ -76,7 +78,7 @@ export const refreshTasks = () => pages.refresh();
 
 /** Show the unfinished tasks and the numbers of the state of the library. */
 export function drawTasks(status, refresh) {
-  active = status.active;
+  ({ active, pinned } = status);
   const hasTasks = Object.values(status.tasks).some((number) => number > 0);
   $("tasks-empty").hidden = hasTasks;
   $("tasks-filter").hidden = status.release_count < MIN_FILTERED && !isFiltered();
@@ -121,11 +123,13 @@ function drawRows(refresh) {
   setText($("tasks-none"), view.text ? `No domain matches “${view.text}”.` : "No domain is in this state.");
 }
 
-function summary({ domains, tasks }) {
+function summary({ domains, trained_domains: trained, searchable_domains: searched, tasks }) {
   const numberOf = (states) => states.reduce((sum, state) => sum + tasks[state], 0);
   const [unfinished, failed] = [numberOf(LISTS.active.states), tasks.failed];
   const parts = [
-    `${domains} learned`,
+    `${trained} learned`,
+    domains > trained && `${domains - trained} indexed without training`,
+    domains > searched && `${domains - searched} of them not searched`,
     unfinished && `${unfinished} in progress`,
     failed && `${failed} failed`,
   ];
@@ -248,8 +252,10 @@ class TaskRow {
   updateState(task, isActive, isEmptied) {
     recolorDot(this.link, domainName(task)); // a domain has a color once it is learned
     const state = isEmptied ? "deleted" : task.state;
-    setText(this.state, task.cancel_requested && isActive ? "stopping" : state);
-    this.state.dataset.state = state;
+    const isLeftOut = isSearchable(task) && !isSearched(task, pinned);
+    const name = isLeftOut ? "not searched" : state;
+    setText(this.state, task.cancel_requested && isActive ? "stopping" : name);
+    this.state.dataset.state = isLeftOut ? "cancelled" : state;
     this.state.toggleAttribute("data-live", isActive && task.state !== "queued");
   }
 
@@ -352,7 +358,9 @@ function finalFacts(task) {
     task.trained &&
       task.counts.train < SMALL_DOMAIN &&
       `small domain (${count(task.counts.train, "training video")}): more captioned videos improve the search`,
-    `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`,
+    isSearched(task, pinned)
+      ? `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`
+      : `${NOT_SEARCHED}, learned ${timeAgo(task.finished_at)}`,
     task.counts.appended > 0 && `${count(task.counts.appended, "video")} appended`,
     task.held_out === "derived" && "a share of the videos was held out for evaluation",
     driftNote(task.progress.drift),

@@ -3,11 +3,12 @@
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { $, el, setText } from "./dom.js";
-import { loadDomainColors } from "./domain_colors.js";
 import { watchHealth } from "./health_indicator.js";
+import { loadLibraryState } from "./library_state.js";
 import { domainLink, domainPath, pageId, searchParameters } from "./page_links.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
+import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
 import { openEditor } from "./video_editor.js";
 import { fileFacts, metadataFacts } from "./video_facts.js";
@@ -16,7 +17,7 @@ import { momentButton, videoElement } from "./video_media.js";
 const SIMILAR_VIDEOS = 8;
 
 watchHealth();
-await loadDomainColors();
+const pinned = await loadLibraryState();
 await load();
 
 async function load() {
@@ -29,9 +30,26 @@ async function load() {
   }
   draw(video);
   if (video.status !== "accepted") return;
+  if (pinned && !(await isDomainSearched(video))) {
+    showUnsearched(video);
+    return;
+  }
   const search = searchParameters(new URLSearchParams(location.search));
   if (search.has("q")) showExplanation(video, search);
   showSimilar(video);
+}
+
+async function isDomainSearched({ task_id: id }) {
+  const task = await api(`/tasks/${encodeURIComponent(id)}`).catch(() => null);
+  return task === null || isSearched(task, pinned);
+}
+
+/** Searches with the video would be refused. */
+function showUnsearched({ task }) {
+  $("unsearched").replaceChildren(...unsearchedMessage(task));
+  $("unsearched").hidden = false;
+  $("similar").hidden = false;
+  setText($("similar-note"), `The domain of the video is ${NOT_SEARCHED}.`);
 }
 
 function showMissing(error) {

@@ -70,15 +70,23 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         names = _names(session, reasons)
         pinned = pinned_release(session, manifest)
         alerts, alert_count = open_alerts(session, MAX_ALERTS), count_open_alerts(session)
-    vectors = {shard.task_id: shard.stored - manifest.deleted_count(shard.task_id) for shard in shards}
     with_videos = [task for task in learned if task.has_videos]
+    searched = [task for task in with_videos if pinned is None or task.order <= pinned.learned_order]
+    is_unsearched = {task.id for task in with_videos} - {task.id for task in searched}
+    vectors = {
+        shard.task_id: shard.stored - manifest.deleted_count(shard.task_id)
+        for shard in shards
+        if shard.task_id not in is_unsearched
+    }
     return LibraryStatus(
         release=manifest.served,
         pinned=pinned,
         generation=manifest.generation,
         tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
         domains=len(with_videos),
-        first_domains=_first_domains(with_videos, vectors),
+        searchable_domains=len(searched),
+        trained_domains=sum(task.trained for task in with_videos),
+        first_domains=_first_domains(searched, vectors),
         active=active,
         failed=failed,
         videos=videos,

@@ -65,8 +65,8 @@ class MeasureCollector(Collector):
             )
         yield GaugeMetricFamily(
             "cinestrata_unfound_domains",
-            "Domains none of whose queries find their video.",
-            value=served.unfound_domains,
+            "Domains none of whose queries find their video first among all videos.",
+            value=served.unfound_all_domains if served.recall["global_all"] else served.unfound_domains,
         )
         stages = GaugeMetricFamily(
             "cinestrata_stage_seconds",

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -28,11 +29,14 @@ from service.catalog.task_names import find_task
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.schemas import DomainChange, PinnedRelease, ServedChange, ServeOutcome
 from service.core.settings import settings
+from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
 from service.webhooks.events import emit
 
 __all__ = ["NEWEST", "pinned_release", "serve_release"]
+
+log = structlog.get_logger(__name__)
 
 NEWEST = "newest"
 _PREFIX = re.compile(r"[0-9a-f]{8,64}")
@@ -60,6 +64,7 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
         # The newest release is determined under the lock of the index, in which a task may be publishing another.
         manifest = _serve(None if name_or_id == NEWEST else target, before)
         target = manifest.served or target
+        _update_alerts()
     with session_scope() as session:
         return _outcome(session, manifest, target, before, dry_run)
 
@@ -85,6 +90,14 @@ def _serve(release: str | None, before: str) -> Manifest:
     return manifest
 
 
+def _update_alerts() -> None:
+    """Compare the measures of the served release with the thresholds; workers repeat it every minute."""
+    try:
+        evaluate_alerts()
+    except Unavailable as error:
+        log.warning("alerts_not_evaluated", error=str(error))
+
+
 def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None:
     """Return the release served in place of the newest and the domains that it does not search, or None."""
     if manifest.pinned is None or manifest.release is None:
@@ -97,6 +110,7 @@ def pinned_release(session: Session, manifest: Manifest) -> PinnedRelease | None
     return PinnedRelease(
         release=manifest.pinned,
         task=pinned.task,
+        learned_order=pinned.order,
         newest=manifest.release,
         newest_task=newest.task if newest else "",
         unsearchable=_change(later),

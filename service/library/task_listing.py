@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.orm import Session
 
 from service.catalog.database import session_scope
 from service.catalog.keyset_paging import KeysetOrders
@@ -14,6 +15,8 @@ from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails
+from service.library.served_order import last_served_order
+from service.storage.index_manifest import published_manifest
 from service.tasks.task_details import task_details
 
 __all__ = ["TaskPage", "list_tasks"]
@@ -44,6 +47,7 @@ def list_tasks(
     into: str | None = None,
     method: str | None = None,
     text: str | None = None,
+    searched: bool | None = None,
     sort: str = "position",
     cursor: str | None = None,
     limit: int | None = None,
@@ -56,6 +60,7 @@ def list_tasks(
         into: Only appends to this domain (name or id).
         method: Only tasks of this learning method.
         text: Only tasks whose name or id contains this text, regardless of case; an append has the name of its domain.
+        searched: Only domains that the served release searches, or only those that it does not search; None: both.
         sort: ``position`` (place in the queue), ``name``, ``created`` or ``learned``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of tasks; None: all.
@@ -76,7 +81,20 @@ def list_tasks(
         named = select(Task.id).where(or_(by_name, contains_text(text, [Task.id, Task.slug])))
         query = query.where(or_(Task.id.in_(named), Task.target_id.in_(named)))
     with session_scope() as session:
+        if searched is not None:
+            query = query.where(_is_searched(session) if searched else ~_is_searched(session))
         if into is not None:
             query = query.where(Task.target_id == require_task(session, into).id)
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit or _NO_LIMIT)
         return TaskPage(task_details(session, page.rows), page.next_cursor)
+
+
+def _is_searched(session: Session) -> ColumnElement[bool]:
+    """Whether a task is a learned domain that the served release searches."""
+    manifest, _ = published_manifest()
+    last = last_served_order(session, manifest)
+    return and_(
+        Task.state == "ready",
+        Task.learned_order.is_not(None),
+        *(() if last is None else (Task.learned_order <= last,)),
+    )

@@ -4,9 +4,9 @@ import { api } from "../api_client.js";
 import { $, button, el } from "../dom.js";
 import { count, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
+import { unsearchedText } from "../served_release.js";
 import { openServeDialog } from "./serve_release_dialog.js";
 
-const NAMED = 5; // domains
 let drawn = null;
 
 /** Draw the notices of a state of the library. */
@@ -24,12 +24,10 @@ export function drawNotices(status, refresh) {
   $("notices").replaceChildren(...(pinned ? [pinNotice(pinned, refresh)] : []), ...notices);
 }
 
-function pinNotice({ task, newest_task: newest, unsearchable: lost }, refresh) {
-  const names = lost.first.slice(0, NAMED).map((domain) => `“${domain.task}”`);
-  const more = lost.domains > names.length ? " …" : "";
+function pinNotice(pinned, refresh) {
   const text =
-    `The release after “${task}” is served, not the newest one (after “${newest}”). ` +
-    `${count(lost.domains, "later domain")} with ${count(lost.videos, "video")} ${lost.domains === 1 ? "is" : "are"} not searched${names.length ? `: ${names.join(", ")}${more}` : ""}. ` +
+    `The release after “${pinned.task}” is served, not the newest one (after “${pinned.newest_task}”). ` +
+    `${unsearchedText(pinned)} ` +
     "Tasks that are learned now are kept, and not searched either.";
   return el(
     "div",

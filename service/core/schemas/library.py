@@ -71,7 +71,7 @@ class MeasuredLoss(ResponseModel):
 
 
 class UnfoundDomain(ResponseModel):
-    """A domain without a query that ranks its video first among all shards. ``task`` is its name."""
+    """A domain without a query that ranks its video first. ``task`` is its name."""
 
     task_id: str
     task: str
@@ -92,9 +92,14 @@ class ServedRecall(ResponseModel):
         description="Share of the queries whose own domain is the most likely one of those with captions."
     )
     unfound_domains: int = Field(
-        description="Number of domains without a query that ranks its video first among all shards."
+        description="Number of domains without a query that ranks its video first among the held-out videos of all "
+        "shards."
     )
     unfound: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
+    unfound_all_domains: int = Field(
+        description="Number of domains without a query that ranks its video first among all videos, as users search."
+    )
+    unfound_all: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
 
 
 class RecallBin(ResponseModel):
@@ -140,7 +145,9 @@ class RecallMatrix(ResponseModel):
     bwf_global: float | None
     fr: float | None
     hm: float | None
-    zero_shot: list[float | None]
+    zero_shot: list[float | None] = Field(
+        description="Recall of the untrained backbone for each task, in its own shard among held-out videos."
+    )
     recall_over_time_local: list[float | None] = Field(
         description="Mean recall of all domains for each row, weighed by queries."
     )
@@ -188,7 +195,11 @@ class RecallMap(ResponseModel):
     maximum: float | None = Field(
         description="Largest cell of the complete matrix, for a stable color scale."
     )
-    zero_shot: list[float | None] = Field(description="Recall of the untrained backbone for each column.")
+    zero_shot: list[float | None] = Field(
+        description="Recall of the untrained backbone for each column, in the gallery of the map; null where it was "
+        "not measured. It is measured in the gallery `local` only."
+    )
+    zero_shot_queries: list[int] = Field(description="Largest number of queries of its cells in each column.")
     recall_mean: list[float | None] = Field(
         description="Mean recall of the domains for each row, weighed by queries."
     )
@@ -292,8 +303,13 @@ class LibraryStatus(ResponseModel):
     generation: int
     tasks: dict[State, int]
     domains: int = Field(description="Number of learned domains with videos.")
+    searchable_domains: int = Field(description="Number of them that the served release searches.")
+    trained_domains: int = Field(
+        description="Number of them from which the encoders have learned; the others, such as domains without "
+        "captions, were indexed without training."
+    )
     first_domains: list[DomainVectors] = Field(
-        description="The first 8 domains with vectors in the order of learning."
+        description="The first 8 searchable domains with vectors in the order of learning."
     )
     active: list[TaskDetails] = Field(
         description="The first 10 unfinished tasks in the order of the queue, without rejected videos."

@@ -66,6 +66,10 @@ class PinnedRelease(ResponseModel):
 
     release: str
     task: str
+    learned_order: int = Field(
+        description="Learned order of the domain that the release learned last. Domains with a larger one are not "
+        "searched."
+    )
     newest: str
     newest_task: str
     unsearchable: ServedChange = Field(description="Domains that were learned later.")

@@ -1,4 +1,4 @@
-"""The last measured recall of a single domain."""
+"""The measured recall of a single domain, with the release that is served."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
 from service.core.schemas import RecallFigures
 from service.library.recall.proportion_intervals import wilson_interval
+from service.library.served_order import last_served_order
+from service.storage.index_manifest import published_manifest
 
 __all__ = ["newest_recall", "recall_figures"]
 
 
 def newest_recall(task_id: str, mode: str) -> dict[str, RecallFigures]:
-    """Return the recall of a domain's held-out captions under the newest release that was measured, by gallery.
+    """Return the recall of a domain's held-out captions by gallery: of the newest measured release
+    up to the served one.
 
     Args:
         task_id: Identifier of the domain's task.
         mode: Query mode.
     """
+    manifest, _ = published_manifest()
     with session_scope() as session:
+        last = last_served_order(session, manifest)
         order = select(Task.learned_order).where(Task.id == task_id).scalar_subquery()
         measured = (Recall.task_order == order) & (Recall.mode == mode) & (Recall.release_order > 0)
+        if last is not None:
+            measured &= Recall.release_order <= last
         newest = select(func.max(Recall.release_order)).where(measured).scalar_subquery()
         rows = session.scalars(select(Recall).where(measured, Recall.release_order == newest))
         return {row.gallery: recall_figures(row) for row in rows}

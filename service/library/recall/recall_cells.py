@@ -50,6 +50,7 @@ class LearnedTask(NamedTuple):
     held_out: str | None
     finished_at: datetime | None
     has_videos: bool
+    trained: bool
 
 
 @dataclass(frozen=True)
@@ -227,13 +228,16 @@ def _read_state(session: Session) -> _State:
             Task.held_out,
             Task.finished_at,
             Task.counts,
+            Task.trained,
         )
         .where(Task.learned_order.is_not(None))
         .order_by(Task.learned_order)
     )
     tasks = tuple(
-        LearnedTask(order, id_, name, release or "", held_out, finished_at, bool(counts.get("accepted")))
-        for order, id_, name, release, held_out, finished_at, counts in rows
+        LearnedTask(
+            order, id_, name, release or "", held_out, finished_at, bool(counts.get("accepted")), trained
+        )
+        for order, id_, name, release, held_out, finished_at, counts, trained in rows
     )
     return _State(tasks, session.scalar(select(func.max(Recall.id))) or 0)
 

@@ -27,6 +27,8 @@ MAX_LINES = 8  # domains drawn as lines: the number of colors of the pages
 _WORST_LINES = 3  # of a window with more domains
 _DIGITS = 4  # of shares 0..1, a hundredth of a percent
 
+_ONE_ROW = np.zeros(1, np.intp)
+
 _Values = npt.NDArray[np.float64]
 
 
@@ -89,7 +91,8 @@ def read_recall_map(
         low=_rounded(low) if is_binned else None,
         high=_rounded(high) if is_binned else None,
         maximum=_round(float(measured.max())) if measured.size else None,
-        zero_shot=_rounded(_zero_shot(cells, columns, column_starts)),
+        zero_shot=_rounded(_zero_shot(cells, gallery, columns, column_starts)),
+        zero_shot_queries=_zero_shot_queries(cells, gallery, columns, column_starts),
         recall_mean=_rounded(series.mean()),
         recall_low=_rounded(series.quantile(0.1, np.fmin)),
         recall_high=_rounded(series.quantile(0.9, np.fmax)),
@@ -114,11 +117,20 @@ def _bounds(axis: str, first: int | None, last: int | None, length: int) -> slic
     return slice(start, max(min(last or length, length), min(start + 1, length)))
 
 
-def _zero_shot(cells: RecallCells, columns: slice, starts: npt.NDArray[np.intp]) -> _Values:
+def _zero_shot(cells: RecallCells, gallery: str, columns: slice, starts: npt.NDArray[np.intp]) -> _Values:
+    """Recall of the untrained backbone of each bin of columns; NaN in a gallery in which it is not measured."""
     orders = [task.order for task in cells.tasks[columns]]
-    local = cells.galleries["local"]
-    one_row = np.zeros(1, np.intp)
-    return np.asarray(weighted_mean(local.r1[:1, orders], local.queries[:1, orders], one_row, starts)[0])
+    shown = cells.galleries[gallery]
+    return np.asarray(weighted_mean(shown.r1[:1, orders], shown.queries[:1, orders], _ONE_ROW, starts)[0])
+
+
+def _zero_shot_queries(
+    cells: RecallCells, gallery: str, columns: slice, starts: npt.NDArray[np.intp]
+) -> list[int]:
+    """Largest number of queries of each bin of columns for the untrained backbone."""
+    orders = [task.order for task in cells.tasks[columns]]
+    queries = cells.galleries[gallery].queries[:1, orders]
+    return [int(number) for number in reduce_bins(queries, _ONE_ROW, starts, np.maximum)[0]]
 
 
 class _Series:
@@ -133,6 +145,7 @@ class _Series:
         starts: npt.NDArray[np.intp],
     ) -> None:
         self._cells, self._rows, self._columns, self._starts = cells, rows, columns, starts
+        self._zero_shot = cells.galleries[gallery].r1[0]
         self._matrix = cells.matrix(gallery)[:, columns]
         self._inner = self._matrix[rows]
         self._queries = cells.queries(gallery)[rows, columns]
@@ -162,13 +175,12 @@ class _Series:
         if len(tasks) > MAX_LINES:
             worst = sorted(shown, key=lambda task: -np.nan_to_num(losses[task]))[:_WORST_LINES]
             shown = sorted(task for task in worst if losses[task] > 0)  # type: ignore[assignment]
-        zero_shot = self._cells.galleries["local"].r1[0]
         return [
             DomainRecall(
                 task_id=tasks[task].id,
                 name=tasks[task].name,
                 loss=_round(losses[task]),
-                zero_shot=_round(zero_shot[tasks[task].order]),
+                zero_shot=_round(self._zero_shot[tasks[task].order]),
                 recall=_rounded(bin_means(self._inner[:, task], self._starts)),
             )
             for task in shown

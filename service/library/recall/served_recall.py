@@ -10,14 +10,13 @@ from threading import Lock
 
 import numpy as np
 from cachetools import LRUCache, cached
-from sqlalchemy import select
 
 from service.catalog.database import session_scope
-from service.catalog.tables import Release
 from service.core.schemas import Gallery, MeasuredLoss, MeasuredShare, ServedRecall, UnfoundDomain
 from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import difference_interval, wilson_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
+from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 
 __all__ = ["FEW_QUERIES", "GALLERIES", "read_served_recall"]
@@ -38,10 +37,9 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     """
     cells = served or read_recall_cells(None, GALLERIES)
     manifest, _ = published_manifest()
-    if manifest.pinned is not None:
-        with session_scope() as session:
-            order = session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))
-        cells = cells.until(order) if order is not None else cells
+    with session_scope() as session:
+        order = last_served_order(session, manifest)
+    cells = cells.until(order) if order is not None else cells
     return _served_recall(cells)
 
 
@@ -50,7 +48,7 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
     union = cells.galleries["global"]
     newest = cells.releases[-1].order if cells.releases else 0
     accuracy = union.router_accuracy(newest)
-    unfound = _unfound(cells)
+    unfound, unfound_all = _unfound(cells, "global"), _unfound(cells, "global_all")
     queries = cells.queries("local")[-1:].ravel()
     return ServedRecall(
         mode=cells.mode,
@@ -61,6 +59,8 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
         router_accuracy=None if accuracy is None else _measured_share(accuracy, int(union.routable[newest])),
         unfound_domains=len(unfound),
         unfound=unfound[:_NAMED],
+        unfound_all_domains=len(unfound_all),
+        unfound_all=unfound_all[:_NAMED],
     )
 
 
@@ -99,9 +99,9 @@ def _loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
     )
 
 
-def _unfound(cells: RecallCells) -> list[UnfoundDomain]:
-    """Domains without a query that ranks its video first among all shards, those with most queries first."""
-    row, queries = cells.matrix("global")[-1:].ravel(), cells.queries("global")[-1:].ravel()
+def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
+    """Domains without a query that ranks its video first in a gallery, those with most queries first."""
+    row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
     columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
     return [
         UnfoundDomain(task_id=task.id, task=task.name, queries=int(queries[column]))

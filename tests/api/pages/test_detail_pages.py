@@ -53,8 +53,13 @@ def test_domain_page_shows_videos_queries_confusion_and_losses(
     assert _find(browser, "#count").text == "12"
     assert "6 held out" in _find(browser, "#count-note").text
     assert len(texts(browser, "[data-testid=video]")) == 12
-    measured = report["measured"]["global"]
-    assert _find(browser, "#found").text == f"{100 * measured['r1']:.0f} %"
+    everything, held_out = (report["measured"][name] for name in ("global_all", "global"))
+    assert _find(browser, "#found").text == f"{100 * everything['r1']:.0f} %"
+    note = _find(browser, "#found-note").text
+    assert note.startswith(
+        f"of {everything['queries']} held-out captions (too few for a reliable share), among all"
+    )
+    assert f"held-out videos of all domains: {100 * held_out['r1']:.0f} % first" in note
     shown = texts(browser, "#confusion .share-value")
     assert shown == [f"{100 * part['share']:.0f} % ({part['queries']})" for part in report["first_results"]]
     assert "held-out captions" in _find(browser, "#queries-note").text

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
 from service.tasks import broker
-from tests.api.browser import serve, wait_for, wait_until
+from tests.api.browser import serve, texts, wait_for, wait_until
 from tests.measured_library import add_measured_domains
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -71,6 +71,22 @@ def test_summary_weighs_queries_and_shows_counts_and_intervals(browser: WebDrive
     assert browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == "20.0 %"
 
 
+def test_zero_shot_follows_the_gallery(browser: WebDriver, page: str) -> None:
+    cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.6}
+    add_measured_domains(cells | {(0, 1): 0.1, (0, 2): 0.4})
+    add_measured_domains(cells, gallery="global")
+    _open(browser, page)
+    browser.find_element(By.ID, "as-table").click()
+    assert texts(browser, "[data-testid^=zero-shot]") == ["10.0 %*", "40.0 %"]
+    assert "dashed" in _text(browser, "time-note")
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#time .zero-shot")) == 2
+    browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
+    wait_until(browser, lambda b: "not measured" in _text(b, "time-note"))
+    assert texts(browser, "[data-testid^=zero-shot]") == []
+    assert not browser.find_elements(By.CSS_SELECTOR, "#time .zero-shot")
+    assert "Zero-shot recall is not measured" in _text(browser, "matrix-note")
+
+
 def test_domains_without_a_found_video_are_named(browser: WebDriver, page: str) -> None:
     cells = {(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)}
     add_measured_domains(cells, queries=lambda i, t: 40)
@@ -82,6 +98,19 @@ def test_domains_without_a_found_video_are_named(browser: WebDriver, page: str) 
         browser, "forgotten-note"
     )
     assert "none of its 40 queries" in _text(browser, "advice")
+
+
+def test_domain_that_is_not_found_among_all_videos_is_named(browser: WebDriver, page: str) -> None:
+    cells = {(i, t): 0.5 for i in range(1, 3) for t in range(1, i + 1)}
+    for gallery in ("local", "global"):
+        add_measured_domains(cells, gallery=gallery, queries=lambda i, t: 12 * t)
+    add_measured_domains(dict.fromkeys(cells, 0.0), gallery="global_all", queries=lambda i, t: 12 * t)
+    _open(browser, page)
+    note = _text(browser, "forgotten-note")
+    assert (
+        "Not found among all videos: no query of “domain 2” (24 queries), “domain 1” (12 queries: too" in note
+    )
+    assert "Open “domain 2”" in _text(browser, "advice")
 
 
 def test_headline_is_that_of_the_served_mode(browser: WebDriver, page: str) -> None:

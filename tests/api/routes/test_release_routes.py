@@ -57,6 +57,13 @@ def test_rollback_and_return(client: TestClient, library: list[str], releases: l
     assert status["searchable"] == done["searchable_videos"]
     assert status["pinned"]["newest"] == releases[1]
     assert status["pinned"]["unsearchable"] == done["unsearchable"]
+    assert (status["domains"], status["searchable_domains"]) == (2, 1)
+    assert [domain["task"] for domain in status["first_domains"]] == [FIRST]
+    assert status["vectors"] == status["first_domains"][0]["vectors"]
+    assert status["pinned"]["learned_order"] == done["learned_order"]
+    for searched, names in ((True, [FIRST]), (False, [SECOND])):
+        listed = client.get("/tasks", params={"kind": "domain", "searched": searched}).json()
+        assert [task["name"] for task in listed] == names
     assert [r["current"] for r in client.get("/releases").json()["releases"]] == [True, False]
     assert client.get("/readyz").json()["pinned"]
     served = client.get("/forgetting", headers=tag).json()["served"]

@@ -62,7 +62,10 @@ class WebhookDetails(Model):
         | str
     ]
     enabled: bool
-    reason: str | None = Field(description="Why the service disabled the webhook; null otherwise.")
+    reason: str | None = Field(
+        description="Why the service disabled the webhook (status 410, or a forbidden address); null "
+        "otherwise."
+    )
     created_at: datetime
     pending: int = Field(description="Number of messages that are not delivered yet.")
     failed: int = Field(description="Number of messages of the last 7 days that were given up.")
@@ -110,7 +113,10 @@ class WebhookSecret(Model):
         | str
     ]
     enabled: bool
-    reason: str | None = Field(description="Why the service disabled the webhook; null otherwise.")
+    reason: str | None = Field(
+        description="Why the service disabled the webhook (status 410, or a forbidden address); null "
+        "otherwise."
+    )
     created_at: datetime
     pending: int = Field(description="Number of messages that are not delivered yet.")
     failed: int = Field(description="Number of messages of the last 7 days that were given up.")

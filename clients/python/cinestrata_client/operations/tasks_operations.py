@@ -56,6 +56,7 @@ def list_tasks(
     into: str | None = None,
     method: str | None = None,
     text: str | None = None,
+    searched: bool | None = None,
     sort: Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
     | None = None,
     limit: int | None = None,
@@ -71,6 +72,7 @@ def list_tasks(
         into: Only appends to this domain (name or id).
         method: Only tasks of this learning method.
         text: Only tasks whose name or id contains this text, regardless of case, and appends to them.
+        searched: true: only domains that the served release searches; false: only other tasks.
         sort: Order; `-` reverses it. `position` is the place in the queue.
         limit: Maximum number of tasks on the page; default: all.
     """
@@ -85,6 +87,7 @@ def list_tasks(
             "into": into,
             "method": method,
             "text": text,
+            "searched": searched,
             "sort": sort,
             "limit": limit,
         },

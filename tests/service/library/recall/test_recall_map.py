@@ -48,6 +48,20 @@ def test_small_matrix_is_shown_cell_by_cell(
     assert shown.queries == complete.queries
 
 
+def test_zero_shot_is_that_of_the_gallery(sqlite_catalog: Settings, measure: Callable[..., None]) -> None:
+    for gallery in ("local", "global"):
+        measure({(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.6}, gallery=gallery)
+    measure({(0, 1): 0.1, (0, 2): 0.4})
+    own = read_recall_map()
+    assert (own.zero_shot, own.zero_shot_queries) == ([0.1, 0.4], [10, 20])
+    assert [line.zero_shot for line in own.lines] == [0.1, 0.4]
+    union = read_recall_map(gallery="global")  # not measured
+    assert (union.zero_shot, union.zero_shot_queries) == ([None, None], [0, 0])
+    assert [line.zero_shot for line in union.lines] == [None, None]
+    binned = read_recall_map(bins=1)
+    assert (binned.zero_shot, binned.zero_shot_queries) == ([pytest.approx(0.3)], [20])
+
+
 def test_bins_weigh_cells_by_their_queries(
     sqlite_catalog: Settings, measure: Callable[..., None], recalls: Callable[[int], Cells]
 ) -> None:
@@ -121,7 +135,8 @@ def test_reversed_window_is_refused(sqlite_catalog: Settings) -> None:
 def test_map_of_an_empty_library(catalog: Settings) -> None:
     shown = read_recall_map(window=MapWindow(first_release=3, last_release=8))
     assert (shown.rows, shown.columns, shown.mean, shown.lines, shown.maximum) == ([], [], [], [], None)
-    assert (shown.recall_mean, shown.recall_low, shown.router_accuracy, shown.zero_shot) == ([], [], [], [])
+    assert (shown.recall_mean, shown.recall_low, shown.router_accuracy) == ([], [], [])
+    assert (shown.zero_shot, shown.zero_shot_queries) == ([], [])
 
 
 def test_large_window_names_the_domains_with_the_largest_loss(

@@ -58,6 +58,19 @@ def test_domain_that_is_never_found_is_named(sqlite_catalog: Settings, measure: 
     assert [(domain.task, domain.queries) for domain in served.unfound] == [("domain 3", 25), ("domain 1", 3)]
 
 
+def test_domain_that_is_found_only_among_held_out_videos_is_named(
+    sqlite_catalog: Settings, measure: Measure
+) -> None:
+    cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.5}
+    for gallery in ("local", "global"):
+        measure(cells, gallery=gallery, queries=_of_domains(40, 12))
+    measure(cells | {(2, 2): 0.0}, gallery="global_all", queries=_of_domains(40, 12))
+    served = read_served_recall()
+    assert (served.unfound_domains, served.unfound) == (0, [])
+    assert served.unfound_all_domains == 1
+    assert [(domain.task, domain.queries) for domain in served.unfound_all] == [("domain 2", 12)]
+
+
 def test_served_recall_does_not_depend_on_the_shown_mode(sqlite_catalog: Settings, measure: Measure) -> None:
     measure({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9})
     measure({(1, 1): 0.9, (2, 1): 0.1, (2, 2): 0.9}, mode="latest")
@@ -81,6 +94,7 @@ def test_router_accuracy_has_its_queries(sqlite_catalog: Settings, measure: Meas
 
 def test_empty_library_has_no_served_recall(catalog: Settings) -> None:
     served = read_served_recall()
-    assert (served.domains, served.unfound, served.router_accuracy) == (0, [], None)
+    assert (served.domains, served.unfound, served.unfound_all) == (0, [], [])
+    assert served.router_accuracy is None
     assert set(served.recall.values()) == {None}
     assert set(served.loss.values()) == {None}
