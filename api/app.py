@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
 from api.pages import html_pages, openid_pages, reference_page, sign_in_pages
+from api.request_logging import RequestLoggingMiddleware
 from api.request_metrics import RequestMetricsMiddleware
 from api.request_tracing import RequestTracingMiddleware
 from api.routes import (
@@ -137,6 +138,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(SecurityMiddleware, settings=configured, authenticator=authenticator)
     if configured.cors_origins:
         share_with_origins(app, configured.cors_origins)
+    app.add_middleware(RequestLoggingMiddleware)
     if tracing.is_tracing():
         app.add_middleware(RequestTracingMiddleware)
     app.add_middleware(VersionPrefixMiddleware, resources=_api_resources(app))

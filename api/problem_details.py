@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.request_logging import explain_failure
 from service.core.errors import CinestrataError, InvalidInput, problem_type
 
 __all__ = [
@@ -132,7 +133,7 @@ def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, CinestrataError):
         raise error
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("request_failed", path=request.url.path, error=error.detail)
+        explain_failure(request.scope, error.detail)
     return problem_response(request, error)
 
 

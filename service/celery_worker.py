@@ -9,6 +9,7 @@ command: ``celery -A service.celery_worker worker --queues cpu`` and
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -90,6 +91,8 @@ def _configure_worker_logging(**_: Any) -> None:
     configured = settings()
     configure_logging(configured.log_format, configured.log_level)
     start_tracing(configured.otlp_endpoint, "cinestrata-worker")
+    # Celery calls the job of a failed task succeeded, since its message needs no repetition; tasks log their own end.
+    logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
     if configured.log_format == "json":
         # Celery prints the messages of its signal handlers as plain text.
         celery_worker_app.safe_say = _write_json_line

@@ -134,6 +134,7 @@ def probe_free_chunks(task_id: str, owner: str) -> None:
     if chunk is None:
         return
     with use_request_id(chunk.request_id):
+        log.info("task_joined", task=task_id, stage="probing")
         send_due()  # another worker may take the next chunk
         try:
             require_writable(settings().cache_dir, settings().thumbnails_dir)

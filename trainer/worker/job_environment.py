@@ -79,7 +79,7 @@ def recorded_failure(claim: Claim) -> Iterator[None]:
         message = failure_message(error, f"POST /tasks/{claim.task.id}/retry")
         if message is None:
             raise
-        log.warning("task_failed", task=claim.task.id, exc_info=error)
+        log.warning("task_exception", task=claim.task.id, exc_info=error)
         if isinstance(
             error, TrainingDiverged
         ):  # training resumed from its checkpoint would only diverge again

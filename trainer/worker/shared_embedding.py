@@ -123,6 +123,7 @@ def embed_free_chunks(task_id: str, owner: str) -> None:
     if chunk is None:
         return
     with use_request_id(chunk.request_id):
+        log.info("task_joined", task=task_id, stage="indexing")
         send_due()  # another worker may take the next chunk
         run: str | None = None
         encode: Encode | None = None

@@ -268,6 +268,7 @@ class Claim:
             session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
             clear_lease(task)
             record(session, task.id, "progress", view)
+        log.info("task_probed", task=self.task.id, **counts)
         self._finished.set()
 
     @contextmanager
@@ -364,6 +365,7 @@ class Claim:
     def __enter__(self) -> Self:
         # Log lines of the block carry the identifier of the request that created the task.
         self._context.enter_context(use_request_id(self.task.request_id))
+        log.info("task_claimed", task=self.task.id, state=self.task.state, attempt=self.task.attempts)
         self._trace.start()
         self._heartbeat.start()
         return self
@@ -400,7 +402,7 @@ class Claim:
             log.warning("task_released", task=self.task.id, exc_info=error)
             self.release(count_attempt=True)
         else:
-            log.error("task_failed", task=self.task.id, exc_info=error)
+            log.error("task_exception", task=self.task.id, exc_info=error)
             self.fail(
                 f"{type(error).__name__}: {error}"
                 if not isinstance(error, (ValueError, CinestrataError))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy import ColumnElement, Select, delete, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task
 from service.core.errors import LeaseLost, NotFound
+from service.core.request_ids import current_request_id, use_request_id
 from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
@@ -26,6 +28,8 @@ __all__ = [
 ]
 
 _Row = TypeVar("_Row")
+
+log = structlog.get_logger(__name__)
 
 
 def lock_task(session: Session, task_id: str) -> Task:
@@ -73,6 +77,16 @@ def set_state(
         task.finished_at = at
     record(session, task.id, "state", data, at)
     emit_task_state(session, task)
+    _log_state(task)
+
+
+def _log_state(task: Task) -> None:
+    """Log a state with the identifier of the current request, or else of the request that created the task."""
+    with use_request_id(current_request_id() or task.request_id):
+        if task.state == "failed":
+            log.error("task_failed", task=task.id, reason=task.error, hint=task.error_hint)
+        else:
+            log.info("task_state", task=task.id, state=task.state)
 
 
 def clear_lease(task: Task) -> None:
