@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_every_file_is_mounted_and_exists(
     assert all(path.is_file() for files in mounted.values() for path in files.values())
 
 
-def test_prometheus_reads_its_rules_and_scrapes_the_api_with_the_key(
+def test_prometheus_reads_its_rules_and_scrapes_the_api_with_a_key_of_its_own(
     compose: dict[str, Any], mounted: dict[str, dict[str, Path]]
 ) -> None:
     service = compose["services"]["prometheus"]
@@ -43,9 +44,32 @@ def test_prometheus_reads_its_rules_and_scrapes_the_api_with_the_key(
     (job,) = config["scrape_configs"]
     (secret,) = service["secrets"]
     assert job["authorization"]["credentials_file"] == secret["target"]
-    assert compose["secrets"][secret["source"]] == {"environment": "CINESTRATA_API_KEY"}
+    assert compose["secrets"] == {secret["source"]: {"environment": "METRICS_KEY"}}
     host, port = job["static_configs"][0]["targets"][0].split(":")
     assert compose["services"][host]["ports"][0].endswith(f":{port}")
+
+
+def test_profile_has_no_key_of_an_administrator(compose: dict[str, Any]) -> None:
+    for name in ("prometheus", "grafana"):
+        assert "CINESTRATA_API_KEY" not in yaml.safe_dump(compose["services"][name])
+
+
+@pytest.mark.parametrize(("password", "status"), [("secret", 0), ("", 1)])
+def test_grafana_does_not_start_without_a_password(
+    compose: dict[str, Any], password: str, status: int
+) -> None:
+    service = compose["services"]["grafana"]
+    assert service["environment"]["GF_SECURITY_ADMIN_PASSWORD"] == "${GRAFANA_PASSWORD:-}"
+    shell, option, script = service["entrypoint"]
+    assert script.endswith("; exec /run.sh")
+    started = subprocess.run(
+        [shell, option, script.replace("$$", "$").replace("/run.sh", "true")],
+        env={"GF_SECURITY_ADMIN_PASSWORD": password},
+        capture_output=True,
+        text=True,
+    )
+    assert started.returncode == status
+    assert ("GRAFANA_PASSWORD" in started.stderr) is bool(status)
 
 
 def test_grafana_is_provisioned_with_the_dashboard_and_its_data_source(

@@ -305,6 +305,9 @@ def prometheus(deployment: Deployment) -> Iterator[Callable[[str], Any]]:
     require_images(
         yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]["image"]
     )
+    key = deployment.client.post("/keys", json={"name": "prometheus", "scope": "search"}).json()["key"]
+    with deployment.environment.open("a") as environment:
+        environment.write(f"METRICS_KEY={key}\n")
     deployment.compose(*OBSERVABILITY, "up", "--wait", "--no-build", "prometheus")
 
     def read(path: str) -> Any:
