@@ -8,7 +8,7 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel
 
 from api.problem_details import MEDIA_TYPE, Problem
-from service.core.schemas import AppendSpec, PreviewRequest, TaskEvent, TaskSpec
+from service.core.schemas import EVENT_FACTS, AppendSpec, PreviewRequest, TaskEvent, TaskSpec
 
 __all__ = [
     "ADDITIONAL_MODELS",
@@ -28,7 +28,14 @@ __all__ = [
 
 SCHEMA_REF = "#/components/schemas/{model}"
 # Models that no route signature names, so FastAPI does not add their schemas.
-ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, PreviewRequest, Problem, TaskEvent, TaskSpec)
+ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (
+    AppendSpec,
+    PreviewRequest,
+    Problem,
+    TaskEvent,
+    TaskSpec,
+    *dict.fromkeys(EVENT_FACTS.values()),
+)
 
 
 def _problem(description: str) -> dict[str, Any]:
@@ -86,7 +93,12 @@ APPEND_BODY = {
         "content": {
             "application/json": {"schema": {"$ref": SCHEMA_REF.format(model=AppendSpec.__name__)}},
             "multipart/form-data": {
-                "schema": {"type": "object", "required": ["archive"], "properties": {"archive": _ARCHIVE}}
+                "schema": {
+                    "type": "object",
+                    "title": "AppendArchive",
+                    "required": ["archive"],
+                    "properties": {"archive": _ARCHIVE},
+                }
             },
         },
     }
@@ -99,6 +111,7 @@ TASK_BODY = {
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
+                    "title": "TaskArchive",
                     "required": ["name", "archive"],
                     "properties": {
                         "name": {"type": "string", "minLength": 1, "maxLength": 80},

@@ -25,6 +25,7 @@ from api.security.route_scopes import RouteScope, declared_scope
 from api.version_prefix import PREFIX
 from service.core import request_ids
 from service.core.errors import CinestrataError, InvalidInput, TaskInterruption
+from service.core.schemas import EVENT_FACTS
 
 __all__ = ["complete_schema", "problem_classes"]
 
@@ -60,6 +61,7 @@ _TAGS = {
     "access": "Changes, and access to the service.",
     "alerts": "Thresholds of measures, and those that are exceeded.",
     "webhooks": "Signed notices of events.",
+    "operation": "Maintenance, snapshots, and the state of processes and queues.",
     "health": "Health checks and metrics.",
 }
 _REQUEST_ID = {
@@ -103,6 +105,34 @@ _MEDIA_TYPES: Mapping[str, str | None] = {
     "metrics": "text/plain",
     "create_upload": None,
     "get_upload_offset": None,
+}
+# Descriptions of parameters of paths and headers that no signature describes.
+_PARAMETERS: Mapping[str, str] = {
+    "alert_id": "Id of the alert.",
+    "content-type": "`application/offset+octet-stream`.",
+    "delivery_id": "Id of the message.",
+    "idempotency-key": "Key of 1 to 255 characters. A repeated request with the key returns the task of the first.",
+    "key_id": "Id of the key, not the key itself.",
+    "last-event-id": "Id of the last event that the client has received; later ones are sent.",
+    "name": "Name of the snapshot.",
+    "release_id": "Id of the release, or `newest`.",
+    "session_id": "Id of the session.",
+    "task_id": "Id of the task.",
+    "upload-checksum": "Algorithm and Base64 digest of the bytes of the request, such as `sha256 …`.",
+    "upload-length": "Size of the file in bytes.",
+    "upload-metadata": "Pairs of a key and a value in Base64, separated by commas; `filename` names the file.",
+    "upload-offset": "Number of bytes that the service has received.",
+    "upload_id": "Id of the upload, the end of its `Location`.",
+    "user_id": "Id of the user.",
+    "video_id": "Id of the video.",
+    "webhook_id": "Id of the webhook.",
+}
+# Descriptions of answers that no model describes.
+_OUTCOMES: Mapping[str, str] = {
+    "200": "The answer.",
+    "201": "The resource was created.",
+    "202": "The request was accepted.",
+    "204": "Done; the answer has no body.",
 }
 _BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}
 
@@ -162,8 +192,10 @@ def _complete(generated: _Json, scopes: Mapping[str, RouteScope]) -> _Json:
         document["paths"][f"{PREFIX}{path}"] = operations
         for method, operation in operations.items():
             _complete_operation(path, method, operation, scopes[operation["operationId"]])
+            _describe_answers(operation, components["schemas"])
             _complete_examples(operation, components["schemas"])
             used.update(operation["tags"])
+    document["webhooks"] = {event: {"post": _message(event)} for event in EVENT_FACTS}
     ordered = [*(tag for tag in _TAGS if tag in used), *sorted(used - _TAGS.keys())]
     document["tags"] = [{"name": tag, "description": _TAGS.get(tag, "")} for tag in ordered]
     return document
@@ -177,6 +209,8 @@ def _complete_operation(path: str, method: str, operation: _Json, scope: RouteSc
     operation["x-required-scope"] = scope
     operation.setdefault("parameters", []).append(_REQUEST_ID)
     for parameter in operation["parameters"]:
+        if "description" not in parameter:
+            parameter["description"] = _PARAMETERS[parameter["name"].lower()]
         if parameter["in"] == "header" and parameter is not _REQUEST_ID:  # FastAPI writes them in lower case
             parameter["name"] = parameter["name"].title().replace("-Id", "-ID")
     described = operation["responses"]
@@ -230,16 +264,86 @@ def _complete_answer(name: str, status: str, answer: _Json) -> None:
             answer["content"] = {media_type: {"schema": schema}}
 
 
+def _describe_answers(operation: _Json, schemas: _Json) -> None:
+    """Describe successful answers by the first line of their models."""
+    for status, answer in operation["responses"].items():
+        if answer.get("description") != "Successful Response":
+            continue
+        schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+        model = schema.get("items", schema).get("$ref", "").rpartition("/")[2]
+        summary = schemas.get(model, {}).get("description", "").partition("\n")[0]
+        if status == "200" and _MEDIA_TYPES.get(operation["operationId"]):
+            summary = "The file."
+        if summary and "items" in schema:
+            summary = f"A list. Each entry: {summary}"
+        answer["description"] = summary or _OUTCOMES[status]
+
+
+def _message(event: str) -> _Json:
+    """Return the operation that the service calls at an endpoint for an event."""
+    headers = {
+        "webhook-id": "Id of the message, the same in all attempts.",
+        "webhook-timestamp": "Time of the attempt in seconds since 1970.",
+        "webhook-signature": "Signatures of id, timestamp and body, as Standard Webhooks specifies.",
+    }
+    facts = EVENT_FACTS[event]
+    return {
+        "operationId": f"receive_{event.replace('.', '_')}",
+        "summary": f"Event {event}",
+        "tags": ["webhooks"],
+        "security": [],
+        "parameters": [
+            {
+                "name": name,
+                "in": "header",
+                "required": True,
+                "description": text,
+                "schema": {"type": "string"},
+            }
+            for name, text in headers.items()
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["type", "timestamp", "data"],
+                        "properties": {
+                            "type": {"const": event},
+                            "timestamp": {
+                                "type": "string",
+                                "format": "date-time",
+                                "description": "Time of the event.",
+                            },
+                            "data": {"$ref": SCHEMA_REF.format(model=facts.__name__)},
+                        },
+                    }
+                }
+            },
+        },
+        "responses": {
+            "2XX": {"description": "The message is accepted."},
+            "410": {"description": "The endpoint is gone: the service disables the webhook."},
+            "default": {"description": "The message is sent again later."},
+        },
+    }
+
+
 def _complete_examples(operation: _Json, schemas: _Json) -> None:
     name = operation["operationId"]
-    recorded = _recorded_examples()
+    requested, recorded = _examples("request_examples.json"), _examples("response_examples.json")
+    for media_type, example in requested.get(name, {}).items():
+        operation["requestBody"]["content"][media_type]["example"] = example
     for status, answer in operation["responses"].items():
         for media_type, content in answer.get("content", {}).items():
             if media_type == MEDIA_TYPE:
                 continue
             if media_type == "application/json":
                 known = (recorded[name],) if name in recorded and status[0] == "2" else ()
-                content["example"] = complete_example(content.get("schema", {}), schemas, *known)
+                content["example"] = complete_example(
+                    content.get("schema", {}), schemas, *known, is_complete=True
+                )
             elif name in recorded:
                 content["example"] = recorded[name]
 
@@ -281,7 +385,7 @@ def _example(cls: type[CinestrataError]) -> _Json:
 
 
 @cache
-def _recorded_examples() -> Mapping[str, Any]:
-    """Answers of a small library by operation id."""
-    examples: _Json = json.loads((files("api") / "response_examples.json").read_text(encoding="utf-8"))
+def _examples(name: str) -> Mapping[str, Any]:
+    """Examples in a file, by operation id: request bodies, or answers of a small library."""
+    examples: _Json = json.loads((files("api") / name).read_text(encoding="utf-8"))
     return examples

@@ -35,15 +35,21 @@ __all__ = [
 ]
 
 
+# Stated in the OpenAPI document only: the service checks the values, for batches as well, with hints of its own. Upper
+# limits are settings.
+_AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}
+_NOT_NEGATIVE: dict[str, Any] = {"minimum": 0}
+
+
 class CaptionsParameters(StrictParameters):
     """Parameters of ``GET /videos/{video_id}/captions``."""
 
-    k: Annotated[int, Query(description="Maximum number of captions.")] = 10
+    k: Annotated[int, Query(description="Maximum number of captions.", json_schema_extra=_AT_LEAST_ONE)] = 10
     scope: Annotated[
         str,
         Query(
             description="'task': captions of the video's own domain; 'all': captions of all domains.",
-            examples=["task"],
+            json_schema_extra={"enum": ["task", "all"]},
         ),
     ] = "task"
 
@@ -51,12 +57,12 @@ class CaptionsParameters(StrictParameters):
 class SimilarParameters(StrictParameters):
     """Parameters of ``GET /videos/{video_id}/similar``."""
 
-    k: Annotated[int, Query(description="Maximum number of results.")] = 10
+    k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
     scope: Annotated[
         str,
         Query(
             description="'task': videos of the same task; 'all': videos of all tasks with the same encoder.",
-            examples=["task"],
+            json_schema_extra={"enum": ["task", "all"]},
         ),
     ] = "task"
     min_score: Annotated[float | None, Query(description="Minimum cosine similarity of a result.")] = None
@@ -65,13 +71,17 @@ class SimilarParameters(StrictParameters):
 class _FilterParameters(StrictParameters):
     """Filters of all searches. The service checks their values."""
 
-    k: Annotated[int, Query(description="Maximum number of results.")] = 10
+    k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
     task: Annotated[
         list[str] | None,
         Query(description="Name or id of a domain to search; may be repeated. Default: all domains."),
     ] = None
-    min_duration: Annotated[float | None, Query(description="Minimum duration in seconds.")] = None
-    max_duration: Annotated[float | None, Query(description="Maximum duration in seconds.")] = None
+    min_duration: Annotated[
+        float | None, Query(description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
+    ] = None
+    max_duration: Annotated[
+        float | None, Query(description="Maximum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
+    ] = None
     arrived_after: Annotated[
         datetime | None, Query(description="Added at this time or later; UTC if it has no time zone.")
     ] = None
@@ -110,8 +120,21 @@ class ClipParameters(_FilterParameters):
 
 
 class _TextParameters(_FilterParameters):
-    q: Annotated[str, Query(description="Description of the video, in words.", examples=["eggs are whisked"])]
-    mode: Annotated[str | None, Query(description="Query mode: 'pinned', 'mapped' or 'latest'.")] = None
+    q: Annotated[
+        str,
+        Query(
+            description="Description of the video, in words.",
+            examples=["eggs are whisked"],
+            json_schema_extra={"minLength": 1},
+        ),
+    ]
+    mode: Annotated[
+        str | None,
+        Query(
+            description="Query mode: 'pinned', 'mapped' or 'latest'; default: `CINESTRATA_QUERY_MODE`.",
+            json_schema_extra={"enum": ["pinned", "mapped", "latest", None]},
+        ),
+    ] = None
     routes: Annotated[
         str | None,
         Query(
@@ -154,12 +177,16 @@ class SearchParameters(_TextParameters):
 
     min_confidence: Annotated[
         float | None,
-        Query(description="Minimum confidence of a result, 0..1."),
+        Query(
+            description="Minimum confidence of a result, 0..1.",
+            json_schema_extra={"minimum": 0, "maximum": 1},
+        ),
     ] = None
     rerank: Annotated[
         str | None,
         Query(
-            description="'frames' ranks the first 100 results by their frame vectors, where shards store them."
+            description="'frames' ranks the first 100 results by their frame vectors, where shards store them.",
+            json_schema_extra={"enum": ["frames", None]},
         ),
     ] = None
     cursor: Annotated[

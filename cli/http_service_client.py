@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from urllib.parse import quote
 
 import httpx
@@ -186,7 +186,7 @@ class HttpServiceClient:
         """A video with its split."""
         return service_model(VideoDetails, self._client.get_video(video_id))
 
-    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
+    def similar(self, video_id: str, k: int, scope: Literal["task", "all"]) -> SimilarVideosResponse:
         """Videos similar to a video."""
         return service_model(SimilarVideosResponse, self._client.find_similar(video_id, k=k, scope=scope))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import structlog
 
@@ -187,7 +187,7 @@ class InProcessServiceClient:
         """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
         return self._query_service().search(query, k, task, mode, **fields)
 
-    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
+    def similar(self, video_id: str, k: int, scope: Literal["task", "all"]) -> SimilarVideosResponse:
         """Videos similar to a video."""
         return self._query_service().search_similar(video_id, k, scope)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 if TYPE_CHECKING:
     from service.core.schemas import (
@@ -121,7 +121,7 @@ class ServiceClient(Protocol):
     ) -> SearchResponse:
         """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
 
-    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
+    def similar(self, video_id: str, k: int, scope: Literal["task", "all"]) -> SimilarVideosResponse:
         """Videos similar to a video."""
 
     def audit(self, **parameters: Any) -> AuditPage:

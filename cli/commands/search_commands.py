@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -94,7 +94,9 @@ def run_search(
         raise typer.Exit(NOTHING_FOUND)
 
 
-def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path | None) -> None:
+def run_similar(
+    video_id: str, k: int, scope: Literal["task", "all"], url: str | None, data: Path | None
+) -> None:
     """Print the videos most similar to a video. Exits with status 3 if there is none.
 
     Args:

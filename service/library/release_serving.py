@@ -27,7 +27,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Release, Task, Video
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict, NotFound, Unavailable
-from service.core.schemas import DomainChange, PinnedRelease, ServedChange, ServeOutcome
+from service.core.schemas import DomainChange, PinnedRelease, ServedChange, ServedReleaseFacts, ServeOutcome
 from service.core.settings import settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.storage import index_manifest
@@ -79,12 +79,13 @@ def _serve(release: str | None, before: str) -> Manifest:
         except (ShardStoreError, OSError) as error:
             raise Unavailable(f"The index cannot be changed: {error}", 30) from error
         if manifest.served != before:
-            facts = {
-                "release": manifest.served,
-                "before": before,
-                "newest": manifest.release,
-                "pinned": manifest.pinned is not None,
-            }
+            served = ServedReleaseFacts(
+                release=manifest.served,
+                before=before,
+                newest=manifest.release,
+                pinned=manifest.pinned is not None,
+            )
+            facts = served.model_dump(mode="json")
             record_change(session, "release.serve", manifest.served or "", facts)
             emit(session, "release.served", facts)
     return manifest

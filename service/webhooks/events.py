@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now
 from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task
-from service.core.schemas import WebhookEvent
+from service.core.schemas import TaskFacts, WebhookEvent
 
 __all__ = ["MAX_PENDING", "emit", "emit_task_state", "new_message"]
 
@@ -66,16 +66,17 @@ def emit_task_state(session: Session, task: Task) -> None:
     """Store messages about a task that has just become ready or failed; other states are not reported."""
     if task.state not in ("ready", "failed"):
         return
-    data = {
-        "task_id": task.id,
-        "name": task.name,
-        "domain_id": task.target_id or task.id,
-        "videos": task.counts.get("appended" if task.target_id else "accepted", 0),
-        "rejected": task.counts.get("rejected", 0),
-        "release": task.release_id,
-        "error": task.error and task.error[:_MAX_TEXT_CHARS],
-        "error_hint": task.error_hint and task.error_hint[:_MAX_TEXT_CHARS],
-    }
+    facts = TaskFacts(
+        task_id=task.id,
+        name=task.name,
+        domain_id=task.target_id or task.id,
+        videos=task.counts.get("appended" if task.target_id else "accepted", 0),
+        rejected=task.counts.get("rejected", 0),
+        release=task.release_id,
+        error=task.error and task.error[:_MAX_TEXT_CHARS],
+        error_hint=task.error_hint and task.error_hint[:_MAX_TEXT_CHARS],
+    )
+    data = facts.model_dump(mode="json")
     if task.target_id is None:
         emit(session, "task.ready" if task.state == "ready" else "task.failed", data)
     else:

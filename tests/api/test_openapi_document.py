@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from api.openapi_document import problem_classes
 from api.schema_examples import complete_example
+from service.core.schemas import WEBHOOK_EVENTS
 
 # Headers of HTTP itself, and those that the security middleware adds to every answer.
 COMMON = {"content-length", "content-type", "vary", "content-encoding", "date", "server", "transfer-encoding"}
@@ -61,9 +62,15 @@ def test_each_operation_has_security_examples_errors_and_headers(document: dict[
         responses = {status: _resolve(document, r) for status, r in operation["responses"].items()}
         success = [status for status in responses if status[0] == "2"]
         assert success, name
+        for parameter in operation["parameters"]:
+            assert parameter["description"], (name, parameter["name"])
+        for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+            is_bytes = media_type.endswith("octet-stream")
+            assert is_bytes or content.get("example") or content.get("examples"), (name, media_type)
         for status, response in responses.items():
             if status[1:] == "XX":
                 continue
+            assert response["description"] not in ("", "Successful Response"), (name, status)
             assert "X-Request-ID" in response.get("headers", {}), (name, status)
             if status[0] in "23":
                 for media_type, content in response.get("content", {}).items():
@@ -86,7 +93,8 @@ def test_examples_are_valid(document: dict[str, Any]) -> None:
     """Recorded answers and problems fit the schemas of their operations."""
     checked = 0
     for path, method, operation in _operations(document):
-        for status, given in operation["responses"].items():
+        bodies = {**operation["responses"], "request": operation.get("requestBody", {})}
+        for status, given in bodies.items():
             for content in _resolve(document, given).get("content", {}).values():
                 examples = [content["example"]] if "example" in content else []
                 examples += [example["value"] for example in content.get("examples", {}).values()]
@@ -98,6 +106,38 @@ def test_examples_are_valid(document: dict[str, Any]) -> None:
                         assert errors == [], (method, path, status)
                         checked += 1
     assert checked > 300
+
+
+def test_tags_are_described(document: dict[str, Any]) -> None:
+    assert all(tag["description"] for tag in document["tags"])
+
+
+def test_choices_and_bounds_of_searches_are_stated(document: dict[str, Any]) -> None:
+    parameters = {
+        parameter["name"]: parameter["schema"]
+        for parameter in document["paths"]["/v1/search"]["get"]["parameters"]
+    }
+    assert parameters["mode"]["enum"] == ["pinned", "mapped", "latest", None]
+    assert parameters["rerank"]["enum"] == ["frames", None]
+    assert parameters["k"]["minimum"] == 1
+    assert (parameters["min_confidence"]["minimum"], parameters["min_confidence"]["maximum"]) == (0, 1)
+
+
+def test_answers_have_all_fields_in_their_examples(document: dict[str, Any]) -> None:
+    answer = document["paths"]["/v1/tasks/{task_id}"]["get"]["responses"]["200"]["content"]
+    example = answer["application/json"]["example"]
+    assert set(example) == set(document["components"]["schemas"]["TaskDetails"]["properties"])
+
+
+def test_each_event_is_described_as_a_webhook(document: dict[str, Any]) -> None:
+    assert set(document["webhooks"]) == {*WEBHOOK_EVENTS, "webhook.test"}
+    for event, methods in document["webhooks"].items():
+        operation = methods["post"]
+        names = [parameter["name"] for parameter in operation["parameters"]]
+        assert names == ["webhook-id", "webhook-timestamp", "webhook-signature"]
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert schema["properties"]["type"] == {"const": event}
+        assert _resolve(document, schema["properties"]["data"])["properties"]
 
 
 def test_each_problem_type_has_an_example(document: dict[str, Any]) -> None:

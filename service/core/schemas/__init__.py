@@ -124,20 +124,27 @@ from service.core.schemas.videos import (
     VideoSummary,
 )
 from service.core.schemas.webhooks import (
+    EVENT_FACTS,
     WEBHOOK_EVENTS,
+    AlertFacts,
     DeliveryDetails,
     DeliveryPage,
+    ServedReleaseFacts,
+    TaskFacts,
     WebhookDetails,
     WebhookEvent,
     WebhookPatch,
     WebhookSecret,
     WebhookSpec,
+    WebhookTestFacts,
 )
 
 __all__ = [
     "ALERT_KINDS",
+    "EVENT_FACTS",
     "WEBHOOK_EVENTS",
     "AlertDetails",
+    "AlertFacts",
     "AlertKind",
     "AlertPage",
     "AlertThresholds",
@@ -210,6 +217,7 @@ __all__ = [
     "ServeSpec",
     "ServedChange",
     "ServedRecall",
+    "ServedReleaseFacts",
     "SessionDetails",
     "ShardPage",
     "ShardSummary",
@@ -223,6 +231,7 @@ __all__ = [
     "SyncSpec",
     "TaskDetails",
     "TaskEvent",
+    "TaskFacts",
     "TaskMove",
     "TaskProgress",
     "TaskRouting",
@@ -246,6 +255,7 @@ __all__ = [
     "WebhookPatch",
     "WebhookSecret",
     "WebhookSpec",
+    "WebhookTestFacts",
     "WorkerDetails",
     "WorkerLease",
 ]

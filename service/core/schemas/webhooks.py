@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
+from service.core.schemas.alerts import AlertKind
 from service.core.schemas.model_types import RequestModel, ResponseModel
 
 __all__ = [
+    "EVENT_FACTS",
     "WEBHOOK_EVENTS",
+    "AlertFacts",
     "DeliveryDetails",
     "DeliveryPage",
+    "ServedReleaseFacts",
+    "TaskFacts",
     "WebhookDetails",
     "WebhookEvent",
     "WebhookPatch",
     "WebhookSecret",
     "WebhookSpec",
+    "WebhookTestFacts",
 ]
 
 WebhookEvent = Literal[
@@ -103,3 +110,61 @@ class DeliveryPage(ResponseModel):
 
     deliveries: list[DeliveryDetails]
     next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
+class TaskFacts(ResponseModel):
+    """Data of `task.ready`, `task.failed`, `append.ready` and `append.failed`."""
+
+    task_id: str
+    name: str
+    domain_id: str = Field(
+        description="Task of the domain: of an append, that of the domain that it extends."
+    )
+    videos: int = Field(description="Number of accepted videos; of an append, of appended ones.")
+    rejected: int = Field(description="Number of videos that cannot be used.")
+    release: str | None = Field(description="Release that the task published; null without one.")
+    error: str | None = Field(description="Reason of the failure.")
+    error_hint: str | None = Field(description="Remedy of the failure.")
+
+
+class ServedReleaseFacts(ResponseModel):
+    """Data of `release.served`."""
+
+    release: str | None = Field(description="Release that answers searches now.")
+    before: str = Field(description="Release that answered them before.")
+    newest: str | None
+    pinned: bool = Field(description="Whether the release stays when a task publishes a newer one.")
+
+
+class AlertFacts(ResponseModel):
+    """Data of `alert.raised` and `alert.cleared`."""
+
+    id: int
+    kind: AlertKind
+    task_id: str | None = Field(description="Domain of the alert; null for the whole library.")
+    task: str | None = Field(description="Name of the domain.")
+    value: float = Field(description="Measured value.")
+    threshold: float
+    message: str
+    raised_at: datetime
+    cleared_at: datetime | None = Field(
+        default=None, description="End of the crossing; only in `alert.cleared`."
+    )
+
+
+class WebhookTestFacts(ResponseModel):
+    """Data of `webhook.test`, which `POST /webhooks/{webhook_id}/test` sends."""
+
+    webhook_id: str
+
+
+EVENT_FACTS: Mapping[str, type[ResponseModel]] = {
+    "task.ready": TaskFacts,
+    "task.failed": TaskFacts,
+    "append.ready": TaskFacts,
+    "append.failed": TaskFacts,
+    "release.served": ServedReleaseFacts,
+    "alert.raised": AlertFacts,
+    "alert.cleared": AlertFacts,
+    "webhook.test": WebhookTestFacts,
+}

@@ -63,7 +63,7 @@ def revoke_key(key_id: str) -> Call[KeyDetails]:
     Other API processes refuse the key within five seconds.
 
     Args:
-        key_id: Identifier.
+        key_id: Id of the key, not the key itself.
     """
     return Call("DELETE", "/v1/keys/{key_id}", KeyDetails, path={"key_id": key_id})
 
@@ -87,7 +87,7 @@ def edit_user(user_id: str, body: UserPatch) -> Call[UserDetails]:
     """Change the role or the password of a user (name or id). A new password ends all sessions of the user.
 
     Args:
-        user_id: Identifier.
+        user_id: Id of the user.
         body: Body of the request.
     """
     return Call("PATCH", "/v1/users/{user_id}", UserDetails, path={"user_id": user_id}, body=body)
@@ -97,7 +97,7 @@ def remove_user(user_id: str) -> Call[UserDetails]:
     """Remove a user (name or id) with all sessions.
 
     Args:
-        user_id: Identifier.
+        user_id: Id of the user.
     """
     return Call("DELETE", "/v1/users/{user_id}", UserDetails, path={"user_id": user_id})
 
@@ -106,7 +106,7 @@ def end_sessions_of_user(user_id: str) -> Call[None]:
     """End all sessions of a user.
 
     Args:
-        user_id: Identifier.
+        user_id: Id of the user.
     """
     return Call("DELETE", "/v1/users/{user_id}/sessions", None, path={"user_id": user_id})
 
@@ -120,7 +120,7 @@ def end_session(session_id: str) -> Call[None]:
     """End a session of a browser.
 
     Args:
-        session_id: Identifier.
+        session_id: Id of the session.
     """
     return Call("DELETE", "/v1/sessions/{session_id}", None, path={"session_id": session_id})
 

@@ -28,6 +28,6 @@ def dismiss_alert(alert_id: int) -> Call[AlertDetails]:
     """Hide an alert. It is not raised again before its threshold was kept in between.
 
     Args:
-        alert_id: Identifier.
+        alert_id: Id of the alert.
     """
     return Call("POST", "/v1/alerts/{alert_id}/dismiss", AlertDetails, path={"alert_id": alert_id})

@@ -40,7 +40,7 @@ def get_query_report(task_id: str, *, worst: int | None = None) -> Call[QueryRep
     use their results.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         worst: Maximum number of worst queries.
     """
     return Call(
@@ -52,7 +52,7 @@ def get_loss_curve(task_id: str) -> Call[LossCurve]:
     """The loss of training steps of a task, in order; `reason` states why there are none.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
     """
     return Call("GET", "/v1/tasks/{task_id}/losses", LossCurve, path={"task_id": task_id})
 
@@ -211,7 +211,7 @@ def serve_release(release_id: str, *, body: ServeSpec | None = None) -> Call[Ser
     searched until a later release is served. With `dry_run`, only the effects are returned.
 
     Args:
-        release_id: Identifier.
+        release_id: Id of the release, or `newest`.
         body: Body of the request.
     """
     return Call(

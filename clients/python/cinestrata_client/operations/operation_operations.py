@@ -42,6 +42,6 @@ def delete_snapshot(name: str) -> Call[None]:
     """Delete a backup. Downloads that have begun are completed.
 
     Args:
-        name: Identifier.
+        name: Name of the snapshot.
     """
     return Call("DELETE", "/v1/snapshots/{name}", None, path={"name": name})

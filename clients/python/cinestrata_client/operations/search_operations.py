@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from cinestrata_client.calls import Call
 from cinestrata_client.models import CaptionsResponse, SearchBatch, SearchBatchResponse, SearchResponse
@@ -46,7 +46,7 @@ def search(
             [values]} or {all: [texts]}.
         min_score: Minimum score of a result.
         q: Description of the video, in words.
-        mode: Query mode: 'pinned', 'mapped' or 'latest'.
+        mode: Query mode: 'pinned', 'mapped' or 'latest'; default: `CINESTRATA_QUERY_MODE`.
         routes: Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k),
             or a number of most likely domains.
         moments: Maximum number of moments of each long video, best first.
@@ -91,12 +91,12 @@ def search_many(body: SearchBatch) -> Call[SearchBatchResponse]:
 
 
 def describe_video(
-    video_id: str, *, k: int | None = None, scope: str | None = None
+    video_id: str, *, k: int | None = None, scope: Literal["task", "all"] | None = None
 ) -> Call[CaptionsResponse]:
     """Captions of the library that describe a video best, each with the video that it belongs to.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
         k: Maximum number of captions.
         scope: 'task': captions of the video's own domain; 'all': captions of all domains.
     """

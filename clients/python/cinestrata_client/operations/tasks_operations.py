@@ -40,6 +40,8 @@ def create_task(body: TaskSpec, *, idempotency_key: str | None = None) -> Call[T
     """Create a task from the videos and captions of a domain. Training and indexing run in the background.
 
     Args:
+        idempotency_key: Key of 1 to 255 characters. A repeated request with the key returns the task of
+            the first.
         body: Body of the request.
     """
     return Call("POST", "/v1/tasks", TaskDetails, headers={"Idempotency-Key": idempotency_key}, body=body)
@@ -102,7 +104,9 @@ def append_videos(task_id: str, body: AppendSpec, *, idempotency_key: str | None
     that the domain already has, are listed in `rejected`.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
+        idempotency_key: Key of 1 to 255 characters. A repeated request with the key returns the task of
+            the first.
         body: Body of the request.
     """
     return Call(
@@ -128,7 +132,7 @@ def list_videos_of_task(
     """Videos of a domain and of the appends to it, in pages.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         cursor: `next_cursor` of the page before, with its other parameters unchanged.
         limit: Maximum number of entries on the page.
         status: Only videos with this status.
@@ -156,7 +160,7 @@ def delete_videos(task_id: str, body: DeletionRequest) -> Call[DeletionResult]:
     """Delete several videos of a task. Ids of other tasks' videos are reported as not found and kept.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         body: Body of the request.
     """
     return Call("DELETE", "/v1/tasks/{task_id}/videos", DeletionResult, path={"task_id": task_id}, body=body)
@@ -173,7 +177,7 @@ def list_rejected_videos(
     """Rejected videos of a domain and of the appends to it with their reasons, in pages.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         cursor: `next_cursor` of the page before, with its other parameters unchanged.
         limit: Maximum number of entries on the page.
         text: Only videos whose id, URI or reason contains this text, regardless of case.
@@ -192,7 +196,7 @@ def get_task(task_id: str) -> Call[TaskDetails]:
     """A task with its state, progress, estimated remaining time and first rejected videos.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
     """
     return Call("GET", "/v1/tasks/{task_id}", TaskDetails, path={"task_id": task_id})
 
@@ -205,7 +209,7 @@ def delete_task(task_id: str) -> Call[DeletionResult]:
     its vectors.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
     """
     return Call("DELETE", "/v1/tasks/{task_id}", DeletionResult, path={"task_id": task_id})
 
@@ -214,7 +218,7 @@ def cancel_task(task_id: str) -> Call[TaskDetails]:
     """Cancel a task: immediately if it is queued, otherwise at the worker's next step.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
     """
     return Call("POST", "/v1/tasks/{task_id}/cancel", TaskDetails, path={"task_id": task_id})
 
@@ -225,7 +229,7 @@ def retry_task(task_id: str, *, body: RetrySpec | None = None) -> Call[TaskDetai
     A task whose method or settings do not fit the library has a `remedy`: send it as the body.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         body: Body of the request.
     """
     return Call("POST", "/v1/tasks/{task_id}/retry", TaskDetails, path={"task_id": task_id}, body=body)
@@ -236,7 +240,7 @@ def move_task(task_id: str, body: TaskMove) -> Call[TaskDetails]:
     stays first.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         body: Body of the request.
     """
     return Call("POST", "/v1/tasks/{task_id}/move", TaskDetails, path={"task_id": task_id}, body=body)
@@ -251,7 +255,7 @@ def relearn_task(task_id: str, *, body: RelearnSpec | None = None) -> Call[TaskD
     a repeated request returns it.
 
     Args:
-        task_id: Identifier.
+        task_id: Id of the task.
         body: Body of the request.
     """
     return Call("POST", "/v1/tasks/{task_id}/relearn", TaskDetails, path={"task_id": task_id}, body=body)

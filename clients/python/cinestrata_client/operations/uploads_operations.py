@@ -25,6 +25,6 @@ def delete_upload(upload_id: str) -> Call[None]:
     """Delete an upload and its bytes (tus extension termination).
 
     Args:
-        upload_id: Identifier.
+        upload_id: Id of the upload, the end of its `Location`.
     """
     return Call("DELETE", "/v1/uploads/{upload_id}", None, path={"upload_id": upload_id})

@@ -68,7 +68,7 @@ def get_video(video_id: str) -> Call[VideoDetails]:
     """Details of a video. The header `ETag` is the condition of an edit; see `PATCH`.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
     """
     return Call("GET", "/v1/videos/{video_id}", VideoDetails, path={"video_id": video_id})
 
@@ -80,7 +80,7 @@ def edit_video(video_id: str, body: VideoPatch, *, if_match: str | None = None) 
     second. The vector of the video and the encoder do not change: captions of an edit are not learned.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
         if_match: `ETag` of the video as it was read; another version gives 412.
         body: Body of the request.
     """
@@ -101,13 +101,17 @@ def delete_video(video_id: str) -> Call[DeletionResult]:
     below the media root is kept.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
     """
     return Call("DELETE", "/v1/videos/{video_id}", DeletionResult, path={"video_id": video_id})
 
 
 def find_similar(
-    video_id: str, *, k: int | None = None, scope: str | None = None, min_score: float | None = None
+    video_id: str,
+    *,
+    k: int | None = None,
+    scope: Literal["task", "all"] | None = None,
+    min_score: float | None = None,
 ) -> Call[SimilarVideosResponse]:
     """Videos with the nearest stored vectors, without the video itself.
 
@@ -115,7 +119,7 @@ def find_similar(
     comparable task is left, the response is 409.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
         k: Maximum number of results.
         scope: 'task': videos of the same task; 'all': videos of all tasks with the same encoder.
         min_score: Minimum cosine similarity of a result.
@@ -150,7 +154,7 @@ def explain_result(
     The video need not be among the results; `rank` is then null.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
         k: Number of results in which the video has a rank; default: the maximum of a search.
         task: Name or id of a domain to search; may be repeated. Default: all domains.
         min_duration: Minimum duration in seconds.
@@ -161,7 +165,7 @@ def explain_result(
             [values]} or {all: [texts]}.
         min_score: Minimum score of a result.
         q: Description of the video, in words.
-        mode: Query mode: 'pinned', 'mapped' or 'latest'.
+        mode: Query mode: 'pinned', 'mapped' or 'latest'; default: `CINESTRATA_QUERY_MODE`.
         routes: Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k),
             or a number of most likely domains.
         moments: Maximum number of moments of each long video, best first.
@@ -192,6 +196,6 @@ def get_thumbnail(video_id: str) -> Call[bytes]:
     """A JPEG image from the middle of the video, at most 320 pixels wide.
 
     Args:
-        video_id: Identifier.
+        video_id: Id of the video.
     """
     return Call("GET", "/v1/videos/{video_id}/thumbnail", bytes, path={"video_id": video_id})

@@ -48,7 +48,7 @@ def edit_webhook(webhook_id: str, body: WebhookPatch) -> Call[WebhookDetails]:
     """Change the events of a webhook, or enable or disable it.
 
     Args:
-        webhook_id: Identifier.
+        webhook_id: Id of the webhook.
         body: Body of the request.
     """
     return Call(
@@ -60,7 +60,7 @@ def remove_webhook(webhook_id: str) -> Call[None]:
     """Remove a webhook with its messages.
 
     Args:
-        webhook_id: Identifier.
+        webhook_id: Id of the webhook.
     """
     return Call("DELETE", "/v1/webhooks/{webhook_id}", None, path={"webhook_id": webhook_id})
 
@@ -69,7 +69,7 @@ def test_webhook(webhook_id: str) -> Call[DeliveryDetails]:
     """Send a message of the type `webhook.test` now, once, and return the result.
 
     Args:
-        webhook_id: Identifier.
+        webhook_id: Id of the webhook.
     """
     return Call("POST", "/v1/webhooks/{webhook_id}/test", DeliveryDetails, path={"webhook_id": webhook_id})
 
@@ -80,7 +80,7 @@ def list_deliveries(
     """Messages of a webhook with their attempts and last answers, newest first, in pages; kept for 7 days.
 
     Args:
-        webhook_id: Identifier.
+        webhook_id: Id of the webhook.
         cursor: `next_cursor` of the page before, with its other parameters unchanged.
         limit: Maximum number of entries on the page.
     """
@@ -97,8 +97,8 @@ def resend_delivery(webhook_id: str, delivery_id: int) -> Call[DeliveryDetails]:
     """Send a message again that was given up or delivered. It keeps its `webhook-id`.
 
     Args:
-        webhook_id: Identifier.
-        delivery_id: Identifier.
+        webhook_id: Id of the webhook.
+        delivery_id: Id of the message.
     """
     return Call(
         "POST",

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, Delivery, Webhook
 from service.catalog.tables import Recall, Task
-from service.core.schemas import ThresholdPatch
+from service.core.schemas import AlertFacts, ThresholdPatch
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
@@ -127,7 +127,11 @@ def test_two_workers_raise_an_alert_once_and_send_one_message(two_domains: None)
     enable()
     evaluate_alerts()
     with session_scope() as session:
-        assert session.scalars(select(Delivery.event).order_by(Delivery.id)).all() == events
+        messages = session.scalars(select(Delivery).order_by(Delivery.id)).all()
+    assert [message.event for message in messages] == events
+    raised, cleared = (set(message.payload["data"]) for message in messages)
+    assert cleared - raised == {"cleared_at"}
+    assert cleared == set(AlertFacts.model_fields)
 
 
 def test_old_cleared_alerts_are_removed(two_domains: None) -> None:
