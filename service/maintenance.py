@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from index.files.durable_files import replace_text
+from service.backups.unfinished_snapshots import sweep_unfinished_snapshots
 from service.catalog import database
 from service.catalog.database import session_scope
 from service.catalog.worker_reports import report_worker, sweep_worker_reports
@@ -105,6 +106,8 @@ class MaintenanceThread(threading.Thread):
                         log.info("orphan_uploads_removed", uploads=removed)
                     if expired := upload_store.sweep_incoming():
                         log.info("expired_uploads_removed", uploads=len(expired))
+                    if unfinished := sweep_unfinished_snapshots():
+                        log.info("unfinished_snapshots_removed", folders=unfinished)
                     sweep_alerts()
                     with session_scope(write=True) as session:
                         sweep_worker_reports(session)

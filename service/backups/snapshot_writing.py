@@ -12,7 +12,6 @@ import sqlite3
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import structlog
@@ -37,6 +36,7 @@ from service.backups.backup_files import (
     write_backup,
     write_description,
 )
+from service.backups.unfinished_snapshots import snapshot_folder
 from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
@@ -82,8 +82,8 @@ def write_snapshot(
         raise Conflict(f"{target} already exists. Name a new folder, or a new .tar file.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=".snapshot-") as temporary:
-            files, manifest = _collect_files(settings, Path(temporary), index_only)
+        with snapshot_folder(target.parent) as temporary:
+            files, manifest = _collect_files(settings, temporary, index_only)
             total = sum(file.bytes for file in files.values())
             free = shutil.disk_usage(temporary).free
             if free < total:
@@ -92,7 +92,7 @@ def write_snapshot(
                     "or choose another folder.",
                     60,
                 )
-            part = Path(temporary) / f"part{target.suffix}"
+            part = temporary / f"part{target.suffix}"
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
                 verify_files(open_file, files)
