@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
+from api import tus_protocol
 from api.openapi import ADDITIONAL_MODELS, SCHEMA_REF
 from api.problem_details import MEDIA_TYPE, Problem
 from api.response_headers import RESPONSE_HEADERS, headers_of, headers_of_problem
@@ -70,6 +71,13 @@ _REQUEST_ID = {
     "description": "Identifier of the request, 1 to 64 letters, digits and `._:-`; default: a random one.",
     "schema": {"type": "string"},
     "example": "7cebaf9dec42e87a9bad",
+}
+_TUS_VERSION = {
+    "name": "Tus-Resumable",
+    "in": "header",
+    "description": "Version of the tus protocol.",
+    "required": True,
+    "schema": {"type": "string", "const": tus_protocol.VERSION},
 }
 # Statuses of operations in addition to those of every operation; see _problem_statuses.
 _STATUSES: Mapping[str, tuple[int, ...]] = {
@@ -213,6 +221,8 @@ def _complete_operation(path: str, method: str, operation: _Json, scope: RouteSc
             parameter["description"] = _PARAMETERS[parameter["name"].lower()]
         if parameter["in"] == "header" and parameter is not _REQUEST_ID:  # FastAPI writes them in lower case
             parameter["name"] = parameter["name"].title().replace("-Id", "-ID")
+    if _is_tus(name) and method != "options":
+        operation["parameters"].insert(0, _TUS_VERSION)
     described = operation["responses"]
     answers = {status: answer for status, answer in described.items() if status[0] in "23"}
     for status, answer in answers.items():
@@ -224,9 +234,14 @@ def _complete_operation(path: str, method: str, operation: _Json, scope: RouteSc
     operation["responses"] = answers
 
 
+def _is_tus(name: str) -> bool:
+    """Whether an operation belongs to the tus protocol."""
+    return "Tus-Resumable" in headers_of(name, "200")
+
+
 def _problem_answer(name: str, status: int, described: _Json) -> _Json:
     """Return the answer of an operation for the status of an error; its own description takes precedence."""
-    is_tus = "Tus-Resumable" in headers_of(name, "200")
+    is_tus = _is_tus(name)
     if not described and not is_tus:
         return {"$ref": f"#/components/responses/Problem{status}"}
     answer = {**_problem(status), **described}

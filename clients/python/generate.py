@@ -207,6 +207,9 @@ def _operation(operation: _Json) -> str:
         name, place = parameter["name"], parameter["in"]
         if name == "X-Request-ID":
             continue
+        if place == "header" and "const" in parameter["schema"]:  # the version of a protocol
+            headers.append(f"{json.dumps(name)}: {json.dumps(parameter['schema']['const'])}")
+            continue
         python = name.lower().replace("-", "_")
         python += "_" if keyword.iskeyword(python) else ""
         annotation = _annotation(parameter["schema"])

@@ -130,3 +130,15 @@ def test_key_that_a_header_cannot_have_is_refused_without_showing_it(key: str) -
     with pytest.raises(ValueError, match="api_key") as refused:
         Client(api_key=key)
     assert key.strip() not in str(refused.value)
+
+
+def test_deleted_upload_cannot_become_a_task(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "bus.mp4"
+    path.write_bytes(b"bus")
+    with Client(address) as client:
+        upload = client.upload_file(path)
+        client.delete_upload(upload.id)
+        with pytest.raises(InvalidInputError):
+            client.create_task(TaskSpec(name="bus", videos=[VideoSpec(uri=upload.uri)]))
+        with pytest.raises(NotFoundError):
+            client.delete_upload(upload.id)

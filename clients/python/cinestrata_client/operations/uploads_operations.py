@@ -27,4 +27,10 @@ def delete_upload(upload_id: str) -> Call[None]:
     Args:
         upload_id: Id of the upload, the end of its `Location`.
     """
-    return Call("DELETE", "/v1/uploads/{upload_id}", None, path={"upload_id": upload_id})
+    return Call(
+        "DELETE",
+        "/v1/uploads/{upload_id}",
+        None,
+        path={"upload_id": upload_id},
+        headers={"Tus-Resumable": "1.0.0"},
+    )
