@@ -2,7 +2,7 @@
 
 import { $, el } from "./dom.js";
 import { dot, stackBar } from "./domain_layers.js";
-import { count, roundPercent, shortId, timeAgo } from "./formatting.js";
+import { count, roundPercent, shortId } from "./formatting.js";
 import { resultCard } from "./result_card.js";
 import { filterValue, hasFilters } from "./search_filters.js";
 
@@ -82,15 +82,24 @@ function resultCards({ results, matches }) {
 }
 
 /** Title and text of a message about incomplete or doubtful results, or null. */
-function explainResults({ results, degraded, confidence, matches, metadata_as_of: copiedAt }) {
+function explainResults(response) {
+  const explanation = explainOutcome(response);
+  if (!response.metadata_as_of) return explanation;
+  const time = new Date(response.metadata_as_of).toLocaleString(undefined, {
+    dateStyle: "medium",
+    timeStyle: "medium",
+  });
+  const note = `The catalog database cannot be reached: captions are those of ${time}, and later videos are missing.`;
+  if (!explanation) return ["The results come from a copy of the catalog.", note];
+  const [title, text, ...actions] = explanation;
+  return [title, `${text} ${note}`, ...actions];
+}
+
+function explainOutcome({ results, degraded, confidence, matches }) {
   const faults = Object.entries(degraded);
   if (faults.length) {
     const names = faults.map(([name]) => name).join(", ");
-    return [`${names} could not be searched.`, faults[0][1]];
-  }
-  if (copiedAt) {
-    const text = `The results show the library as it was ${timeAgo(copiedAt)}, without videos added since.`;
-    return ["The catalog database cannot be reached.", text];
+    return [`${names} could not be searched.`, `${faults[0][1].replace(/\.$/, "")}.`];
   }
   if (!results.length) return explainNoResults(confidence);
   const hasMatch = matches ?? (confidence == null || confidence >= LOW_CONFIDENCE);
