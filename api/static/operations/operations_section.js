@@ -94,7 +94,7 @@ function drawWorkers(workers) {
         className: "number",
         textContent: worker.free_bytes === null ? "–" : bytes(worker.free_bytes),
       }),
-      el("td", { className: "number", textContent: gpuText(worker.gpus) }),
+      el("td", { className: "number" }, ...(worker.gpus.length ? worker.gpus.map(gpuMemory) : ["–"])),
       el(
         "td",
         {},
@@ -107,8 +107,8 @@ function drawWorkers(workers) {
   $("op-worker-table").tBodies[0].replaceChildren(...(rows.length ? rows : [none]));
 }
 
-const gpuText = (gpus) =>
-  gpus.map((gpu) => `${bytes(gpu.used_bytes)} of ${bytes(gpu.total_bytes)}`).join(", ") || "–";
+const gpuMemory = ({ device, used_bytes: used, total_bytes: total }) =>
+  el("div", { textContent: `${bytes(used)} of ${bytes(total)}`, title: `GPU ${device}` });
 
 function drawJobs({ jobs, compactable_bytes: compactable }) {
   const isActive = (kind) =>
@@ -136,7 +136,7 @@ function drawJobs({ jobs, compactable_bytes: compactable }) {
 function resultText({ kind, result }) {
   if (!result) return "";
   if (kind === "snapshot")
-    return `${result.path}: ${count(result.files, "file")}, ${bytes(result.bytes)}, verified`;
+    return `${result.path.split("/").pop()}: ${count(result.files, "file")}, ${bytes(result.bytes)}, verified`;
   return `${count(result.domains, "domain")}, ${count(result.deleted, "vector")} dropped, ${bytes(result.bytes_before)} → ${bytes(result.bytes_after)}`;
 }
 

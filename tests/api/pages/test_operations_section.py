@@ -9,7 +9,8 @@ from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from service.catalog.database import session_scope
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.core.settings import settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
@@ -60,6 +61,29 @@ def test_rollback_is_confirmed_with_its_effects_and_taken_back(
     wait_until(library_page, lambda b: texts(b, "#serve .stays li"))
     click(library_page, "#serve button[type=submit]")
     wait_until(library_page, lambda b: not b.find_elements(By.CSS_SELECTOR, "[data-testid=pinned]"))
+
+
+def test_long_worker_facts_fit_the_page(library_page: WebDriver) -> None:
+    error = "CUDA out of memory. Tried to allocate 2.00 GiB. " * 3
+    gpus = [{"device": number, "used_bytes": 61 * 10**9, "total_bytes": 85 * 10**9} for number in range(4)]
+    with session_scope(write=True) as session:
+        at = now(session)
+        name = "trainer-eu-west-1a.example.internal:48213"
+        row = WorkerReport(name=name, seen_at=at, free_bytes=812 * 10**9, gpus=gpus, error=error, error_at=at)
+        session.add(row)
+    try:
+        table = library_page.find_element(By.ID, "op-worker-table")
+        library_page.execute_script("arguments[0].scrollIntoView()", table)  # refreshed only on the screen
+        wait_until(library_page, lambda b: "61.0 GB" in b.find_element(By.ID, "op-worker-table").text)
+        cells = texts(library_page, "#op-worker-table tbody tr:has(.wrong) td")
+        assert cells[4] == "\n".join(4 * ["61.0 GB of 85.0 GB"])
+        assert error.strip() in cells[5]
+        overflow = "const panel = arguments[0].parentElement; return panel.scrollWidth - panel.clientWidth"
+        with screen_size(library_page, 1366, 768):
+            assert library_page.execute_script(overflow, table) <= 0
+    finally:
+        with session_scope(write=True) as session:
+            session.query(WorkerReport).filter(WorkerReport.name == name).delete()
 
 
 def test_alert_is_shown_and_dismissed(library_page: WebDriver, client: TestClient) -> None:
