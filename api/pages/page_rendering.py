@@ -14,7 +14,11 @@ from service.core import request_limits
 __all__ = ["render_page"]
 
 _templates = Jinja2Templates(
-    env=Environment(loader=PackageLoader("api.pages", "templates"), autoescape=select_autoescape())
+    env=Environment(
+        loader=PackageLoader("api.pages", "templates"),
+        autoescape=select_autoescape(),
+        auto_reload=False,  # a stat of each template in each request would release the GIL
+    )
 )
 
 

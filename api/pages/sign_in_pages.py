@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlencode
@@ -28,8 +33,11 @@ router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 MAX_PATH_CHARS = 2000
 _MAX_NAME_CHARS = 256
-_CONCURRENT_HASHES = 2  # each takes 64 MiB
 _MAX_WAITING_HASHES = 16
+_HASHING_NICE = 10
+_REFUSAL_SECONDS = (
+    0.2  # a connection repeats refused sign-ins at this rate, and not as fast as they are answered
+)
 # Parameters of a form are longer than any credential, so that a long one is a wrong one.
 _Text = Annotated[str, Form(max_length=4096)]
 _Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
@@ -60,6 +68,7 @@ async def sign_in(
             owner = await _owner_of_password(name, password)
     except TooManyRequests as error:
         authenticator.failures.add("session.fail", address, name, refused=True)
+        await asyncio.sleep(_REFUSAL_SECONDS)
         return _login_page(request, next, name=name, status=429, retry_after=error.retry_after)
     if owner is None:
         authenticator.failures.add("session.fail", address, name)
@@ -127,7 +136,17 @@ def local_path(target: str) -> str:
     return target if is_local else "/"
 
 
-_hashing = anyio.CapacityLimiter(_CONCURRENT_HASHES)
+def _lower_priority() -> None:
+    """Let searches precede the hashes of this thread, and of the threads that argon2 starts from it."""
+    if sys.platform == "linux":  # elsewhere, the priority is that of the process
+        thread = threading.get_native_id()
+        with suppress(OSError):  # not permitted in every sandbox
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _HASHING_NICE)
+
+
+# One hash at a time takes 64 MiB and four threads. Without the lower priority, a flood of sign-ins delays searches.
+_hashing = anyio.CapacityLimiter(1)
+_hashing_thread = ThreadPoolExecutor(1, "password-hash", initializer=_lower_priority)
 
 
 async def _owner_of_password(name: str, password: str) -> SessionOwner | None:
@@ -135,7 +154,9 @@ async def _owner_of_password(name: str, password: str) -> SessionOwner | None:
     if _hashing.statistics().tasks_waiting >= _MAX_WAITING_HASHES:
         raise TooManyRequests("Too many sign-ins at the same time; try again.", 2)
     user_id, stored = await run_in_threadpool(sessions.find_password_hash, name[:_MAX_NAME_CHARS])
-    is_right = await anyio.to_thread.run_sync(verify_password, password, stored, limiter=_hashing)
+    async with _hashing:
+        loop = asyncio.get_running_loop()
+        is_right = await loop.run_in_executor(_hashing_thread, verify_password, password, stored)
     return SessionOwner(user_id=user_id) if is_right and user_id is not None else None
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +13,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
+from api.pages import sign_in_pages
 from api.pages.sign_in_pages import local_path
 from api.security.authentication import SESSION_COOKIE
 from service.access import passwords
@@ -159,6 +163,21 @@ def _limit():  # type: ignore[no-untyped-def]
     from service.access.attempt_limits import SIGN_IN_LIMIT
 
     return SIGN_IN_LIMIT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+def test_passwords_are_hashed_with_a_lower_priority_than_searches(
+    guarded: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priorities = []
+
+    def verify(password: str, stored: str | None) -> bool:
+        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return False
+
+    monkeypatch.setattr(sign_in_pages, "verify_password", verify)
+    assert _sign_in(guarded) == 401
+    assert priorities[0] > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 def test_long_and_hostile_credentials_are_wrong_ones(guarded: TestClient) -> None:
