@@ -1,0 +1,220 @@
+"""Requests that a fuzzer generates from the OpenAPI description, with identifiers of a library and without."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import FlakyStrategyDefinition
+from hypothesis.stateful import run_state_machine_as_test
+from pydantic import SecretStr
+from requests.structures import CaseInsensitiveDict
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from service.access.api_keys import create_key
+from service.access.sessions import SessionOwner, start_session
+from service.access.users import create_user
+from service.core.schemas import KeySpec, UserSpec
+from service.core.settings import Settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
+logging.getLogger("asgi_correlation_id").disabled = True  # a line for each generated request id
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+_SETTINGS = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), database=None, phases=[Phase.generate]
+)
+TIMEOUT = 300.0  # seconds; the rendering of samples takes longest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def webhook_target() -> Iterator[str]:
+    """Address of a permitted webhook that nothing listens on, set before the settings are read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_WEBHOOK_TARGETS", "private+http://127.0.0.1:9/")
+        yield "http://127.0.0.1:9/hook"
+
+
+@pytest.fixture(scope="module")
+def key(configured: Settings, library: list[str]) -> str:
+    """A key for all operations: without one, the first generated key would lock the fuzzer out."""
+    return create_key(KeySpec(name="fuzzer", scope="admin")).key
+
+
+@pytest.fixture(scope="module")
+def admin(client: TestClient, key: str) -> Iterator[TestClient]:
+    client.headers["X-API-Key"] = key
+    yield client
+    del client.headers["X-API-Key"]
+
+
+@pytest.fixture(scope="module")
+def identifiers(
+    admin: TestClient, configured: Settings, world: Path, webhook_target: str
+) -> Mapping[str, Callable[[], list[str | int]]]:
+    """Functions that list the identifiers of a parameter, after something of each kind was created."""
+
+    def listed(path: str, field: str, *fields: str) -> list[Any]:
+        entries = admin.get(path).json()
+        for name in fields:
+            entries = entries[name]
+        return [entry[field] for entry in entries]
+
+    user = create_user(UserSpec(name="fuzzed", password=SecretStr("correct horse"), scope="search"))
+    owner = SessionOwner(user_id=user.id)
+    create_key(KeySpec(name="fuzzed", scope="search"))
+    configured.backups_dir.mkdir(exist_ok=True)
+    (configured.backups_dir / "cinestrata-20261101T080000Z-1.tar").write_bytes(b"backup")
+    (world / "followed").mkdir()
+    hook = admin.post("/webhooks", json={"url": webhook_target}).json()["id"]
+    admin.post("/syncs", json={"name": "followed", "source": "followed", "every_seconds": 86_400})
+    uploads = [
+        admin.post("/uploads", headers={"Tus-Resumable": "1.0.0", "Upload-Length": "3"}).headers["location"]
+        for _ in range(4)
+    ]
+    assert admin.post(f"/webhooks/{hook}/test").is_success
+    return {
+        "task_id": lambda: listed("/tasks", "id"),
+        "video_id": lambda: listed("/videos", "id", "videos"),
+        "release_id": lambda: listed("/releases", "id", "releases"),
+        "key_id": lambda: [each["id"] for each in admin.get("/keys").json() if each["name"] != "fuzzer"],
+        "user_id": lambda: listed("/users", "id"),
+        "session_id": lambda: (start_session(owner, "password", "tests"), listed("/sessions", "id"))[1],
+        "webhook_id": lambda: listed("/webhooks", "id"),
+        "delivery_id": lambda: listed(f"/webhooks/{hook}/deliveries", "id", "deliveries"),
+        "alert_id": lambda: listed("/alerts", "id", "open"),
+        "sync": lambda: listed("/syncs", "name"),
+        "upload_id": lambda: [location.rpartition("/")[2] for location in uploads],
+        "name": lambda: listed("/snapshots", "name"),
+        "task": lambda: listed("/tasks", "name"),
+    }
+
+
+def test_generated_requests_are_answered_as_documented(
+    client: TestClient, key: str, identifiers: Mapping[str, Callable[[], list[str | int]]]
+) -> None:
+    """The event stream is left out, which ends only with its task."""
+    schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
+    found: Iterator[Any] = schema.exclude(path_regex="/events$").get_all_operations()
+    listed = [result.ok() for result in found]
+    run = _Run(key)
+    for operation in sorted(listed, key=_destruction):
+        known = {part: values() for part, values in identifiers.items() if f"{{{part}}}" in operation.path}
+        known["task"] = identifiers["task"]()
+        _send_generated(run, operation, known)
+    run.report("single requests")
+    assert run.failures == []
+    # The others need a decodable file, a failed task or a permitted address, which are not generated.
+    assert sum(min(statuses) < 400 for statuses in run.statuses.values()) > 50
+    assert not any(status in (401, 403, 429) for sent in run.statuses.values() for status in sent)
+
+
+def test_sequences_of_generated_requests_are_answered_as_documented(client: TestClient, key: str) -> None:
+    """Requests that use identifiers of earlier responses: created tasks, uploads, syncs and videos."""
+    schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
+    machine = schema.exclude(path_regex="/events$").as_state_machine()
+    run = _Run(key)
+
+    class Requests(machine):  # type: ignore[misc, valid-type]
+        def before_call(self, case: schemathesis.Case[Any]) -> None:
+            run.authorize(case)
+
+        def get_call_kwargs(self, case: schemathesis.Case[Any]) -> dict[str, Any]:
+            return {"timeout": TIMEOUT}
+
+        def validate_response(self, response: Any, case: schemathesis.Case[Any], **_: Any) -> None:
+            run.check(case, response)
+
+    for _ in range(50):
+        with suppress(FlakyStrategyDefinition):  # the state of the library permits other steps than before
+            run_state_machine_as_test(
+                Requests, settings=settings(_SETTINGS, max_examples=EXAMPLES, stateful_step_count=12)
+            )
+        if run.total() > 10 * EXAMPLES:
+            break
+    run.report("sequences")
+    assert run.failures == []
+    assert run.total() > 10 * EXAMPLES
+    assert len(run.statuses) > 20
+
+
+class _Run:
+    """Generated requests, their answers, and the answers that differ from the description.
+
+    Failures are collected, because the same request has another answer in the next state of the library.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.statuses: dict[str, Counter[int]] = {}
+        self.failures: list[str] = []
+        self._key = key
+
+    def authorize(self, case: schemathesis.Case[Any]) -> None:
+        """Replace generated credentials."""
+        replaced = ("authorization", "cookie", "x-api-key", "host")
+        kept = {name: value for name, value in (case.headers or {}).items() if name.lower() not in replaced}
+        case.cookies = {}
+        case.headers = CaseInsensitiveDict({**kept, "Host": "127.0.0.1", "X-API-Key": self._key})
+
+    def check(self, case: schemathesis.Case[Any], answer: Any) -> None:
+        """Count an answer, and compare it with the description."""
+        self.statuses.setdefault(f"{case.method} {case.path}", Counter())[answer.status_code] += 1
+        try:
+            case.validate_response(answer, checks=CHECKS)
+        except FailureGroup as group:
+            self.failures += [f"{case.as_curl_command()}: {each}" for each in group.exceptions]
+
+    def total(self) -> int:
+        """Return the number of requests."""
+        return sum(map(Counter.total, self.statuses.values()))
+
+    def report(self, kind: str) -> None:
+        """Print the number of requests."""
+        answers = sum(self.statuses.values(), Counter[int]())
+        sys.stdout.write(f"{kind}: {len(self.statuses)} operations, {self.total()} requests, {answers}\n")
+
+
+def _send_generated(run: _Run, operation: Any, known: Mapping[str, list[str | int]]) -> None:
+    """Send generated requests of an operation, two thirds of them with known identifiers."""
+
+    @settings(_SETTINGS, max_examples=EXAMPLES)
+    @given(case=operation.as_strategy(), data=st.data())
+    def send(case: schemathesis.Case[Any], data: st.DataObject) -> None:
+        for parts in (case.path_parameters, case.query):
+            for part in parts.keys() & known.keys():
+                if known[part] and data.draw(st.sampled_from([True, True, False])):
+                    parts[part] = data.draw(st.sampled_from(known[part]))
+        run.authorize(case)
+        run.check(case, case.call(timeout=TIMEOUT))
+
+    send()
+
+
+def _destruction(operation: Any) -> tuple[bool, bool]:
+    """Order of the operations: those that delete what others need come last."""
+    return operation.method == "delete", operation.path in ("/v1/tasks/{task_id}", "/v1/users/{user_id}")
