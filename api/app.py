@@ -17,7 +17,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
-from api.pages import html_pages, openid_pages, reference_page, sign_in_pages
+from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, unknown_page
 from api.request_logging import RequestLoggingMiddleware
 from api.request_metrics import RequestMetricsMiddleware
 from api.request_tracing import RequestTracingMiddleware
@@ -128,6 +128,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     check_declarations(app)
     app.openapi = openapi_document.complete_schema(app)  # type: ignore[method-assign]
     problem_details.install_error_handlers(app)
+    unknown_page.install_unknown_page(app)
     # Each middleware wraps those that were added before it.
     app.add_middleware(problem_details.UnexpectedErrorMiddleware)
     app.add_middleware(RequestMetricsMiddleware)

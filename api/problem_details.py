@@ -18,12 +18,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.request_logging import explain_failure
+from api.unmatched_requests import allowed_methods
 from service.core.errors import CinestrataError, InvalidInput, problem_type
 
 __all__ = [
     "MEDIA_TYPE",
     "Problem",
     "UnexpectedErrorMiddleware",
+    "http_problem_response",
     "install_error_handlers",
     "problem_response",
 ]
@@ -33,6 +35,8 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 # FastAPI prefixes the location of a field with its source; the problem names only the field.
 _FIELD_SOURCES = {"body", "query", "path", "header", "cookie"}
+# Errors of a whole body whose messages name classes of Python.
+_BODY_TYPES = {"missing", "model_type", "model_attributes_type", "dict_type", "list_type"}
 # Messages of the framework about bodies that it cannot parse, with texts that say how to correct the request.
 _PARSER_MESSAGES = {
     "There was an error parsing the body": "The body is not valid JSON: send UTF-8 with a few levels of nesting.",
@@ -72,7 +76,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """
     app.add_exception_handler(CinestrataError, _handle_service_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(HTTPException, http_problem_response)
 
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
@@ -185,15 +189,21 @@ def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[st
         if "json" not in content_type:
             sent = f"The Content-Type {content_type!r}" if content_type else "A missing Content-Type"
             return f"{sent} is not supported here; add the header Content-Type: application/json"
-        return "The body is not a JSON object"
+        if item["type"] in _BODY_TYPES:
+            return "The body is not a JSON object"
     return str(item["msg"])
 
 
-def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
+def http_problem_response(request: Request, error: Exception) -> JSONResponse:
+    """The response for an error of the framework, such as an unknown path or method."""
     if not isinstance(error, HTTPException):
         raise error
     title = HTTPStatus(error.status_code).phrase.capitalize()
     detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(allowed_methods(request)) or headers.get("Allow", "")
+        detail = f"This path does not support {request.method}; it supports {headers['Allow']}."
     if error.status_code == HTTPStatus.NOT_FOUND and detail.capitalize() == title:
         detail = f"There is no resource at {request.url.path}; /docs lists all paths."
     body = Problem(
@@ -203,9 +213,7 @@ def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
         detail=_encodable(detail),
         instance=_encodable(request.url.path),
     )
-    return JSONResponse(
-        body.model_dump(), error.status_code, dict(error.headers or {}), media_type=MEDIA_TYPE
-    )
+    return JSONResponse(body.model_dump(), error.status_code, headers, media_type=MEDIA_TYPE)
 
 
 def _encodable(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from api.pages.page_rendering import render_page
+from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.method_names import METHOD_NAMES
 from service.core.settings import settings
@@ -20,14 +20,14 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 
-@router.get("/", response_class=HTMLResponse)
+@router.api_route("/", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def search_page(request: Request) -> Response:
     """The search page."""
     return render_page(request, "search.html")
 
 
-@router.get("/admin", response_class=HTMLResponse)
+@router.api_route("/admin", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def admin_page(request: Request) -> Response:
     """The library page: tasks, recall matrix, shards and releases."""
@@ -42,28 +42,28 @@ def admin_page(request: Request) -> Response:
     )
 
 
-@router.get("/domains/{task_id}", response_class=HTMLResponse)
+@router.api_route("/domains/{task_id}", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def domain_page(request: Request, task_id: str) -> Response:
     """The page of a domain. Its script shows an unknown id as an error."""
     return render_page(request, "domain.html", id=task_id)
 
 
-@router.get("/watch/{video_id}", response_class=HTMLResponse)
+@router.api_route("/watch/{video_id}", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def video_page(request: Request, video_id: str) -> Response:
     """The page of a video. With the parameters of a search, it explains the video's score."""
     return render_page(request, "video.html", id=video_id)
 
 
-@router.get("/access", response_class=HTMLResponse)
+@router.api_route("/access", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("admin", page=True)
 def access_page(request: Request) -> Response:
     """The page of API keys, users, sessions and the audit log."""
     return render_page(request, "access.html")
 
 
-@router.get("/favicon.ico")
+@router.api_route("/favicon.ico", methods=PAGE_METHODS)
 @requires("public")
 def favicon() -> RedirectResponse:
     """Browsers request this path regardless of the icon that the page names."""

@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 
+from api.pages.page_rendering import PAGE_METHODS
 from api.security.route_scopes import ScopedRoute, requires
 from service.access.principal import Principal
 from service.core.errors import CinestrataError
@@ -31,7 +32,7 @@ _PARAGRAPH = re.compile(r"\n\s*\n")
 _Json = Mapping[str, Any]
 
 
-@router.get("/docs", response_class=HTMLResponse)
+@router.api_route("/docs", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 async def reference_page(request: Request) -> Response:
     """The reference of all operations, models and error types, which is the same for every library.

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.pages.page_rendering import render_page
+from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.security.authentication import SESSION_COOKIE, Authenticator, client_address
 from api.security.route_scopes import ScopedRoute, request_actor, requires
 from service.access import sessions
@@ -43,7 +43,7 @@ _Text = Annotated[str, Form(max_length=4096)]
 _Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
 
 
-@router.get("/login", response_class=HTMLResponse)
+@router.api_route("/login", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 def login_page(request: Request, next: _Path = "/") -> Response:
     """The sign-in page."""

@@ -12,7 +12,7 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 
-@router.get("/openapi.json")
+@router.api_route("/openapi.json", methods=["GET", "HEAD"])
 @requires("public")
 async def openapi_description(request: Request) -> JSONResponse:
     """Operations, parameters and models of the API, which are the same for every library."""

@@ -17,6 +17,7 @@ __all__ = ["router"]
 router = APIRouter(tags=["health"], route_class=ScopedRoute)
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", operation_id="livez")
 @requires("public")
 def livez() -> dict[str, str]:
@@ -24,6 +25,7 @@ def livez() -> dict[str, str]:
     return {"status": "ok"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get(
     "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )

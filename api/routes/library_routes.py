@@ -118,29 +118,36 @@ def get_library(
     return conditional_response(request, library_status(service.degraded()))
 
 
-@router.get("/shards", operation_id="list_shards")
+@router.get("/shards", operation_id="list_shards", response_model=ShardPage, responses=UNCHANGED)
 @requires("search")
 def list_shards(
+    request: Request,
     links: PageLinkDep,
     service: QueryDep,
     parameters: Annotated[ShardListParameters, Query()],
-) -> ShardPage:
+) -> Response:
     """Published shards with their domain, size and faults, in pages."""
-    return links.add(shard_listing.list_shards(service.degraded(), **dict(parameters)))
+    page = shard_listing.list_shards(service.degraded(), **dict(parameters))
+    return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get("/overview", operation_id="get_overview")
+@router.get("/overview", operation_id="get_overview", response_model=LibraryOverview, responses=UNCHANGED)
 @requires("search")
-def get_overview(service: QueryDep, _parameters: Annotated[StrictParameters, Query()]) -> LibraryOverview:
+def get_overview(
+    request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
+) -> Response:
     """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded answers."""
-    return overview(service.degraded())
+    return conditional_response(request, overview(service.degraded()))
 
 
-@router.get("/releases", operation_id="list_releases")
+@router.get("/releases", operation_id="list_releases", response_model=ReleasePage, responses=UNCHANGED)
 @requires("search")
-def list_releases(links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]) -> ReleasePage:
+def list_releases(
+    request: Request, links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]
+) -> Response:
     """Releases with their task, method, kind and size, in pages; `current` marks the release that answers searches."""
-    return links.add(release_listing.list_releases(**dict(parameters)))
+    page = release_listing.list_releases(**dict(parameters))
+    return conditional_response(request, page, headers=links.headers(page))
 
 
 @router.post("/releases/{release_id}/serve", operation_id="serve_release")

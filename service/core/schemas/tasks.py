@@ -187,8 +187,13 @@ class TaskMove(RequestModel):
     @model_validator(mode="after")
     def _require_one(self) -> TaskMove:
         if (self.to is None) == (self.before is None):
+            problem = (
+                "The body has neither 'to' nor 'before'" if self.to is None else "The body has two places"
+            )
             raise PydanticCustomError(
-                "place", "The place is missing or ambiguous", {"hint": "Send either 'to' or 'before'."}
+                "place",
+                problem,
+                {"hint": 'Send either "to" (front or back) or "before" (a waiting task).'},
             )
         return self
 

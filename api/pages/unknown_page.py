@@ -1,0 +1,22 @@
+"""The page of an address that does not exist. Programs receive a problem document."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+
+from api.pages.page_rendering import PAGE_METHODS, render_page
+from api.problem_details import http_problem_response
+
+__all__ = ["install_unknown_page"]
+
+
+def install_unknown_page(app: FastAPI) -> None:
+    """Register the page for paths without a route. Unknown resources of the API stay problem documents."""
+    app.add_exception_handler(404, _handle_unknown_path)
+
+
+def _handle_unknown_path(request: Request, error: Exception) -> Response:
+    # Browsers name the type of pages; programs accept JSON or any type.
+    if request.method in PAGE_METHODS and "text/html" in request.headers.get("accept", ""):
+        return render_page(request, "error.html", status=404)
+    return http_problem_response(request, error)

@@ -1,0 +1,32 @@
+"""Methods of the routes with a path, for requests with another method."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from re import Pattern
+
+from fastapi import Request
+from fastapi.routing import iter_route_contexts
+from starlette.routing import compile_path
+
+from api.version_prefix import route_path
+
+__all__ = ["allowed_methods"]
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """The methods of all routes with the path of a request; the framework knows those of the first route only."""
+    path = route_path(request.scope)
+    return sorted(
+        {
+            method
+            for context in iter_route_contexts(request.app.routes)
+            if context.path and context.methods and _pattern(context.path).match(path)
+            for method in context.methods
+        }
+    )
+
+
+@lru_cache(maxsize=512)
+def _pattern(path: str) -> Pattern[str]:
+    return compile_path(path)[0]

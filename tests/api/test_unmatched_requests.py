@@ -1,0 +1,94 @@
+"""Other methods of known paths, HEAD, and unknown paths of browsers and programs."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from api.app import create_app
+from service.core.settings import Settings
+from tests.api.conftest import BASE_URL
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/tasks", "GET, POST"),
+        ("DELETE", "/v1/search", "GET, POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/videos/x", "DELETE, GET, PATCH"),
+        ("GET", "/tasks/x/cancel", "POST"),
+        ("HEAD", "/tasks", "GET, POST"),
+    ],
+)
+def test_other_method_is_answered_with_the_allowed_ones(
+    client: TestClient, method: str, path: str, allowed: str
+) -> None:
+    answer = client.request(method, path, headers=BROWSER)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    if method != "HEAD":
+        assert answer.json()["detail"] == f"This path does not support {method}; it supports {allowed}."
+
+
+@pytest.mark.parametrize(
+    "path", ["/livez", "/readyz", "/", "/admin", "/login", "/domains/x", "/watch/x", "/openapi.json"]
+)
+def test_head_answers_like_get(client: TestClient, path: str) -> None:
+    head, get = (client.request(method, path, follow_redirects=False) for method in ("HEAD", "GET"))
+    assert head.status_code == get.status_code
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_head_of_a_page_needs_a_session(configured: Settings) -> None:
+    secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
+    guarded = TestClient(create_app(secured), base_url=BASE_URL, follow_redirects=False)
+    assert guarded.head("/admin").headers["location"] == "/login?next=/admin"
+    assert guarded.head("/livez").status_code == 200
+    assert guarded.get("/nope", headers=BROWSER).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/nope", "/domains", "/v1/nope", "/static/nope", "/<script>alert(1)</script>"]
+)
+def test_unknown_path_is_a_page_for_browsers_only(client: TestClient, path: str) -> None:
+    page = client.get(path, headers=BROWSER)
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert '<a href="/">Search videos</a>' in page.text
+    assert "alert(1)" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for accept in ("application/json", "*/*"):
+        answer = client.get(path, headers={"Accept": accept})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert client.post(path, headers=BROWSER).headers["content-type"] == "application/problem+json"
+
+
+def test_unknown_resource_of_the_api_stays_a_problem(client: TestClient) -> None:
+    answer = client.get("/tasks/none", headers=BROWSER)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize("path", ["/releases", "/shards", "/overview", "/v1/releases?limit=1"])
+def test_unchanged_list_of_the_library_has_no_body(client: TestClient, path: str) -> None:
+    first = client.get(path)
+    assert first.status_code == 200
+    again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get(path, headers={"If-None-Match": '"other"'}).json() == first.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({}, "body: The body has neither 'to' nor 'before'."),
+        ({"to": "front", "before": "x"}, "body: The body has two places."),
+        ([], "body: The body is not a JSON object."),
+    ],
+)
+def test_incomplete_move_names_the_fields(client: TestClient, body: object, detail: str) -> None:
+    answer = client.post("/tasks/any/move", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(detail)
