@@ -1,6 +1,7 @@
 """ASGI middleware for the form of requests and for security headers; routes check the scopes that they declare.
 
-* State-changing requests that a browser sends for another site are refused (cross-site request forgery).
+* State-changing requests that a browser sends for another site are refused (cross-site request forgery). Pages of the
+  origins of the settings may send them with a key.
 * A server bound to loopback answers only loopback host names, so that no foreign name can resolve to it (DNS
   rebinding).
 * Malformed addresses and bodies above the limit are refused before any handler reads them.
@@ -68,6 +69,7 @@ class SecurityMiddleware:
         limit = body_limit(request, self.settings)
         try:
             self._check(request, limit)
+            await self._check_shared_origin(request)
         except CinestrataError as error:
             await problem_response(request, error)(scope, receive, send_with_headers)
             return
@@ -87,6 +89,18 @@ class SecurityMiddleware:
         _refuse_key_in_query(request, self.authenticator)
         _check_query_encoding(request.scope["query_string"])
         check_content_length(headers.get("content-length", ""), limit)
+
+    async def _check_shared_origin(self, request: Request) -> None:
+        """Refuse changes by pages of allowed origins on a service without keys and users.
+
+        There, every request has the scope admin: an allowed origin would administer the service without a key.
+        """
+        is_change = request.method not in _SAFE_METHODS and _is_cross_site(request.headers)
+        if is_change and await self.authenticator.is_open():
+            raise Forbidden(
+                "Pages of other origins need an API key for this request, and this service has no key: create one "
+                "(cinestrata keys create NAME), and send it as X-API-Key."
+            )
 
     def _is_foreign_site(self, headers: Headers) -> bool:
         """Whether a browser names another site as origin, and the settings do not allow this origin."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from api.app import create_app
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
 
+KEY = "key-of-a-page-of-another-origin"
 LISTED, OTHER = "https://app.example.com", "https://evil.example.com"
 
 
@@ -45,13 +46,42 @@ def test_listed_origin_passes_the_preflight_without_credentials(shared: TestClie
     assert "access-control-allow-origin" not in _preflight(shared, OTHER)
 
 
-@pytest.mark.parametrize(("origin", "status"), [(LISTED, 404), (OTHER, 403)])
-def test_only_listed_origins_may_change_state(shared: TestClient, origin: str, status: int) -> None:
-    headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
-    answer = shared.delete("/v1/videos/x", headers=headers)
+@pytest.fixture(scope="module")
+def keyed(configured: Settings) -> TestClient:
+    """The application with one listed origin, and a key."""
+    changes = {"cors_origins": (LISTED,), "api_key": SecretStr(KEY)}
+    return TestClient(
+        create_app(configured.model_copy(update=changes)), base_url=BASE_URL, raise_server_exceptions=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("origin", "key", "status"), [(LISTED, KEY, 404), (LISTED, "", 401), (OTHER, KEY, 403)]
+)
+def test_only_listed_origins_with_a_key_may_change_state(
+    keyed: TestClient, origin: str, key: str, status: int
+) -> None:
+    headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site", "X-API-Key": key}
+    answer = keyed.delete("/v1/videos/x", headers=headers)
     assert answer.status_code == status
     assert answer.headers.get("access-control-allow-origin") == (LISTED if origin == LISTED else None)
     assert answer.headers["vary"] == "Origin"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/maintenance"), ("DELETE", "/v1/videos/x"), ("PATCH", "/v1/videos/x")]
+)
+@pytest.mark.parametrize("site", [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {}])
+def test_listed_origin_changes_nothing_on_a_service_without_keys(
+    shared: TestClient, method: str, path: str, site: dict[str, str]
+) -> None:
+    answer = shared.request(method, path, json={}, headers={"Origin": LISTED, "X-API-Key": "any", **site})
+    assert answer.status_code == 403
+    assert "this service has no key" in answer.json()["detail"]
+    assert answer.headers["access-control-allow-origin"] == LISTED
+    own = {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
+    assert shared.delete("/v1/videos/x", headers=own).status_code == 404
+    assert shared.delete("/v1/videos/x").status_code == 404
 
 
 def test_errors_and_their_headers_are_readable_by_listed_origins(shared: TestClient) -> None:
