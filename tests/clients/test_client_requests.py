@@ -110,6 +110,28 @@ def test_key_is_sent(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> N
             assert isinstance(client.list_tasks(), list)
 
 
+@pytest.mark.parametrize(
+    ("base_url", "shown"),
+    [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+        ("http://127.0.0.1:9/search/", "http://127.0.0.1:9/search"),
+        ("http://user:s3cret@127.0.0.1:9/", "http://127.0.0.1:9"),
+    ],
+)
+def test_unreachable_service_is_named_without_its_password(base_url: str, shown: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(base_url, retries=RetryPolicy(max_retries=0)) as client:
+            await client.livez()
+
+    with Client(base_url, retries=RetryPolicy(max_retries=0)) as client:
+        for call in (client.livez, lambda: asyncio.run(ask())):
+            with pytest.raises(UnreachableError) as caught:
+                call()
+            assert caught.value.base_url == shown
+            assert str(caught.value).startswith(f"GET {shown}/v1/livez: ")
+            assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("call", [lambda c: c.livez(), lambda c: c.cancel_task("x")])
 def test_unreachable_service_raises_an_error_of_its_own(call: Callable[[Client], Any]) -> None:
     client = Client("http://127.0.0.1:9", retries=RetryPolicy(max_retries=0))

@@ -197,7 +197,7 @@ def test_stream_without_connection_is_unreachable() -> None:
     client, _ = _client([httpx.ConnectError("refused"), httpx.ConnectError("refused")])
     with pytest.raises(UnreachableError, match="refused"):
         client.download_video("x", io.BytesIO())
-    with pytest.raises(UnreachableError, match=r"GET /v1/tasks/x/events: refused"):
+    with pytest.raises(UnreachableError, match=r"GET http://service/v1/tasks/x/events: refused"):
         list(client.watch_task("x"))
     with pytest.raises(UnreachableError, match="/v1/tasks/x/events"):
         asyncio.run(watch())

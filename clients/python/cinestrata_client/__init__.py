@@ -28,6 +28,8 @@ from cinestrata_client.errors import (
 from cinestrata_client.retries import RetryPolicy
 from cinestrata_client.uploads import FileUpload
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AsyncClient",
     "Client",
@@ -46,4 +48,5 @@ __all__ = [
     "UnauthorizedError",
     "UnavailableError",
     "UnreachableError",
+    "__version__",
 ]

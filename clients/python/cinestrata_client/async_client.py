@@ -257,7 +257,7 @@ class AsyncClient(AsyncMethods):
                     raise error_of(response)
                 yield response
         except httpx.RequestError as error:
-            raise UnreachableError(f"{call.method} {call.url}", error) from error
+            raise UnreachableError(self._http.base_url, call.method, call.url, error) from error
 
     async def _checked(self, call: Call[Any]) -> httpx.Response:
         response = await self._exchange(call)
@@ -281,4 +281,4 @@ class AsyncClient(AsyncMethods):
             elif isinstance(outcome, httpx.Response):
                 return outcome
             else:
-                raise UnreachableError(f"{call.method} {call.url}", outcome) from outcome
+                raise UnreachableError(self._http.base_url, call.method, call.url, outcome) from outcome

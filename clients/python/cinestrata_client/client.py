@@ -257,7 +257,7 @@ class Client(SyncMethods):
                     raise error_of(response)
                 yield response
         except httpx.RequestError as error:
-            raise UnreachableError(f"{call.method} {call.url}", error) from error
+            raise UnreachableError(self._http.base_url, call.method, call.url, error) from error
 
     def _checked(self, call: Call[Any]) -> httpx.Response:
         response = self._exchange(call)
@@ -281,4 +281,4 @@ class Client(SyncMethods):
             elif isinstance(outcome, httpx.Response):
                 return outcome
             else:
-                raise UnreachableError(f"{call.method} {call.url}", outcome) from outcome
+                raise UnreachableError(self._http.base_url, call.method, call.url, outcome) from outcome

@@ -95,12 +95,14 @@ class UnreachableError(Exception):
     """No answer: the connection failed, or the timeout has passed.
 
     Attributes:
+        base_url: URL of the service, without a user name and a password.
         reason: Cause of the failure, such as ``[Errno 111] Connection refused``.
     """
 
-    def __init__(self, request: str, cause: Exception) -> None:
+    def __init__(self, base_url: httpx.URL, method: str, path: str, cause: Exception) -> None:
+        self.base_url = str(base_url.copy_with(userinfo=b"")).rstrip("/")
         self.reason = str(cause) or type(cause).__name__
-        super().__init__(f"{request}: {self.reason}")
+        super().__init__(f"{method} {self.base_url}{path}: {self.reason}")
 
 
 class TaskFailedError(Exception):
