@@ -4,10 +4,14 @@ A query has few tokens; its cost is that of a dozen small products with frozen m
 them slow: matrices are packed again for every product, and single precision uses a library that leaves half of the
 vector unit idle on processors of other vendors than its own. oneDNN, which torch includes, has neither problem for a
 matrix that is packed once. It also computes in bfloat16 without a conversion of all weights for every query.
+
+oneDNN generates code for every number of rows that it multiplies, and never frees it: about half a MiB for each matrix
+shape and number of rows. Rows (texts × tokens) are therefore padded to few sizes, eight per power of two.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,12 +29,15 @@ __all__ = [
     "PackedBertLayer",
     "PackedBlock",
     "PackedLinear",
+    "PackedPerceptron",
     "pack_text_tower",
     "project_query_key_value",
 ]
 
 _TYPICAL_TOKENS = 16  # tokens of a typical query; the packed layout is optimized for this batch size
 MIN_MULTIPLICATIONS = 10**6  # below, the call of oneDNN takes longer than the multiplication
+_MAX_ROWS = 1024  # of one product; more rows are multiplied in several
+_MIN_ROW_STEP, _ROW_SIZE_BITS = 4, 3  # 48 sizes up to 1024 rows; padding adds at most an eighth above 32 rows
 _packed_backbones: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = WeakKeyDictionary()
 
 
@@ -82,10 +89,33 @@ class PackedLinear(nn.Module):
         weight, bias = self._unpacked
         if x.numel() * len(bias) < MIN_MULTIPLICATIONS:
             return F.linear(x, weight, bias)
+        return _apply_to_padded_rows(self._multiply, x)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x.to(self._dtype), self._weight, self._bias, "none", [], ""
+            rows.to(self._dtype), self._weight, self._bias, "none", [], ""
         )
         return product.float()
+
+
+class PackedPerceptron(nn.Module):
+    """The layers of a block that follow its attention, applied to each token; rows are padded once for all layers."""
+
+    def __init__(self, layers: nn.Sequential, precision: Precision) -> None:
+        super().__init__()
+        self._layers = nn.Sequential(
+            *(
+                PackedLinear(layer.weight, layer.bias, precision) if isinstance(layer, nn.Linear) else layer
+                for layer in layers
+            )
+        )
+        self._widest = max(layer.out_features for layer in layers if isinstance(layer, nn.Linear))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel() * self._widest < MIN_MULTIPLICATIONS:  # no layer uses oneDNN
+            applied: Tensor = self._layers(x)
+            return applied
+        return _apply_to_padded_rows(self._layers, x)
 
 
 class PackedAttention(nn.Module):
@@ -105,12 +135,7 @@ class PackedBlock(nn.Module):
         super().__init__()
         self.ln_1, self.ls_1, self.ln_2, self.ls_2 = block.ln_1, block.ls_1, block.ln_2, block.ls_2
         self.attn = PackedAttention(block.attn, precision)
-        self.mlp = nn.Sequential(
-            *(
-                PackedLinear(layer.weight, layer.bias, precision) if isinstance(layer, nn.Linear) else layer
-                for layer in block.mlp
-            )
-        )
+        self.mlp = PackedPerceptron(block.mlp, precision)
 
 
 class PackedBertLayer(nn.Module):
@@ -128,9 +153,9 @@ class PackedBertLayer(nn.Module):
         )
         output, intermediate = layer.attention.output, layer.intermediate
         self._out_proj = PackedLinear(output.dense.weight, output.dense.bias, "float32")
-        self._expand = PackedLinear(intermediate.dense.weight, intermediate.dense.bias, "float32")
-        self._contract = PackedLinear(layer.output.dense.weight, layer.output.dense.bias, "float32")
-        self._activation = intermediate.intermediate_act_fn
+        self._perceptron = PackedPerceptron(
+            nn.Sequential(intermediate.dense, intermediate.intermediate_act_fn, layer.output.dense), "float32"
+        )
         self._attention_norm, self._output_norm = output.LayerNorm, layer.output.LayerNorm
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
@@ -139,8 +164,7 @@ class PackedBertLayer(nn.Module):
         query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         states = self._attention_norm(states + self._out_proj(attended.transpose(1, 2).flatten(2)))
-        changed: Tensor = self._contract(self._activation(self._expand(states)))
-        normalized: Tensor = self._output_norm(states + changed)
+        normalized: Tensor = self._output_norm(states + self._perceptron(states))
         return normalized
 
 
@@ -150,6 +174,33 @@ def project_query_key_value(attention: nn.MultiheadAttention | PackedAttention, 
         projected: Tensor = attention.in_proj(x)
         return projected
     return F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+
+
+def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Result of a function of each row, for ``x [..., d]``; the function is called with padded rows ``[size, d]``."""
+    count = x.numel() // x.shape[-1]
+    size = _padded_count(min(count, _MAX_ROWS))
+    if size == count:
+        return function(x)
+    rows = x.flatten(0, -2)
+    if count < _MAX_ROWS:
+        applied = function(_pad_rows(rows, size))[:count]
+    else:
+        applied = torch.cat([_apply_to_padded_rows(function, part) for part in torch.split(rows, _MAX_ROWS)])
+    return applied.view(*x.shape[:-1], applied.shape[-1])
+
+
+def _pad_rows(rows: Tensor, count: int) -> Tensor:
+    padded = rows.new_empty(count, rows.shape[1])  # F.pad fills all rows first
+    padded[: len(rows)] = rows
+    padded[len(rows) :] = 0
+    return padded
+
+
+def _padded_count(count: int) -> int:
+    """The smallest size that is not below ``count``."""
+    step = max(_MIN_ROW_STEP, 1 << max((count - 1).bit_length() - 1 - _ROW_SIZE_BITS, 0))
+    return -(-count // step) * step
 
 
 def _has_kernels(precision: Precision) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones import packed_text_tower
@@ -20,6 +22,22 @@ from models.encoders.tower_forward import encode_texts
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
 
 
+class ProductRecorder(TorchDispatchMode):
+    """Records the numbers of rows of all packed products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: set[int] = set()
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if operator is torch.ops.mkldnn._linear_pointwise.default:
+            x: Tensor = args[0]
+            self.rows.add(x.numel() // x.shape[-1])
+        return operator(*args, **kwargs or {})
+
+
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     """Inference mode for all tests: packed layers have no backward pass."""
@@ -27,7 +45,7 @@ def inference() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("rows", [1, 7, 16, 300])
+@pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
 def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     torch.manual_seed(rows)
@@ -44,6 +62,32 @@ def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(
         rounded.double(), expected, rtol=2**-8, atol=1e-6
     )  # the result is rounded once
+
+
+def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    layer = nn.Linear(3, 5)
+    packed = PackedLinear(layer.weight, layer.bias, "float32")
+    counts = [*range(1, 1100), 4928, 10**5]
+    with ProductRecorder() as recorder:
+        for rows in counts:
+            assert packed(torch.ones(rows, 3)).shape == (rows, 5)
+    sizes = sorted(recorder.rows)
+    assert len(sizes) <= 48
+    assert sizes[-1] <= 1024
+    for rows in range(32, 1025):  # padding adds at most an eighth
+        assert next(size for size in sizes if size >= rows) <= rows * 9 / 8
+
+
+def test_tower_multiplies_few_shapes(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    tower = pack_text_tower(backbone)
+    with ProductRecorder() as recorder:
+        for texts in (9, 17, 18, 19, 20):
+            for tokens in range(13, 17):
+                encode_texts(tower, torch.ones(texts, tokens, dtype=torch.int64))
+    # 19 products of texts and tokens, and five numbers of texts after the attention of the last block.
+    assert len(recorder.rows) <= 14
 
 
 def test_small_products_use_torch() -> None:
