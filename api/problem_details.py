@@ -72,11 +72,12 @@ class Problem(BaseModel):
 def install_error_handlers(app: FastAPI) -> None:
     """Register handlers for errors of the service and of the framework.
 
-    :class:`UnexpectedErrorMiddleware` handles all other exceptions.
+    The handlers are coroutines. Functions would run in the thread pool, so that a busy server could not refuse a
+    request before one of its threads is free. :class:`UnexpectedErrorMiddleware` handles all other exceptions.
     """
     app.add_exception_handler(CinestrataError, _handle_service_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(HTTPException, http_problem_response)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
 
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
@@ -133,7 +134,7 @@ class _InternalError(CinestrataError):
     title = "Internal error"
 
 
-def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
+async def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, CinestrataError):
         raise error
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -141,7 +142,7 @@ def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
     return problem_response(request, error)
 
 
-def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
+async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
     errors = []
@@ -192,6 +193,10 @@ def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[st
         if item["type"] in _BODY_TYPES:
             return "The body is not a JSON object"
     return str(item["msg"])
+
+
+async def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
+    return http_problem_response(request, error)
 
 
 def http_problem_response(request: Request, error: Exception) -> JSONResponse:
