@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Condition, Lock
 from typing import Generic, TypeVar
 
@@ -69,6 +70,8 @@ class BatchScheduler(Generic[Item, Result]):
         max_batch: Maximum number of items in a step. A single call of :meth:`run` may exceed it.
         lanes: Maximum number of concurrent steps of submitted items.
         max_admitted: Maximum number of items admitted at a time. A single request of any size is admitted.
+        max_wait: Maximum time in seconds that an item of a coroutine waits for its first step. Items that waited longer
+            are refused: the number of admitted items alone bounds no time, because the speed of the steps varies.
     """
 
     def __init__(
@@ -78,17 +81,20 @@ class BatchScheduler(Generic[Item, Result]):
         max_batch: int,
         lanes: int = 1,
         max_admitted: int = 0,
+        max_wait: float = math.inf,
     ) -> None:
         self._step = step
         self._max_batch = max_batch
         self._max_admitted = max_admitted
+        self._max_wait = max_wait
         self._admitted = 0
         self._admission_lock = Lock()
         # Items of coroutines; used only in the thread of the event loop, except for reading the length of the queue.
         self._lanes = lanes
         self._free_lanes = lanes
         self._loop: AbstractEventLoop | None = None
-        self._queue: deque[tuple[Item, Future[Result]]] = deque()
+        # Items with the time after which they are refused; infinite after their first step.
+        self._queue: deque[tuple[Item, Future[Result], float]] = deque()
         self._lane_threads = ThreadPoolExecutor(lanes, "search-lane")
         self._blocking_threads = ThreadPoolExecutor(_BLOCKING_THREADS, "search-blocking")
         # Calls of threads, guarded by the condition.
@@ -137,31 +143,60 @@ class BatchScheduler(Generic[Item, Result]):
         A cancelled item leaves before its next step; other items are not affected.
 
         Raises:
+            TooManyRequests: The item waited longer than ``max_wait``.
             Exception: The exception that the step returned for the item or raised.
         """
         loop = get_running_loop()
         if loop is not self._loop:  # the former event loop has ended, together with its callbacks
             self._loop, self._free_lanes, self._queue = loop, self._lanes, deque()
         future: Future[Result] = loop.create_future()
-        self._queue.append((item, future))
+        self._queue.append((item, future, time.monotonic() + self._max_wait))
         if len(self._queue) == 1:
             loop.call_soon(self._start_lanes, loop)
         return await future
 
     async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
-        """Run a function in the pool of blocking threads, with the context variables of the caller."""
-        call = partial(copy_context().run, function, *args)
+        """Run a function in the pool of blocking threads, with the context variables of the caller.
+
+        Raises:
+            TooManyRequests: No thread was free within ``max_wait``.
+        """
+        latest = time.monotonic() + self._max_wait
+        context = copy_context()
+
+        def call() -> Value:
+            if time.monotonic() > latest:
+                raise self._late_error()
+            return context.run(function, *args)
+
         return await get_running_loop().run_in_executor(self._blocking_threads, call)
 
     def _start_lanes(self, loop: AbstractEventLoop) -> None:
         """Fill free lanes from the head of the queue."""
         while self._free_lanes and self._queue:
-            count = min(len(self._queue), self._max_batch)
-            batch = [self._queue.popleft() for _ in range(count)]
-            batch = [(item, future) for item, future in batch if not future.done()]
+            batch = self._take_batch()
             if batch:
                 self._free_lanes -= 1
                 self._lane_threads.submit(self._run_lane, loop, batch)
+
+    def _take_batch(self) -> list[tuple[Item, Future[Result]]]:
+        """Remove items from the head of the queue; those that waited too long are refused."""
+        batch: list[tuple[Item, Future[Result]]] = []
+        now = time.monotonic()
+        while self._queue and len(batch) < self._max_batch:
+            item, future, latest = self._queue.popleft()
+            if future.done():  # its request was cancelled
+                continue
+            if now > latest:
+                future.set_exception(self._late_error())
+            else:
+                batch.append((item, future))
+        return batch
+
+    def _late_error(self) -> TooManyRequests:
+        return TooManyRequests(
+            f"The server is busy: the search was not started within {self._max_wait:g} seconds. Try again in a second."
+        )
 
     def _run_lane(self, loop: AbstractEventLoop, batch: list[tuple[Item, Future[Result]]]) -> None:
         """Run steps in a lane's thread until an item is finished or another item waits to join."""
@@ -200,7 +235,7 @@ class BatchScheduler(Generic[Item, Result]):
             loop.call_soon(self._release_lane, loop, turns - 1, unfinished)
         else:
             self._free_lanes += 1
-            self._queue.extendleft(reversed(unfinished))
+            self._queue.extendleft((item, future, math.inf) for item, future in reversed(unfinished))
             self._start_lanes(loop)
 
     # -- threads ------------------------------------------------------------------------------------------------

@@ -85,7 +85,11 @@ class SearchEngine:
         self.catalog_reads = CatalogReads()
         self.snapshots = SnapshotManager(self.settings, self.catalog_reads)
         self.scheduler: BatchScheduler[SearchRequest | SearchState, SearchResponse] = BatchScheduler(
-            self._run_step, max_batch=MAX_BATCH, lanes=LANES, max_admitted=self.settings.limits.max_waiting
+            self._run_step,
+            max_batch=MAX_BATCH,
+            lanes=LANES,
+            max_admitted=self.settings.limits.max_waiting,
+            max_wait=self.settings.limits.max_wait_seconds,
         )
         self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
         self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Semaphore, Thread, current_thread
+from types import SimpleNamespace
 
 import pytest
 
 from service.core.errors import TooManyRequests
+from service.search import batch_scheduler
 from service.search.batch_scheduler import BatchScheduler, Unfinished
 
 # -- threads ------------------------------------------------------------------------------------------------
@@ -350,3 +352,56 @@ def test_admission_limits_items_but_admits_a_single_request_of_any_size() -> Non
         raise KeyError
     with scheduler.admit(3):
         pass
+
+
+class _Clock:
+    """Clock of the scheduler that a test advances."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(batch_scheduler, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def test_item_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, step = _Clock(monkeypatch), _Countdown()
+    scheduler: BatchScheduler[str, str] = BatchScheduler(step, max_batch=8, max_wait=2)
+
+    async def main() -> None:
+        started = asyncio.create_task(scheduler.submit("started 2"))
+        await _wait_for_step(step)
+        late = asyncio.create_task(scheduler.submit("late 1"))
+        await _pass_turns(1)
+        clock.now = 3
+        early = asyncio.create_task(scheduler.submit("early 1"))
+        await _pass_turns(1)
+        step.release.release()
+        with pytest.raises(TooManyRequests, match="not started within 2 seconds") as refused:
+            await late
+        assert refused.value.headers == {"Retry-After": "1"}
+        step.release.release()
+        assert await asyncio.gather(started, early) == ["started", "early"]
+
+    asyncio.run(main())
+    assert step.batches == [["started 2"], ["started 1", "early 1"]], "an unfinished item is never refused"
+
+
+def test_function_that_waits_too_long_for_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
+    scheduler = BatchScheduler(_Halving(), max_batch=8, max_wait=2)
+    started, release = Event(), Event()
+
+    def hold() -> bool:
+        started.set()
+        return release.wait(10)
+
+    async def main() -> list[bool | BaseException]:
+        calls = [asyncio.create_task(scheduler.run_blocking(hold)) for _ in range(100)]
+        while not started.is_set():
+            await asyncio.sleep(0)
+        clock.now = 3
+        release.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    outcomes = asyncio.run(main())
+    assert True in outcomes, "a function that has started is completed"
+    assert isinstance(outcomes[-1], TooManyRequests)
