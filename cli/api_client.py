@@ -8,7 +8,7 @@ import httpx
 from cinestrata_client import Client, RetryPolicy
 from pydantic import BaseModel
 
-from cli.console import fail
+from cli.console import refuse_call
 
 __all__ = ["client_model", "open_client", "service_model"]
 
@@ -27,7 +27,7 @@ def open_client(url: str, transport: httpx.BaseTransport | None = None) -> Clien
     try:
         return Client(url, retries=_RETRIES, transport=transport)
     except ValueError as error:
-        fail(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
+        refuse_call(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
 
 
 def service_model(kind: type[_Model], answer: BaseModel) -> _Model:

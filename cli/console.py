@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING_FOUND",
+    "USAGE_FAULT",
     "console",
     "error_console",
     "explain_error",
@@ -33,11 +34,14 @@ __all__ = [
     "plain_table",
     "print_json",
     "progress_bar",
+    "refuse_call",
     "report_errors",
 ]
 
 _REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
-NOTHING_FOUND = 3  # exit status of a search without a matching video; 1 is an error, 2 a wrong call
+# Exit statuses; 1 is an error.
+USAGE_FAULT = 2  # a call with invalid values, as of click
+NOTHING_FOUND = 3  # a search without a matching video, or a page beyond the last one
 
 # Names of domains, captions and errors may contain brackets, so texts are not parsed as markup.
 # Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
@@ -48,12 +52,17 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def fail(message: str, hint: str = "") -> NoReturn:
-    """Print an error and its hint to standard error, and exit with status 1."""
+def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
+    """Print an error and its hint to standard error, and exit with a status."""
     error_console.print(message, style="red", soft_wrap=True)
     if hint:
         error_console.print(hint, soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
+
+
+def refuse_call(message: str, hint: str = "") -> NoReturn:
+    """Print why arguments or options cannot be used to standard error, and exit with status 2."""
+    fail(message, hint, status=USAGE_FAULT)
 
 
 def print_json(document: Any) -> None:
@@ -93,7 +102,7 @@ def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
             explanation = explain_error(error)
             if explanation is None:
                 raise
-            fail(*explanation)
+            fail(*explanation, status=USAGE_FAULT if _is_usage_fault(error) else 1)
 
     return run
 
@@ -141,6 +150,18 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
             "Check that it runs and that --url is correct. To start it: cinestrata up",
         )
     return None
+
+
+def _is_usage_fault(error: Exception) -> bool:
+    """Whether the service or a model of a request refuses a value of the call as invalid."""
+    from cinestrata_client import InvalidInputError
+    from pydantic import ValidationError
+
+    from service.core.errors import InvalidInput
+
+    if isinstance(error, ValidationError):
+        return error.title.endswith(_REQUEST_MODELS)
+    return isinstance(error, InvalidInput | InvalidInputError)
 
 
 def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:

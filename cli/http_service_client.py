@@ -13,10 +13,14 @@ from cinestrata_client import models as api_models
 from cli.api_client import client_model, open_client, service_model
 from cli.service_client import MethodSettings
 from service.core.schemas import (
+    AlertDetails,
+    AlertPage,
     AppendSpec,
     AuditPage,
     DeletionResult,
     DeliveryDetails,
+    JobDetails,
+    JobSpec,
     Readiness,
     RecallMatrix,
     ReleaseSummary,
@@ -24,6 +28,7 @@ from service.core.schemas import (
     SearchResponse,
     ServeOutcome,
     SimilarVideosResponse,
+    SnapshotDetails,
     SyncDetails,
     SyncSpec,
     TaskDetails,
@@ -34,6 +39,7 @@ from service.core.schemas import (
     VideoPatch,
     VideoSummary,
     WebhookDetails,
+    WebhookPatch,
     WebhookSecret,
     WebhookSpec,
 )
@@ -160,6 +166,48 @@ class HttpServiceClient:
     def test_webhook(self, webhook_id: str) -> DeliveryDetails:
         """Send a test message now, and return its result."""
         return service_model(DeliveryDetails, self._client.test_webhook(webhook_id))
+
+    def edit_webhook(self, webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
+        """Change the events of a webhook, or whether it is enabled."""
+        body = client_model(api_models.WebhookPatch, patch)
+        return service_model(WebhookDetails, self._client.edit_webhook(webhook_id, body))
+
+    def deliveries(self, webhook_id: str, limit: int) -> list[DeliveryDetails]:
+        """The newest messages of a webhook, newest first."""
+        page = self._client.list_deliveries(webhook_id, limit=limit)
+        return [service_model(DeliveryDetails, delivery) for delivery in page.deliveries]
+
+    def resend_delivery(self, webhook_id: str, delivery_id: int) -> DeliveryDetails:
+        """Send a message of a webhook again."""
+        return service_model(DeliveryDetails, self._client.resend_delivery(webhook_id, delivery_id))
+
+    def alerts(self) -> AlertPage:
+        """Open and earlier alerts, and the thresholds."""
+        return service_model(AlertPage, self._client.list_alerts())
+
+    def dismiss_alert(self, alert_id: int) -> AlertDetails:
+        """Hide an alert."""
+        return service_model(AlertDetails, self._client.dismiss_alert(alert_id))
+
+    def snapshots(self) -> list[SnapshotDetails]:
+        """Stored snapshots, newest first."""
+        return [service_model(SnapshotDetails, snapshot) for snapshot in self._client.list_snapshots()]
+
+    def download_snapshot(self, name: str, target: BinaryIO) -> None:
+        """Write a stored snapshot to an open file."""
+        self._client.download_snapshot(name, target)
+
+    def delete_snapshot(self, name: str) -> None:
+        """Delete a stored snapshot."""
+        self._client.delete_snapshot(name)
+
+    def start_job(self, spec: JobSpec) -> JobDetails:
+        """Let a worker compact shards or write a snapshot."""
+        return service_model(JobDetails, self._client.start_job(client_model(api_models.JobSpec, spec)))
+
+    def jobs(self) -> list[JobDetails]:
+        """The last maintenance jobs, newest first."""
+        return [service_model(JobDetails, job) for job in self._client.list_jobs()]
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -12,7 +13,8 @@ import structlog
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.audit.actor import command_line_actor, set_process_actor
-from service.audit.audit_log import AuditFilter, list_entries
+from service.audit.audit_log import AuditFilter, list_entries, record_event
+from service.backups import stored_snapshots
 from service.catalog.migrations import upgrade
 from service.core.schemas import RelearnSpec, RetrySpec
 from service.library import (
@@ -23,22 +25,29 @@ from service.library import (
     video_editing,
     video_listing,
 )
+from service.library.alerts import alert_list
 from service.library.recall import recall_matrix
+from service.operations import maintenance_jobs
 from service.syncs import registered_syncs
 from service.tasks import commands, queue_order, relearning
 from service.webhooks import endpoints
 
 if TYPE_CHECKING:
     from service.core.schemas import (
+        AlertDetails,
+        AlertPage,
         AppendSpec,
         AuditPage,
         DeletionResult,
         DeliveryDetails,
+        JobDetails,
+        JobSpec,
         RecallMatrix,
         ReleaseSummary,
         SearchResponse,
         ServeOutcome,
         SimilarVideosResponse,
+        SnapshotDetails,
         SyncDetails,
         SyncSpec,
         TaskDetails,
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
         VideoPatch,
         VideoSummary,
         WebhookDetails,
+        WebhookPatch,
         WebhookSecret,
         WebhookSpec,
     )
@@ -59,6 +69,7 @@ __all__ = ["InProcessServiceClient"]
 
 _PAGE = 1000  # videos
 _ALL = 2**31  # rows
+_BLOCK_BYTES = 1024**2
 
 
 class InProcessServiceClient:
@@ -172,6 +183,48 @@ class InProcessServiceClient:
     def test_webhook(self, webhook_id: str) -> DeliveryDetails:
         """Send a test message now, and return its result."""
         return endpoints.send_test(webhook_id)
+
+    def edit_webhook(self, webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
+        """Change the events of a webhook, or whether it is enabled."""
+        return endpoints.edit_webhook(webhook_id, patch)
+
+    def deliveries(self, webhook_id: str, limit: int) -> list[DeliveryDetails]:
+        """The newest messages of a webhook, newest first."""
+        return endpoints.list_deliveries(webhook_id, limit=limit).deliveries
+
+    def resend_delivery(self, webhook_id: str, delivery_id: int) -> DeliveryDetails:
+        """Send a message of a webhook again."""
+        return endpoints.resend(webhook_id, delivery_id)
+
+    def alerts(self) -> AlertPage:
+        """Open and earlier alerts, and the thresholds."""
+        return alert_list.list_alerts()
+
+    def dismiss_alert(self, alert_id: int) -> AlertDetails:
+        """Hide an alert."""
+        return alert_list.dismiss_alert(alert_id)
+
+    def snapshots(self) -> list[SnapshotDetails]:
+        """Stored snapshots, newest first."""
+        return stored_snapshots.list_snapshots()
+
+    def download_snapshot(self, name: str, target: BinaryIO) -> None:
+        """Write a stored snapshot to an open file."""
+        with stored_snapshots.snapshot_path(name).open("rb") as file:
+            record_event("snapshot.download", name)
+            shutil.copyfileobj(file, target, _BLOCK_BYTES)
+
+    def delete_snapshot(self, name: str) -> None:
+        """Delete a stored snapshot."""
+        stored_snapshots.delete_snapshot(name)
+
+    def start_job(self, spec: JobSpec) -> JobDetails:
+        """Let a worker compact shards or write a snapshot."""
+        return maintenance_jobs.start_job(spec)
+
+    def jobs(self) -> list[JobDetails]:
+        """The last maintenance jobs, newest first."""
+        return maintenance_jobs.list_jobs()
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from cli.commands import (
+    alert_commands,
     bench_commands,
     key_commands,
     registered_sync_commands,
     release_commands,
+    stored_snapshot_commands,
     task_commands,
     user_commands,
     video_commands,
@@ -42,6 +44,8 @@ app.add_typer(task_commands.app, name="tasks")
 app.add_typer(video_commands.app, name="videos")
 app.add_typer(registered_sync_commands.app, name="syncs")
 app.add_typer(release_commands.app, name="releases")
+app.add_typer(stored_snapshot_commands.app, name="snapshots")
+app.add_typer(alert_commands.app, name="alerts")
 app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(key_commands.app, name="keys")
 app.add_typer(user_commands.app, name="users")

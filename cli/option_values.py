@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cli.console import fail
+from cli.console import refuse_call
 from cli.service_client import MethodSettings
 
 __all__ = ["parse_settings", "parse_value"]
@@ -31,6 +31,8 @@ def parse_settings(assignments: Sequence[str]) -> MethodSettings:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not key or not equals:
-            fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5")
+            refuse_call(
+                f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5"
+            )
         settings[key] = parse_value(value)
     return settings or None

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 if TYPE_CHECKING:
     from service.core.schemas import (
+        AlertDetails,
+        AlertPage,
         AppendSpec,
         AuditPage,
         DeletionResult,
         DeliveryDetails,
+        JobDetails,
+        JobSpec,
         RecallMatrix,
         ReleaseSummary,
         RetrySpec,
         SearchResponse,
         ServeOutcome,
         SimilarVideosResponse,
+        SnapshotDetails,
         SyncDetails,
         SyncSpec,
         TaskDetails,
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
         VideoPatch,
         VideoSummary,
         WebhookDetails,
+        WebhookPatch,
         WebhookSecret,
         WebhookSpec,
     )
@@ -106,6 +112,36 @@ class ServiceClient(Protocol):
 
     def remove_webhook(self, webhook_id: str) -> None:
         """Remove a webhook with its messages."""
+
+    def edit_webhook(self, webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
+        """Change the events of a webhook, or whether it is enabled."""
+
+    def deliveries(self, webhook_id: str, limit: int) -> list[DeliveryDetails]:
+        """The newest messages of a webhook, newest first."""
+
+    def resend_delivery(self, webhook_id: str, delivery_id: int) -> DeliveryDetails:
+        """Send a message of a webhook again."""
+
+    def alerts(self) -> AlertPage:
+        """Open and earlier alerts, and the thresholds."""
+
+    def dismiss_alert(self, alert_id: int) -> AlertDetails:
+        """Hide an alert."""
+
+    def snapshots(self) -> list[SnapshotDetails]:
+        """Stored snapshots, newest first."""
+
+    def download_snapshot(self, name: str, target: BinaryIO) -> None:
+        """Write a stored snapshot to an open file."""
+
+    def delete_snapshot(self, name: str) -> None:
+        """Delete a stored snapshot."""
+
+    def start_job(self, spec: JobSpec) -> JobDetails:
+        """Let a worker compact shards or write a snapshot."""
+
+    def jobs(self) -> list[JobDetails]:
+        """The last maintenance jobs, newest first."""
 
     def test_webhook(self, webhook_id: str) -> DeliveryDetails:
         """Send a test message now, and return its result."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.connection import connect
-from cli.console import console, plain_table
+from cli.console import console
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["run_audit"]
 
 _PAGE = 1000  # entries
-_MAX_DETAIL_CHARS = 60
+_COLUMNS = 80
+_WIDTHS = (18, 17, 20)  # columns of who, what and target, behind the time
+_INDENT = "    "
+_MAX_DETAIL_COLUMNS = 300
 
 
 def run_audit(
     conditions: dict[str, Any], limit: int, as_json_lines: bool, url: str | None, data: Path | None
 ) -> None:
-    """Print entries of the audit log: the newest as a table, or all as JSON lines, oldest first.
+    """Print entries of the audit log: the newest as rows with details, or all as JSON lines, oldest first.
 
     Args:
         conditions: Parameters of ``GET /audit``; values None are omitted.
-        limit: Maximum number of entries of the table.
+        limit: Maximum number of printed entries.
         as_json_lines: Whether all entries are printed as JSON lines.
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
@@ -42,7 +45,7 @@ def run_audit(
     if not entries:
         console.print("The audit log has no such entries.")
         return
-    _print_table(entries)
+    _print_entries(entries)
 
 
 def _all_entries(client: ServiceClient, conditions: dict[str, Any]) -> Iterator[AuditRecord]:
@@ -55,16 +58,48 @@ def _all_entries(client: ServiceClient, conditions: dict[str, Any]) -> Iterator[
         paging["cursor"] = page.next_cursor
 
 
-def _print_table(entries: list[AuditRecord]) -> None:
-    table = plain_table("time", "actor", "address", "action", "target", "details")
+def _print_entries(entries: list[AuditRecord]) -> None:
+    """Print a row of 80 columns per entry, and its details on indented lines, also in a wider terminal or a file."""
+    console.print(_row("time", "who", "what", "target"), style="dim", soft_wrap=True)
     for entry in entries:
-        details = json.dumps(entry.details, ensure_ascii=False)[1:-1]
-        table.add_row(
-            f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}",
-            f"{entry.actor} ({entry.actor_kind})" if entry.actor != entry.actor_kind else entry.actor,
-            entry.address or "",
-            entry.action,
-            entry.target,
-            details if len(details) <= _MAX_DETAIL_CHARS else details[: _MAX_DETAIL_CHARS - 1] + "…",
-        )
-    console.print(table)
+        at = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}"
+        console.print(_row(at, _actor(entry), entry.action, entry.target), soft_wrap=True)
+        for line in _detail_lines(entry):
+            console.print(_INDENT + line, style="dim", soft_wrap=True)
+
+
+def _row(time: str, *cells: str) -> str:
+    columns = (_shortened(cell, width, pad=True) for cell, width in zip(cells, _WIDTHS, strict=True))
+    return "  ".join([f"{time:19}", *columns]).rstrip()
+
+
+def _detail_lines(entry: AuditRecord) -> list[str]:
+    """Address, names that the row shortens, and details, on as few lines as they need."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    names = ((_actor(entry), _WIDTHS[0]), (entry.target, _WIDTHS[2]))
+    parts = (
+        f"from {entry.address}" if entry.address else "",
+        *(_printable(name) for name, width in names if cell_len(name) > width),
+        _shortened(json.dumps(entry.details, ensure_ascii=False)[1:-1], _MAX_DETAIL_COLUMNS),
+    )
+    lines = Text("  ".join(filter(None, parts))).wrap(console, _COLUMNS - len(_INDENT), overflow="fold")
+    return [line.plain.rstrip() for line in lines if line.plain.strip()]
+
+
+def _actor(entry: AuditRecord) -> str:
+    return f"{entry.actor} ({entry.actor_kind})" if entry.actor != entry.actor_kind else entry.actor
+
+
+def _shortened(text: str, width: int, *, pad: bool = False) -> str:
+    from rich.text import Text
+
+    cell = Text(_printable(text))
+    cell.truncate(width, overflow="ellipsis", pad=pad)
+    return cell.plain
+
+
+def _printable(text: str) -> str:
+    """The text on one line: control characters would break the columns."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.commands.task_commands import find_task
-from cli.console import console, error_console, fail, plain_table, print_json
+from cli.console import console, error_console, fail, plain_table, print_json, refuse_call
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES
 
@@ -34,7 +34,7 @@ def run_delete(
     from cli.connection import connect
 
     if bool(videos) is (task is not None):
-        fail("Name videos, or one task with --task.")
+        refuse_call("Name videos, or one task with --task.")
     client = connect(url, data)
     found = None if task is None else find_task(client, task)
     if found is not None and found.state not in FINAL_STATES:  # fails before the prompt

@@ -10,7 +10,7 @@ from cli.commands.task_commands import find_task, report_created
 from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
 from cli.connection import connect
-from cli.console import console, fail
+from cli.console import console, refuse_call
 from cli.option_values import parse_settings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri
@@ -53,14 +53,14 @@ def run_ingest(
         data: Data folder; None takes it from the environment.
     """
     if into and (name or method or assignments):
-        fail(
+        refuse_call(
             "--into cannot be combined with --name, --method or --set.",
             "The domain keeps its name and its release.",
         )
     path = None if isinstance(source, str) and is_source_uri(source) else Path(source)
     is_archive = path is not None and path.is_file() and path.name.endswith(_ARCHIVE_SUFFIXES)
     if is_archive and (encoding or captions_from_names):
-        fail(
+        refuse_call(
             "--encoding and --captions-from-names cannot be combined with an archive.",
             "Unpack it, and name the folder.",
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.console import console, fail, plain_table, print_json, report_errors
+from cli.console import console, plain_table, print_json, refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def parse_interval(text: str) -> int:
     match = re.fullmatch(r"(\d{1,7})([smhd])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 60 <= seconds <= 366 * _UNITS["d"]:
-        fail(
+        refuse_call(
             f"--every {text} is not an interval between a minute and a year.",
             "Write a number and a unit, such as 15m, 2h or 1d.",
         )

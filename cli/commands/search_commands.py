@@ -58,7 +58,8 @@ def run_search(
         response = client.search(query, k, task, mode, where=conditions, **fields)
         for further in range(2, page + 1):
             if response.next_cursor is None:
-                fail(f"--page {page}: the results end on page {further - 1}.")
+                print_json(response.model_copy(update={"results": []}))
+                fail(f"--page {page}: the results end on page {further - 1}.", status=NOTHING_FOUND)
             fields["cursor"] = response.next_cursor
             response = client.search(query, k, task, mode, where=conditions, **fields)
     print_json(response)
@@ -77,15 +78,8 @@ def run_search(
         console.print(f"No video matches this text (probability of a match {response.confidence or 0:.0%}).")
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
-    timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
-    tasks = "task" if searched == 1 else "tasks"
-    console.print(
-        f"{searched} {tasks} searched, mode {response.mode}, release {str(response.release)[:12]}, "
-        f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
-        f"search {timing.search:.1f}, merge {timing.merge:.1f})",
-        style="dim",
-        soft_wrap=True,
-    )
+    for line in _search_facts(response):
+        console.print(line, style="dim", soft_wrap=True)
     if response.next_cursor is not None:
         console.print(f"For the next page, add --page {page + 1}", style="dim")
     if open_first:
@@ -187,6 +181,18 @@ def result_table(
             style=_row_style(result, highlight),
         )
     return table
+
+
+def _search_facts(response: SearchResponse) -> tuple[str, str]:
+    """Extent and times of a search, each as a line of at most 80 columns."""
+    timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
+    tasks = "task" if searched == 1 else "tasks"
+    return (
+        f"{searched:,} {tasks} searched in {timing.total:,.0f} ms, mode {response.mode}, "
+        f"release {str(response.release)[:12]}",
+        f"encode {timing.encode:,.1f} ms, route {timing.route:,.1f} ms, search {timing.search:,.1f} ms, "
+        f"merge {timing.merge:,.1f} ms",
+    )
 
 
 def _match_word(result: SearchResult) -> str:

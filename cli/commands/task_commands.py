@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -152,18 +153,38 @@ def follow(
     """
     from rich.live import Live
 
-    with Live(console=console, auto_refresh=False) as live:
+    # A pipe or a log file receives a line per change at once; a terminal, a table that is updated in place.
+    changes = _ChangeLines()
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             tasks = [client.task(task_id) for task_id in task_ids]
             for task in tasks:
                 on_update(task)
-            live.update(task_table(tasks), refresh=console.is_terminal)
+            if live is not None:
+                live.update(task_table(tasks), refresh=True)
+            else:
+                changes.print(tasks)
             if all(task.state in FINAL_STATES for task in tasks):
                 break
             time.sleep(_POLL_SECONDS)
     if not console.is_terminal:
-        console.line()  # Live ends the last line on terminals only
+        console.print(task_table(tasks))
     return tasks
+
+
+class _ChangeLines:
+    """Prints a line when a task reaches another state, stage or epoch."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+
+    def print(self, tasks: Sequence[TaskDetails]) -> None:
+        """Print the changes since the last call."""
+        for task in tasks:
+            step = _step(task)
+            if self._shown.get(task.id) != step:
+                self._shown[task.id] = step
+                console.print(f"{task.name}: {step}", soft_wrap=True)
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
@@ -239,11 +260,15 @@ def task_facts(task: TaskDetails) -> Group:
 def _state(task: TaskDetails) -> str:
     """Final state, or the current stage with its epoch and remaining time."""
     progress = task.progress
-    if task.state in FINAL_STATES:
-        return task.state
-    epoch = "" if progress.epoch is None else f" {progress.epoch}/{progress.epochs}"
     left = "" if progress.eta_seconds is None else f", {_duration(progress.eta_seconds)}"
-    return f"{progress.stage}{epoch}{left}"
+    return _step(task) if task.state in FINAL_STATES else f"{_step(task)}{left}"
+
+
+def _step(task: TaskDetails) -> str:
+    """Final state, or the current stage with its epoch."""
+    progress = task.progress
+    epoch = "" if progress.epoch is None else f" {progress.epoch}/{progress.epochs}"
+    return task.state if task.state in FINAL_STATES else f"{progress.stage}{epoch}"
 
 
 def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:

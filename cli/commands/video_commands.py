@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.console import console, fail, plain_table, print_json, report_errors
+from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, refuse_call, report_errors
 from cli.option_values import parse_value
 from cli.shared_options import AsJson, Data, Url
 
@@ -66,7 +66,8 @@ def list_(
     page = client.videos(**given)
     for further in range(2, number + 1):
         if page.next_cursor is None:
-            fail(f"--page {number}: the list ends on page {further - 1}.")
+            print_json(page.model_copy(update={"videos": []}))
+            fail(f"--page {number}: the list ends on page {further - 1}.", status=NOTHING_FOUND)
         page = client.videos(**given | {"cursor": page.next_cursor})
     print_json(page)
     console.print(video_table(page.videos) if page.videos else "No videos.")
@@ -100,14 +101,14 @@ def edit(
     from service.core.schemas import VideoPatch
 
     if captions and no_captions:
-        fail("--caption cannot be combined with --no-captions.")
+        refuse_call("--caption cannot be combined with --no-captions.")
     changes: dict[str, Any] = {}
     if captions or no_captions:
         changes["captions"] = captions or []
     if metadata := _metadata_patch(assignments or (), removed or ()):
         changes["metadata"] = metadata
     if not changes:
-        fail("The edit has no changes.", "Use --caption, --no-captions, --set or --unset.")
+        refuse_call("The edit has no changes.", "Use --caption, --no-captions, --set or --unset.")
     details = connect(url, data).edit_video(video, VideoPatch(**changes))
     print_json(details)
     console.print_json(json.dumps({"captions": details.captions, "metadata": details.metadata}))
@@ -142,8 +143,10 @@ def _metadata_patch(assignments: Sequence[str], removed: Sequence[str]) -> dict[
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not name or not equals:
-            fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set camera=2")
+            refuse_call(
+                f"--set {assignment} is not an assignment.", "Write name=value, for example: --set camera=2"
+            )
         if name in patch:
-            fail(f"The field {name!r} is given twice.", "Name each field in one --set or --unset.")
+            refuse_call(f"The field {name!r} is given twice.", "Name each field in one --set or --unset.")
         patch[name] = parse_value(text)
     return patch

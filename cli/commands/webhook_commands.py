@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
+if TYPE_CHECKING:
+    from cli.service_client import ServiceClient
+    from service.core.schemas import WebhookDetails
+
 __all__ = ["app"]
 
-app = typer.Typer(help="Register, test and remove webhooks.", no_args_is_help=True)
+app = typer.Typer(help="Register, test and remove webhooks, and read their messages.", no_args_is_help=True)
 
-WebhookId = Annotated[
-    str, typer.Argument(metavar="ID", help="Id of the webhook (see `cinestrata webhooks list`).")
+_SHORT_ID = 12  # characters of a listed id, unless two webhooks share them
+_MAX_ANSWER = 80  # columns
+
+WebhookName = Annotated[
+    str,
+    typer.Argument(
+        metavar="WEBHOOK",
+        help="Address of the endpoint, or id of the webhook or its first characters (see `webhooks list`).",
+    ),
 ]
 
 
@@ -52,42 +65,47 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     from cli.connection import connect
 
     table = plain_table()
-    for heading in ("id", "address", "state", "pending", "failed", "last delivery"):
+    table.add_column("id", no_wrap=True)
+    for heading in ("address", "state", "pending", "failed", "last delivery"):
         table.add_column(heading, overflow="fold")
     webhooks = connect(url, data).webhooks()
     print_json(webhooks)
+    ids = _short_ids(webhooks)
     for webhook in webhooks:
         state = "enabled" if webhook.enabled else webhook.reason or "disabled"
         last = webhook.last_delivery_at
         table.add_row(
-            webhook.id,
+            ids[webhook.id],
             Text(webhook.url),
             Text(state, style="" if webhook.enabled else "yellow"),
             str(webhook.pending),
             str(webhook.failed),
             f"{last:%Y-%m-%d %H:%M}" if last else "never",
         )
-    console.print(table)
+    console.print(table if webhooks else "There are no webhooks. `cinestrata webhooks create` registers one.")
 
 
 @app.command()
 @report_errors
-def remove(webhook: WebhookId, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+def remove(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Remove a webhook with its messages."""
     from cli.connection import connect
 
-    connect(url, data).remove_webhook(webhook)
-    print_json({"removed": webhook})
-    console.print(f"The webhook {webhook} was removed.")
+    client = connect(url, data)
+    found = _find_webhook(client, webhook)
+    client.remove_webhook(found.id)
+    print_json({"removed": found.id})
+    console.print(f"The webhook {found.id} of {found.url} was removed.", soft_wrap=True)
 
 
 @app.command("test")
 @report_errors
-def send_test(webhook: WebhookId, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+def send_test(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Send a test message now. Exits with status 1 if the endpoint does not accept it."""
     from cli.connection import connect
 
-    result = connect(url, data).test_webhook(webhook)
+    client = connect(url, data)
+    result = client.test_webhook(_find_webhook(client, webhook).id)
     print_json(result)
     if result.state == "delivered":
         console.print(f"The endpoint answered with status {result.status}.")
@@ -96,3 +114,110 @@ def send_test(webhook: WebhookId, as_json: AsJson = False, url: Url = None, data
     if as_json:
         raise typer.Exit(1)
     fail(f"The endpoint did not accept the message: {status}{result.answer}")
+
+
+@app.command()
+@report_errors
+def log(
+    webhook: WebhookName,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of messages.")] = 20,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List the messages of the last 7 days with their last answers, newest first."""
+    from rich.text import Text
+
+    from cli.connection import connect
+
+    client = connect(url, data)
+    messages = client.deliveries(_find_webhook(client, webhook).id, limit)
+    print_json(messages)
+    table = plain_table("message", "event", "state", "tries", "created", "last answer")
+    table.columns[0].no_wrap = True
+    for message in messages:
+        answer = f"{message.status or ''} {message.answer or ''}".strip()
+        table.add_row(
+            str(message.id),
+            message.event,
+            Text(message.state, style="red" if message.state == "failed" else ""),
+            str(message.attempts),
+            f"{message.created_at.astimezone():%m-%d %H:%M}",
+            Text(answer if len(answer) <= _MAX_ANSWER else answer[: _MAX_ANSWER - 1] + "…"),
+        )
+    console.print(table if messages else "No messages were sent in the last 7 days.")
+
+
+@app.command()
+@report_errors
+def resend(
+    webhook: WebhookName,
+    message: Annotated[int, typer.Argument(help="Number of the message (see `webhooks log`).", min=1)],
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Send a message again that was given up or delivered. A worker sends it."""
+    from cli.connection import connect
+
+    client = connect(url, data)
+    sent = client.resend_delivery(_find_webhook(client, webhook).id, message)
+    print_json(sent)
+    console.print(f"Message {sent.id} ({sent.event}) is {sent.state}.")
+
+
+@app.command()
+@report_errors
+def enable(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """Send events to a webhook again, and the messages that wait."""
+    _switch(webhook, url, data, is_enabled=True)
+
+
+@app.command()
+@report_errors
+def disable(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
+    """Stop sending to a webhook. Messages wait for 7 days."""
+    _switch(webhook, url, data, is_enabled=False)
+
+
+def _switch(webhook: str, url: str | None, data: Path | None, *, is_enabled: bool) -> None:
+    from cli.connection import connect
+    from service.core.schemas import WebhookPatch
+
+    client = connect(url, data)
+    changed = client.edit_webhook(_find_webhook(client, webhook).id, WebhookPatch(enabled=is_enabled))
+    print_json(changed)
+    state = "enabled" if changed.enabled else "disabled"
+    console.print(f"The webhook {changed.id} of {changed.url} is {state}.", soft_wrap=True)
+
+
+def _find_webhook(client: ServiceClient, name: str) -> WebhookDetails:
+    """The webhook with this id, with this address, or with an id that begins so; exits with an error otherwise."""
+    webhooks = client.webhooks()
+    address = _without_query(name)
+    for matches in (
+        [webhook for webhook in webhooks if webhook.id == name],
+        [webhook for webhook in webhooks if _without_query(webhook.url) == address],
+        [webhook for webhook in webhooks if name and webhook.id.startswith(name)],
+    ):
+        if len(matches) > 1:
+            ids = ", ".join(webhook.id for webhook in matches[:10])
+            fail(f"{len(matches)} webhooks match {name!r}: {ids}", "Name one of them by its id.")
+        if matches:
+            return matches[0]
+    fail(f"There is no webhook {name!r}.", "See `cinestrata webhooks list`.")
+
+
+def _without_query(address: str) -> str:
+    """The address as it is compared: the service does not return queries, which may contain a key."""
+    return address.partition("?")[0].rstrip("/")
+
+
+def _short_ids(webhooks: Sequence[WebhookDetails]) -> dict[str, str]:
+    """The beginning of each id, as long as needed to tell the webhooks apart."""
+    ids = [webhook.id for webhook in webhooks]
+    longest = max(map(len, ids), default=0)
+    length = next(
+        (n for n in range(_SHORT_ID, longest) if len({name[:n] for name in ids}) == len(ids)), longest
+    )
+    return {name: name[:length] for name in ids}

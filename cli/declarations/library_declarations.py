@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.console import report_errors
+from cli.console import refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 __all__ = ["app"]
@@ -24,9 +24,17 @@ def compact(
         bool, typer.Option("--dry-run", help="Only show the disk space of deleted vectors.")
     ] = False,
     as_json: AsJson = False,
+    url: Url = None,
     data: Data = None,
 ) -> None:
     """Free the disk space of deleted vectors. Searches continue, and nothing is embedded again."""
+    if url:
+        from cli.commands.maintenance_command import run_remote_compaction
+
+        if dry_run:
+            refuse_call("--dry-run cannot be combined with --url.", "The library page shows the disk space.")
+        run_remote_compaction(url, task)
+        return
     from cli.commands.deletion_commands import run_compact
 
     run_compact(task, dry_run, data)
@@ -69,14 +77,33 @@ def move(
 @app.command()
 @report_errors
 def snapshot(
-    target: Annotated[Path, typer.Argument(help="New folder, or new .tar file.")],
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="New folder, or new .tar file. With --url: new .tar file, or none.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
     data: Data = None,
     index_only: Annotated[
         bool, typer.Option("--index-only", help="Omit the catalog, because it was dumped separately.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back up catalog and index, and verify the backup. The service may run."""
+    """Back up catalog and index, and verify the backup. The service may run; with --url, one of its workers does it."""
+    if url:
+        from cli.commands.maintenance_command import run_remote_snapshot
+
+        if index_only:
+            refuse_call(
+                "--index-only cannot be combined with --url.", "Use --data on the machine of the service."
+            )
+        run_remote_snapshot(url, target)
+        return
+    if target is None:
+        refuse_call(
+            "Missing argument TARGET.", "Name a new folder or a new .tar file; only --url needs none."
+        )
     from cli.commands.backup_commands import run_snapshot
 
     run_snapshot(target, data, index_only)
@@ -93,6 +120,23 @@ def restore(
     from cli.commands.backup_commands import run_restore
 
     run_restore(source, data)
+
+
+@app.command()
+@report_errors
+def forgetting(
+    mode: Annotated[
+        Literal["pinned", "mapped", "latest"] | None,
+        typer.Option("--mode", help="Query mode (default: the service's)."),
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Show the recall of each domain when it was learned and now. With --json, the whole recall matrix."""
+    from cli.commands.forgetting_command import run_forgetting
+
+    run_forgetting(mode, url, data)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from cli.commands import registered_sync_commands
-from cli.console import fail, report_errors
+from cli.console import refuse_call, report_errors
 from cli.shared_options import AsJson, CaptionsFromNames, Data, Encoding, InPlace, MethodSettings, Url, Wait
 
 __all__ = ["app"]
@@ -98,7 +98,7 @@ def sync(
 
     if every is not None:
         if dry_run or in_place or encoding:
-            fail(
+            refuse_call(
                 "--every cannot be combined with --dry-run, --in-place or --encoding.",
                 "The service reads the source itself, as UTF-8.",
             )
@@ -129,7 +129,7 @@ def relearn(
 @report_errors
 def search(
     query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
-    k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     task: Annotated[
         list[str] | None, typer.Option("--task", help="Task to search; may be repeated (default: all).")
     ] = None,
@@ -203,7 +203,7 @@ def search(
 @report_errors
 def similar(
     video: Annotated[str, typer.Argument(help="Id of the video.")],
-    k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     everywhere: Annotated[
         bool,
         typer.Option(

@@ -248,7 +248,7 @@ def test_manifest_in_windows_text_is_read_on_request(tmp_path: Path) -> None:
     (tmp_path / "captions.csv").write_bytes("Datei;file;Text\n1;a.mp4;Küche\n".encode("cp1252"))
     (tmp_path / "a.mp4").write_bytes(b"video")
     outcome = cinestrata("ingest", tmp_path)
-    assert outcome.exit_code == 1
+    assert outcome.exit_code == 2
     assert "captions.csv:2: Byte 10 of the line is not UTF-8" in outcome.output
     assert "--encoding cp1252" in outcome.output
     _, (video,) = read_videos(tmp_path, encoding="cp1252")
@@ -283,7 +283,7 @@ def test_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
     (tmp_path / "b.mp4").symlink_to("nothing")
     outcome = cinestrata("ingest", tmp_path)
-    assert outcome.exit_code == 1
+    assert outcome.exit_code == 2
     assert "b.mp4: It is a link to a missing file." in outcome.output
 
 
@@ -291,7 +291,7 @@ def test_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
 def test_options_of_manifests_are_refused_with_archives(tmp_path: Path, option: tuple[str, ...]) -> None:
     (tmp_path / "a.zip").touch()
     outcome = cinestrata("ingest", tmp_path / "a.zip", *option)
-    assert outcome.exit_code == 1
+    assert outcome.exit_code == 2
     assert "cannot be combined with an archive" in outcome.output
 
 
@@ -341,7 +341,7 @@ def test_hard_links_are_packed_as_files(tmp_path: Path) -> None:
 def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
     outcome = cinestrata("ingest", tmp_path, "--name", "day/night", "--in-place")
-    assert outcome.exit_code == 1
+    assert outcome.exit_code == 2
     assert "name: " in outcome.output
     assert "environment" not in outcome.output
 

@@ -60,6 +60,9 @@ def test_version_is_printed() -> None:
 
 def test_exit_status_tells_a_wrong_call_from_an_error(folder: Settings) -> None:
     assert cinestrata("search").exit_code == 2
+    assert cinestrata("search", "cat", "-k", "0").exit_code == 2
+    assert cinestrata("tasks", "retry", "nobody", "--set", "epochs").exit_code == 2
+    assert cinestrata("videos", "list", "--page", "2").exit_code == 3
     assert cinestrata("tasks", "show", "nobody").exit_code == 1
 
 

@@ -45,7 +45,7 @@ def test_webhook_is_registered_tested_and_removed(
     assert (refused.exit_code, "status 500" in refused.output) == (1, True)
     assert "\x1b" not in refused.output
     listed = _run("webhooks", "list")
-    assert webhook["id"] in listed.output
+    assert webhook["id"][:12] in listed.output
     assert "hunter2" not in listed.output
     assert "whsec_" not in listed.output
     assert _run("webhooks", "remove", webhook["id"]).exit_code == 0
@@ -53,10 +53,42 @@ def test_webhook_is_registered_tested_and_removed(
     assert _run("webhooks", "remove", webhook["id"]).exit_code == 1
 
 
+def test_webhook_is_named_by_its_address_or_the_beginning_of_its_id(
+    folder: Settings, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_WEBHOOK_TARGETS", f"private+{web_files.url}/")
+    settings.cache_clear()
+    statuses = [500, 204]
+    web_files.handlers["/hook"] = lambda request: send(request, statuses.pop(0), b"no" * 100)
+    address = f"{web_files.url}/hook"
+    (hook, other) = [
+        json.loads(_run("webhooks", "create", url, "--json").output)["id"]
+        for url in (f"{address}?key=hunter2", f"{web_files.url}/other")
+    ]
+    listed = _run("webhooks", "list").output
+    assert {line.split()[0] for line in listed.splitlines()} >= {hook[:12], other[:12]}
+    for name in (hook[:12], address, f"{address}?key=hunter2", f"{address}/"):
+        changed = json.loads(_run("webhooks", "disable", name, "--json").output)
+        assert (changed["id"], changed["enabled"]) == (hook, False), name
+    assert "is enabled" in _run("webhooks", "enable", address).output
+    ambiguous = _run("webhooks", "remove", "whk_")
+    assert (ambiguous.exit_code, other in ambiguous.output) == (1, True)
+    assert _run("webhooks", "test", address).exit_code == 1
+    assert _run("webhooks", "remove", "").exit_code == 1
+    (message,) = json.loads(_run("webhooks", "log", address, "--json").output)
+    log = _run("webhooks", "log", address).output
+    assert f"{message['id']}" in log
+    assert "webhook.test" in log
+    sent = _run("webhooks", "resend", address, str(message["id"]), "--json")
+    assert json.loads(sent.output)["state"] == "pending"
+    assert _run("webhooks", "resend", address, str(message["id"])).exit_code == 1, "it is pending already"
+    assert "No messages" in _run("webhooks", "log", other).output
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1/", "https://u:p@example.com/", "ftp://example.com/"])
 def test_address_that_is_not_allowed_is_refused(folder: Settings, address: str) -> None:
     refused = _run("webhooks", "create", address)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "url" in refused.output
 
 

@@ -232,7 +232,8 @@ def test_error_of_a_request_is_a_sentence_with_a_hint(
 
     requests = answers(respond)
     outcome = cinestrata("tasks", "list", *options)
-    assert (outcome.exit_code, outcome.stdout, outcome.stderr.splitlines()) == (1, "", shown)
+    status = 2 if isinstance(response, httpx.Response) and response.status_code == 422 else 1
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr.splitlines()) == (status, "", shown)
     assert len(requests) == (3 if isinstance(response, Exception) else 1)
 
 
@@ -242,7 +243,7 @@ def test_error_of_a_request_is_a_sentence_with_a_hint(
 )
 def test_malformed_url_is_reported(command: tuple[str, str], url: str) -> None:
     outcome = CliRunner().invoke(app, [*command, "--url", url])
-    assert outcome.exit_code == 1
+    assert outcome.exit_code == 2
     assert f"{url!r} is not a URL" in outcome.stderr
     assert "--url" in outcome.stderr
 
@@ -251,7 +252,7 @@ def test_malformed_url_is_reported(command: tuple[str, str], url: str) -> None:
 def test_malformed_key_is_reported_without_it(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("CINESTRATA_API_KEY", key)
     outcome = cinestrata("tasks", "list")
-    assert outcome.exit_code == 1
+    assert outcome.exit_code == 2
     assert "CINESTRATA_API_KEY" in outcome.stderr
     assert key.strip() not in outcome.stderr
 
@@ -292,3 +293,27 @@ def test_answers_over_http_are_those_of_the_data_folder(
     remote = read(HttpServiceClient(address), library[0])
     assert [model.model_dump_json() for model in remote] == [model.model_dump_json() for model in local]
     assert [type(model) for model in remote] == [type(model) for model in local]
+
+
+@pytest.mark.slow
+def test_forgetting_table_shows_the_recall_of_each_domain(
+    address: str, client: TestClient, library: list[str]
+) -> None:
+    matrix = client.get("/forgetting").json()
+    outcome = CliRunner().invoke(app, ["forgetting", "--url", address])
+    assert outcome.exit_code == 0, outcome.output
+    lines = outcome.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    for number, name in enumerate(matrix["tasks"]):
+        (row,) = [line.split() for line in lines if line.startswith(name)]
+        local, everywhere = (
+            [row[number] for row in matrix[f"matrix_{gallery}"] if row[number] is not None]
+            for gallery in ("local", "global")
+        )
+        assert row[1] == str(max(row[number] for row in matrix["queries"]))
+        assert (row[2], row[3]) == (f"{local[0]:.0%}", f"{local[-1]:.0%}")
+        assert (row[5], row[6]) == (f"{everywhere[0]:.0%}", f"{everywhere[-1]:.0%}")
+        assert float(row[7]) == pytest.approx(100 * (everywhere[0] - everywhere[-1]), abs=0.06)
+    assert "Router accuracy" in outcome.output
+    document = CliRunner().invoke(app, ["forgetting", "--mode", "latest", "--url", address, "--json"])
+    assert json.loads(document.stdout)["mode"] == "latest"

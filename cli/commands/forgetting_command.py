@@ -1,0 +1,75 @@
+"""``cinestrata forgetting``: recall of each domain when it was learned, and now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.connection import connect
+from cli.console import console, plain_table, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from service.core.schemas import RecallMatrix
+    from service.core.settings import QueryMode
+
+__all__ = ["run_forgetting"]
+
+_GALLERIES = {"local": "in its own shard", "global": "among all shards"}
+
+
+def run_forgetting(mode: QueryMode | None, url: str | None, data: Path | None) -> None:
+    """Print the recall of the domains and the losses of searches.
+
+    Args:
+        mode: Query mode; None takes the service's default.
+        url: URL of a running service; None works on the data folder in this process.
+        data: Data folder; None takes it from the environment.
+    """
+    measures = connect(url, data).forgetting(mode)
+    print_json(measures)
+    if not measures.tasks:
+        console.print("No domain has been measured yet: held-out videos with captions are needed.")
+        return
+    table = plain_table("domain")
+    for heading in ("queries", "learned", "now", "loss", "learned", "now", "loss"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.columns[0].overflow, table.columns[0].max_width = "fold", 22
+    for number, name in enumerate(measures.tasks):
+        cells = [_recall_cells(measures, gallery, number) for gallery in _GALLERIES]
+        table.add_row(name, str(_queries(measures, number)), *(text for part in cells for text in part))
+    console.print(f"Recall@1 of held-out captions, mode {measures.mode}:")
+    console.print(f"first {', then '.join(_GALLERIES.values())}")
+    console.print(table)
+    if len(measures.tasks) < measures.domains:
+        last = measures.first_domain + len(measures.tasks) - 1
+        console.print(f"Domains {measures.first_domain} to {last} of {measures.domains}", style="dim")
+    for gallery, place in _GALLERIES.items():
+        loss = measures.served.loss.get(gallery)  # type: ignore[call-overload]
+        if loss is not None:
+            console.print(
+                f"Loss of earlier domains {place}: {_points(loss.loss)} points "
+                f"({_points(loss.low)} to {_points(loss.high)}, {loss.queries} queries)"
+            )
+    if measures.served.router_accuracy is not None:
+        console.print(f"Router accuracy: {measures.served.router_accuracy.share:.0%}")
+
+
+def _recall_cells(measures: RecallMatrix, gallery: str, number: int) -> tuple[str, str, str]:
+    """Recall@1 of a domain when it was learned, with the newest release, and their difference in points."""
+    column = [row[number] for row in getattr(measures, f"matrix_{gallery}")]
+    known = [value for value in column if value is not None]
+    if not known:
+        return "–", "–", "–"
+    learned, now = known[0], known[-1]
+    return f"{learned:.0%}", f"{now:.0%}", _points(learned - now)
+
+
+def _queries(measures: RecallMatrix, number: int) -> int:
+    column: Sequence[int] = [row[number] for row in measures.queries]
+    return max(column, default=0)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}".replace("-0.0", "0.0")

@@ -1,0 +1,144 @@
+"""Exit statuses: 0 success, 1 error or unknown name, 2 invalid call, 3 nothing found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from index.files.manifest_format import Manifest
+from service.core.settings import Settings
+
+USAGE_FAULTS = (
+    "nosuch",
+    "search",
+    "search ''",
+    "search '   '",
+    "search cat -k 0",
+    "search cat -k 100000",
+    "search cat -k many",
+    "search cat --mode other",
+    "search cat --page 0",
+    "search cat --cursor nonsense",
+    "search cat --routes some",
+    "search cat --min-confidence 2",
+    "search cat --min-duration -1",
+    "search cat --where nothing",
+    "search cat --where a=1 --where a=2",
+    "search cat --after yesterday",
+    "search cat --url nonsense",
+    "similar a-0 -k 0",
+    "videos list --limit 0",
+    "videos list --cursor nonsense",
+    "videos edit a-0",
+    "videos edit a-0 --set nothing",
+    "videos edit a-0 --caption x --no-captions",
+    "ingest . --into a --name b",
+    "ingest . --set nothing",
+    "sync . --every sometimes",
+    "sync . --every 1h --dry-run",
+    "tasks move a",
+    "tasks retry a --set nothing",
+    "delete",
+    "delete a-0 --task a",
+    "snapshot",
+    "snapshot --url http://127.0.0.1:9/ --index-only x.tar",
+    "compact --url http://127.0.0.1:9/ --dry-run",
+    "webhooks create ftp://example.com/",
+    "webhooks create https://example.com/ --event other",
+    "webhooks resend whk_1 0",
+    "alerts dismiss first",
+    "audit --limit 0",
+    "audit --after yesterday",
+    "keys create k --scope root",
+    "up --port 70000",
+)
+UNKNOWN_NAMES = (
+    "search cat --task nosuch",
+    "similar nosuch",
+    "tasks show nosuch",
+    "tasks watch nosuch",
+    "tasks retry nosuch",
+    "videos list --task nosuch",
+    "videos edit nosuch --no-captions",
+    "delete --task nosuch --yes",
+    "relearn nosuch",
+    "compact nosuch",
+    "syncs remove nosuch",
+    "releases serve nosuch",
+    "webhooks test http://127.0.0.1/hook",
+    "webhooks remove nosuch",
+    "webhooks log nosuch",
+    "webhooks enable nosuch",
+    "alerts dismiss 7",
+    "snapshots download nosuch",
+    "snapshots download newest",
+    "snapshots delete nosuch --yes",
+    "keys revoke nosuch",
+    "users remove nosuch",
+    "ingest nosuch.jsonl",
+)
+NOTHING_FOUND = ("videos list --page 2",)
+SUCCESSES = (
+    "tasks list",
+    "tasks watch",
+    "videos list",
+    "videos list --text nothing",
+    "syncs list",
+    "releases list",
+    "webhooks list",
+    "alerts list",
+    "snapshots list",
+    "keys list",
+    "users list",
+    "audit",
+    "forgetting",
+    "compact --dry-run",
+)
+
+
+STATUSES = {2: USAGE_FAULTS, 1: UNKNOWN_NAMES, 3: NOTHING_FOUND, 0: SUCCESSES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", STATUSES)
+def test_exit_status_tells_the_kinds_of_failures_apart(
+    folder: Settings,
+    publish_task: Callable[..., Manifest],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    status: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish_task("a", 2)
+    _require_status(status, [call for call in STATUSES[status] if not _loads_model(call)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [1, 2])
+def test_searches_tell_the_kinds_of_failures_apart(
+    folder: Settings, publish_task: Callable[..., Manifest], status: int
+) -> None:
+    publish_task("a", 2)
+    _require_status(status, list(filter(_loads_model, STATUSES[status])))
+
+
+def _loads_model(call: str) -> bool:
+    return call.startswith(("search", "similar"))
+
+
+def _require_status(status: int, calls: list[str]) -> None:
+    outcomes = {call: CliRunner().invoke(app, shlex.split(call)) for call in calls}
+    wrong = {
+        call: (result.exit_code, result.output)
+        for call, result in outcomes.items()
+        if result.exit_code != status
+    }
+    assert not wrong
+    if status:
+        silent = [call for call, result in outcomes.items() if not result.output.strip()]
+        assert not silent
