@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["RequestLoggingMiddleware", "explain_failure"]
 
 _REASON = "cinestrata.failure"
+_UNLOGGED = {"/readyz"}  # polled every few seconds while a service starts
 
 log = structlog.get_logger(__name__)
 
@@ -25,15 +26,19 @@ class RequestLoggingMiddleware:
 
         async def log_error(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
-                is_failure = message["status"] >= 500
+                log_answer(message["status"])
+            await send(message)
+
+        def log_answer(status: int) -> None:
+            route, is_failure = getattr(scope.get("route"), "path", "unmatched"), status >= 500
+            if route not in _UNLOGGED:
                 (log.warning if is_failure else log.info)(
                     "request_failed" if is_failure else "request_refused",
-                    status=message["status"],
+                    status=status,
                     method=scope["method"],
-                    route=getattr(scope.get("route"), "path", "unmatched"),
+                    route=route,
                     **({"error": scope[_REASON]} if _REASON in scope else {}),
                 )
-            await send(message)
 
         await self.app(scope, receive, log_error)
 

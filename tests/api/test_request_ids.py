@@ -160,3 +160,11 @@ def test_failed_requests_are_logged_with_their_reason(
             "error": "The catalog database does not respond; try again.",
         }
     ]
+
+
+def test_polls_of_a_service_that_is_not_ready_are_not_logged(
+    client: TestClient, request_log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.routes.health_routes.check_data_folder", lambda _: "not writable")
+    assert client.get("/readyz").status_code == 503
+    assert request_log == []
