@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
 
-__all__ = ["add_measured_domains"]
+__all__ = ["add_measured_domains", "first_hits"]
+
+
+def first_hits(r1: float, queries: int) -> bytes:
+    """Outcomes of queries of which the first ones rank their video first."""
+    return np.packbits(np.arange(queries) < round(r1 * queries)).tobytes()
 
 
 def add_measured_domains(
@@ -16,6 +23,7 @@ def add_measured_domains(
     mode: str = "pinned",
     gallery: str = "local",
     queries: Callable[[int, int], int] = lambda i, t: 10 * t,
+    has_outcomes: bool = True,
 ) -> None:
     """Add learned tasks without videos, and cells of their releases.
 
@@ -24,6 +32,7 @@ def add_measured_domains(
         mode: Query mode.
         gallery: Gallery; that of all shards has the recall as its router accuracy, too.
         queries: Number of queries of a cell.
+        has_outcomes: Whether the outcome of each query is stored, as this version does.
     """
     with session_scope(write=True) as session:
         for t in sorted({t for _, t in cells} | {i for i, _ in cells if i}):
@@ -43,6 +52,8 @@ def add_measured_domains(
                 medr=1,
                 meanr=1,
                 routing1=r1 if gallery == "global" else None,
+                query_set=f"{t}: {queries(i, t)}" if has_outcomes else None,
+                first_hits=first_hits(r1, queries(i, t)) if has_outcomes else None,
             )
             for (i, t), r1 in cells.items()
         )

@@ -116,7 +116,7 @@ function drawMemory(map) {
   setText($("matrix-note"), mapNote(map, view));
   drawMap(map);
   drawTable(map);
-  drawMeasures(map);
+  drawMeasures(map, view);
   drawCurves(map);
 }
 

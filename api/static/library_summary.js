@@ -5,7 +5,7 @@ import { stackBar } from "./domain_layers.js";
 import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
 import { fileName, pageText, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
-import { FEW_QUERIES } from "./recall_matrix.js";
+import { FEW_QUERIES, lossFacts } from "./recall_matrix.js";
 import { NOT_SEARCHED } from "./served_release.js";
 import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
@@ -78,23 +78,34 @@ function drawForgotten(measures) {
     setText($("forgotten-note"), `Shown from the second domain on. ${unfoundNote(measures.served)}`.trim());
     return;
   }
-  const most = Math.max(loss.local.loss, loss.global?.loss ?? 0);
+  const measured = [loss.local, loss.global, loss.global_all].filter(Boolean);
+  const most = Math.max(...measured.map((one) => one.loss));
   const rating = unfound && lossRating(most) === "good" ? "warn" : lossRating(most);
   setText($("forgotten"), most <= NO_LOSS ? "Nothing" : `${points(most)} points`, `big ${rating}`);
   const notes = [
     lossNote("in their own shard", loss.local),
     loss.global && lossNote("among all shards", loss.global),
+    loss.global_all && lossNote("among all videos", loss.global_all),
+    worstNote(measured),
     unfoundNote(measures.served),
   ];
   setText($("forgotten-note"), notes.filter(Boolean).join(" "));
 }
 
-function lossNote(place, { loss, low, high, queries }) {
+function lossNote(place, measured) {
+  const { loss, queries } = measured;
   const start = `Earlier domains ${place}`;
-  if (Math.abs(loss) <= NO_LOSS) return `${start}: no loss.`;
+  if (Math.abs(loss) <= NO_LOSS) return `${start}: no loss (${count(queries, "query", "queries")}).`;
   const change = loss > 0 ? `${points(loss)} points lost` : `${points(-loss)} points gained`;
-  const ends = loss > 0 ? [low, high] : [-high, -low];
-  return `${start}: ${change} (${ends.map(points).join(" to ")}; ${count(queries, "query", "queries")}).`;
+  return `${start}: ${change} (${lossFacts(measured)}).`;
+}
+
+/** The domain with the largest loss, which the mean over all queries hides. */
+function worstNote(measured) {
+  const worst = measured.map((one) => one.worst).filter(Boolean);
+  if (!worst.length) return "";
+  const most = worst.reduce((first, second) => (second.loss > first.loss ? second : first));
+  return `Most: “${most.task}”, ${points(most.loss)} points (${lossFacts(most)}).`;
 }
 
 /** Domains without a query that ranks its video first, among all videos where that is measured. */
@@ -116,24 +127,39 @@ function unfoundNote(served) {
 const fewQueries = (queries) =>
   `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
 
-/** Show the faults of the service, and return them. */
+/** Show the faults of the service and the open alerts, and return the faults. */
 function drawHealth(overview) {
+  const faults = findFaults(overview);
+  // The alert of failed tasks repeats their fault.
+  const alerts = overview.alerts.filter(({ kind }) => kind !== "failed_tasks");
+  const number = overview.open_alerts - (overview.alerts.length - alerts.length);
+  const parts = [faults.length && count(faults.length, "fault"), number && count(number, "alert")];
+  const verdict = parts.filter(Boolean).join(", ");
+  const rating = faults.length ? "bad" : "warn";
+  setText($("healthy"), verdict || "Yes", `big ${verdict ? rating : "good"}`);
+  setText($("healthy-note"), [...faults, ...alerts.map(({ message }) => message)][0] ?? wellNote(overview));
+  return faults;
+}
+
+function findFaults(overview) {
   const faults = Object.entries(overview.degraded).map(([name, reason]) => `${name}: ${reason}`);
   for (const part of ["database", "broker"]) if (overview[part] !== "ok") faults.push(overview[part]);
-  setText(
-    $("healthy"),
-    faults.length ? count(faults.length, "fault") : "Yes",
-    `big ${faults.length ? "bad" : "good"}`,
-  );
-  const workers = overview.workers.length
-    ? `${count(overview.workers.length, "worker")} busy`
-    : "Workers idle";
-  const size = bytes(overview.bytes_shards + overview.bytes_releases);
-  setText(
-    $("healthy-note"),
-    faults[0] || `${workers}. Generation ${overview.generation} is served, ${size} on disk.`,
-  );
+  if (overview.missing_workers) faults.push("No worker runs: tasks wait, and alerts are not evaluated.");
+  if (overview.open_failures) faults.push(`${count(overview.open_failures, "task")} failed.`);
   return faults;
+}
+
+function wellNote({
+  workers,
+  live_workers: live,
+  generation,
+  bytes_shards: shards,
+  bytes_releases: releases,
+}) {
+  const state = workers.length
+    ? `${count(workers.length, "worker")} busy`
+    : `${live ? count(live, "worker") : "No worker"}, no task in work`;
+  return `${state}. Generation ${generation} is served, ${bytes(shards + releases)} on disk.`;
 }
 
 /** The most important next step, with a button if the page can do it. */
@@ -144,7 +170,7 @@ function findAdvice(measures, overview, faults, actions) {
     adviseOnTasks(overview, actions) ??
     adviseOnUnfoundDomains(measures) ??
     adviseOnSimilarDomains(measures) ??
-    adviseOnAlerts(overview) ?? { text: faults[0] || "Nothing. Everything is in order." }
+    adviseOnAlerts(overview) ?? { text: faults[0] ?? "Nothing. Everything is in order." }
   );
 }
 
@@ -158,6 +184,8 @@ function adviseOnFaults(overview) {
   if (overview.database !== "ok") return { text: "Start the database. Searches continue without it." };
   if (overview.broker !== "ok")
     return { text: "Start the broker; tasks wait for it. Searches continue without it." };
+  if (overview.missing_workers)
+    return { text: "Start a worker: cinestrata worker. Searches continue without it." };
   return null;
 }
 

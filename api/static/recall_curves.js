@@ -2,8 +2,8 @@
 
 import { binNumbers, path, redrawOnResize, shareChart, showValues, svg } from "./chart_elements.js";
 import { $, el, setText } from "./dom.js";
-import { percent, points } from "./formatting.js";
-import { hasZeroShot } from "./recall_matrix.js";
+import { count, percent, points } from "./formatting.js";
+import { FEW_QUERIES, hasZeroShot } from "./recall_matrix.js";
 
 const MAX_BAR_LABELS = 16;
 let drawn = null;
@@ -105,7 +105,9 @@ function drawRouterAccuracy(map) {
   const known = map.router_accuracy.filter((share) => share !== null);
   const chart = shareChart($("router"), {
     title: "Router accuracy",
-    description: known.length ? `${text(known.at(-1))} after the newest of these releases.` : "Not measured.",
+    description: known.length
+      ? `${text(known.at(-1))} of ${routedQueries(map, map.rows.length - 1)} after the newest of these releases.`
+      : "Not measured.",
     rows: map.rows,
     maximum: 1,
     top: 24,
@@ -120,13 +122,25 @@ function drawRouterAccuracy(map) {
     );
     if (map.rows.length > MAX_BAR_LABELS) continue;
     const y = chart.y(share) - 6;
-    chart.image.append(
-      svg("text", { x: chart.x(index), y, "text-anchor": "middle" }, percent(share, 0).slice(0, -2)),
-    );
+    chart.image.append(svg("text", { x: chart.x(index), y, "text-anchor": "middle" }, barLabel(map, index)));
   }
   $("router").replaceChildren(chart.image);
   showValues($("router"), chart, map.rows.length, (index) => [
     `Release ${binNumbers(map.rows[index])}`,
     `Right domain first: ${text(map.router_accuracy[index])}`,
+    routedQueries(map, index),
   ]);
+  const last = map.router_queries.at(-1);
+  const few = map.router_queries.some((queries) => queries > 0 && queries < FEW_QUERIES);
+  const sentences = [
+    "Share of queries for which the router ranked the right domain first.",
+    last > 0 && `The last bar has ${count(last, "query", "queries")}.`,
+    few && `An asterisk marks bars of fewer than ${FEW_QUERIES} queries.`,
+  ];
+  setText($("router-note"), sentences.filter(Boolean).join(" "));
 }
+
+const routedQueries = (map, index) => count(map.router_queries[index], "query", "queries");
+
+const barLabel = (map, index) =>
+  percent(map.router_accuracy[index], 0).slice(0, -2) + (map.router_queries[index] < FEW_QUERIES ? "*" : "");

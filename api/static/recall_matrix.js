@@ -5,6 +5,7 @@ import { $, el, setText } from "./dom.js";
 import { count, lossRating, percent, points } from "./formatting.js";
 
 export const FEW_QUERIES = 20; // as in the API
+const NO_LOSS = 0.0005;
 
 /** The rows and columns of the map as a table: the text alternative of the map. */
 export function drawTable(map) {
@@ -65,25 +66,58 @@ function queriesTitle(number, isBin, hasFew) {
 /** Whether the untrained backbone was measured in the gallery of the map. */
 export const hasZeroShot = (map) => map.zero_shot.some((value) => value !== null);
 
-export function drawMeasures(measures) {
-  drawForgetting("bwf-local", measures.bwf_local, explainLoss(measures.bwf_local, "in their own shard"));
-  const globalText =
-    measures.bwf_global > 0.005
-      ? "points lost on average when all shards are searched: each new domain adds similar videos"
-      : explainLoss(measures.bwf_global, "among all shards");
-  drawForgetting("bwf-global", measures.bwf_global, globalText);
-  setText($("fr"), measures.fr === null ? "–" : points(measures.fr));
-  setText($("hm"), measures.hm === null ? "–" : percent(measures.hm));
+/** Losses of the shown query mode, weighed by queries, and the measures of the literature in the shown gallery. */
+export function drawMeasures(map, view) {
+  const suffix = view.videos === "all" ? "_all" : "";
+  for (const gallery of ["local", "global"]) drawLoss(`loss-${gallery}`, map.losses[gallery + suffix]);
+  drawWorst(map.losses[view.gallery + suffix]);
+  const { bwf, fr, hm } = map.literature;
+  setText($("literature-note"), `${galleryText(view)}.`);
+  setText($("bwf"), bwf === null ? "–" : points(bwf));
+  setText($("fr"), fr === null ? "–" : points(fr));
+  setText($("hm"), hm === null ? "–" : percent(hm));
 }
 
-function drawForgetting(id, loss, explanation) {
-  setText($(id), loss === null ? "–" : points(loss), loss === null ? "" : lossRating(loss));
-  setText($(`${id}-note`), explanation);
+function drawLoss(id, measured) {
+  setText($(id), measured ? points(measured.loss) : "–", measured ? rating(measured) : "");
+  setText($(`${id}-note`), measured ? explainLoss(measured) : "shown from the second domain on");
 }
 
-function explainLoss(loss, gallery) {
-  if (loss === null) return "shown from the second domain on";
-  if (Math.abs(loss) <= 0.0005) return `points lost: recall of earlier domains ${gallery} is unchanged`;
-  if (loss > 0) return `points of Recall@1 lost on average by earlier domains, ${gallery}`;
-  return `points: recall of earlier domains ${gallery} has increased`;
+function drawWorst(measured) {
+  const worst = measured?.worst;
+  setText($("loss-worst"), worst ? points(worst.loss) : "–", worst ? rating(worst) : "");
+  const none = measured ? "no domain has lost" : "shown from the second domain on";
+  setText($("loss-worst-note"), worst ? `points, “${worst.task}”: ${lossFacts(worst)}` : none);
+}
+
+/** Rating of a loss; one whose interval contains 0 is neither good nor bad. */
+const rating = (measured) => (isSignificant(measured) ? lossRating(measured.loss) : "");
+
+const isSignificant = ({ loss, low, high }) =>
+  low === null || Math.abs(loss) <= NO_LOSS || low > 0 || high < 0;
+
+function explainLoss(measured) {
+  if (Math.abs(measured.loss) <= NO_LOSS)
+    return `points of Recall@1: no loss of ${count(measured.domains, "earlier domain")} (${queryCount(measured)})`;
+  const change = measured.loss > 0 ? "lost" : "gained";
+  return `points of Recall@1 ${change} by ${count(measured.domains, "earlier domain")}: ${lossFacts(measured)}`;
+}
+
+/** Interval and number of queries of a loss. */
+export function lossFacts(measured) {
+  const { loss, low, high } = measured;
+  const queries = queryCount(measured);
+  if (low === null) return `${queries}, without an interval`;
+  const ends = loss > 0 ? [low, high] : [-high, -low];
+  const interval = `95 % interval ${ends.map(points).join(" to ")}, ${queries}`;
+  return isSignificant(measured) ? interval : `not significant, ${interval}`;
+}
+
+const queryCount = ({ queries }) =>
+  `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
+
+/** The gallery in which queries are searched, as the beginning of a sentence. */
+export function galleryText({ gallery, videos }) {
+  const place = gallery === "local" ? "Searched in the own shard" : "Searched among all shards";
+  return `${place}, ${videos === "all" ? "all videos" : "held-out videos"}`;
 }

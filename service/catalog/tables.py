@@ -16,6 +16,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Text,
@@ -325,6 +326,8 @@ class Recall(Base):
     routing1: Mapped[float | None] = mapped_column(
         Float
     )  # share of queries whose own task was the first candidate
+    query_set: Mapped[str | None] = mapped_column(String(64))  # digest of the queries in their order
+    first_hits: Mapped[bytes | None] = mapped_column(LargeBinary)  # a bit per query: its video ranks first
 
 
 class Event(Base):

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from sqlalchemy import delete
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now
@@ -16,6 +16,7 @@ from service.catalog.operation_tables import WorkerReport
 __all__ = [
     "ALIVE",
     "RETENTION",
+    "count_workers",
     "process_name",
     "record_worker_error",
     "report_worker",
@@ -53,6 +54,13 @@ def record_worker_error(session: Session, owner: str, error: str) -> None:
     """Store the last error of a worker, in the transaction of the caller."""
     row = _row(session, process_name(owner))
     row.error, row.error_at = error[:_MAX_TEXT_CHARS], now(session)
+
+
+def count_workers(session: Session) -> tuple[int, int]:
+    """Return the number of running workers, and of all that have reported within the retention of reports."""
+    seen = select(func.count()).select_from(WorkerReport)
+    alive = session.scalar(seen.where(WorkerReport.seen_at > now(session) - ALIVE)) or 0
+    return alive, session.scalar(seen) or 0
 
 
 def sweep_worker_reports(session: Session) -> None:

@@ -16,7 +16,9 @@ from sqlalchemy.orm import Session
 
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import Alert
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
+from service.catalog.worker_reports import count_workers
 from service.core.schemas import DomainVectors, LibraryStatus, LibraryVersions, TaskDetails, WorkerLease
 from service.core.settings import settings
 from service.library.alerts.alert_list import count_open_alerts, open_alerts
@@ -70,6 +72,8 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         names = _names(session, reasons)
         pinned = pinned_release(session, manifest)
         alerts, alert_count = open_alerts(session, MAX_ALERTS), count_open_alerts(session)
+        failures = _open_failures(session)
+        live_workers, reports = count_workers(session)
     with_videos = [task for task in learned if task.has_videos]
     searched = [task for task in with_videos if pinned is None or task.order <= pinned.learned_order]
     is_unsearched = {task.id for task in with_videos} - {task.id for task in searched}
@@ -109,6 +113,9 @@ def library_status(degraded: Mapping[str, str] | None = None) -> LibraryStatus:
         degraded={names.get(task_id, task_id): reason for task_id, reason in reasons.items()},
         alerts=alerts,
         open_alerts=alert_count,
+        open_failures=failures,
+        live_workers=live_workers,
+        missing_workers=not live_workers and (reports > 0 or bool(active)),
         database="ok",
         broker="ok" if broker.is_reachable() else "The broker does not answer; tasks wait until it does.",
         versions=LibraryVersions(
@@ -218,6 +225,17 @@ def _unfinished(session: Session) -> tuple[list[TaskDetails], TaskDetails | None
         for task in task_details(session, [*active, *failed])
     ]
     return details[: len(active)], details[-1] if failed else None
+
+
+def _open_failures(session: Session) -> int:
+    """Number of failed tasks, without those that failed before their alert was dismissed."""
+    dismissed = session.scalar(
+        select(func.max(Alert.dismissed_at)).where(Alert.kind == "failed_tasks", Alert.cleared_at.is_(None))
+    )
+    failed = select(func.count()).select_from(Task).where(Task.state == "failed")
+    if dismissed is not None:
+        failed = failed.where(or_(Task.finished_at.is_(None), Task.finished_at > dismissed))
+    return session.scalar(failed) or 0
 
 
 def _names(session: Session, task_ids: Iterable[str]) -> dict[str, str]:

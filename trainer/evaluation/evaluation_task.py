@@ -75,6 +75,11 @@ class EvaluationTask:
         """Digest of everything that the task's queries contribute to a row; empty without queries."""
         return _digest([self.texts], self.columns) if self.texts else ""
 
+    @cached_property
+    def query_set(self) -> str:
+        """Digest of the texts and videos of the queries in their order."""
+        return _digest([[query.text, int(query.vector_id)] for query in self.gallery.queries])
+
     def video_prior(self, part: slice, position: int) -> Floats:
         """Routing term ``[n, 1]`` of the scores of some queries in the shard of the task at ``position``."""
         return np.asarray(self.prior * self.evidence[part, position : position + 1])

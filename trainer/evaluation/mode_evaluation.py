@@ -91,6 +91,16 @@ class ModeEvaluation:
             for gallery in self._galleries
         }
 
+    def first_hits(self) -> dict[GalleryName, dict[str, bytes]]:
+        """A bit per query, packed from the highest bit on: whether it ranks its video first, by gallery and task id."""
+        return {
+            gallery: {
+                name: np.packbits(ranks.ranks[gallery].ranks() <= 1).tobytes()
+                for name, ranks in zip(self._names, self.task_ranks, strict=True)
+            }
+            for gallery in self._galleries
+        }
+
     def pooled_recalls(self) -> dict[GalleryName, Recall | None]:
         """Text-to-video recall over the queries of all tasks, by gallery."""
         return {

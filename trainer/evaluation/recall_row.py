@@ -51,6 +51,9 @@ class RecallRow:
 
     Attributes:
         recalls: Text-to-video recall by mode, gallery and task id.
+        first_hits: A bit per query, packed from the highest bit on: whether it ranks its video first; by mode, gallery
+            and task id.
+        query_sets: Digest of the queries in their order, by task id.
         pooled: Text-to-video recall over the queries of all tasks together, by mode and gallery.
         to_text: Video-to-text recall by mode, gallery and task id: rank of a held-out video's best caption among the
             captions of the same gallery.
@@ -65,6 +68,8 @@ class RecallRow:
     """
 
     recalls: dict[str, dict[GalleryName, dict[str, Recall | None]]] = field(default_factory=dict)
+    first_hits: dict[str, dict[GalleryName, dict[str, bytes]]] = field(default_factory=dict)
+    query_sets: dict[str, str] = field(default_factory=dict)
     pooled: dict[str, dict[GalleryName, Recall | None]] = field(default_factory=dict)
     to_text: dict[str, dict[Scope, dict[str, Recall | None]]] = field(default_factory=dict)
     mean_ap: dict[str, dict[Scope, dict[str, dict[int, float] | None]]] = field(default_factory=dict)
@@ -112,6 +117,7 @@ def evaluate_row(
     for position, task in enumerate(tasks):
         name = task.gallery.task
         at = _routing_at(task.evidence, position, silent) if task.texts else None
+        row.query_sets[name] = task.query_set
         row.routing_at[name], row.routing[name] = at, at[1] if at else None
     # A task without captions has the evidence of the likeliest other task, which a further task may change.
     has_stable_evidence = ledger is not None and not silent.any()
@@ -176,6 +182,7 @@ def _add_mode(row: RecallRow, evaluation: ModeEvaluation, full: bool, memory: Qu
     if memory is not None:
         row.drift[mode] = evaluation.query_drift(memory)
     row.recalls[mode] = evaluation.recalls()
+    row.first_hits[mode] = evaluation.first_hits()
     row.pooled[mode] = evaluation.pooled_recalls()
     if full:
         row.to_text[mode] = evaluation.caption_recalls()

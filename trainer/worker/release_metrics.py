@@ -81,7 +81,14 @@ def _matrix_cells(row: RecallRow, task_id: str, zero_shot: Recall | None) -> Ite
         for gallery, recalls in galleries.items():
             for task, recall in recalls.items():
                 if recall is not None:
-                    routing = row.routing[task] if gallery == "global" else None
-                    yield RecallRecord(task, mode, gallery, **vars(recall), routing1=routing)  # type: ignore[arg-type]
+                    yield RecallRecord(
+                        task,
+                        mode,  # type: ignore[arg-type]
+                        gallery,  # type: ignore[arg-type]
+                        **vars(recall),
+                        routing1=row.routing[task] if gallery == "global" else None,
+                        query_set=row.query_sets[task],
+                        first_hits=row.first_hits[mode][gallery][task],
+                    )
         if zero_shot is not None:
             yield RecallRecord(task_id, mode, "local", **vars(zero_shot), zero_shot=True)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ export async function showAlerts() {
 }
 
 const ending = ({ cleared_at: cleared, dismissed_at: dismissed }) =>
-  cleared ? `over ${timeAgo(cleared)}` : `dismissed ${timeAgo(dismissed)}`;
+  cleared ? `cleared ${timeAgo(cleared)}` : `dismissed ${timeAgo(dismissed)}`;
 
 function fill(thresholds) {
   for (const input of inputs()) {

@@ -32,11 +32,13 @@ from service.core.schemas.explanations import (
 )
 from service.core.schemas.health import Readiness
 from service.core.schemas.library import (
+    DomainLoss,
     DomainRecall,
     DomainVectors,
     LibraryOverview,
     LibraryStatus,
     LibraryVersions,
+    LiteratureMeasures,
     MeasuredLoss,
     MeasuredShare,
     RecallBin,
@@ -162,6 +164,7 @@ __all__ = [
     "DeliveryDetails",
     "DeliveryPage",
     "DomainChange",
+    "DomainLoss",
     "DomainRecall",
     "DomainVectors",
     "Drift",
@@ -176,6 +179,7 @@ __all__ = [
     "LibraryOverview",
     "LibraryStatus",
     "LibraryVersions",
+    "LiteratureMeasures",
     "LocalFile",
     "LocalText",
     "LossCurve",

@@ -22,10 +22,12 @@ class AlertThresholds(ResponseModel):
     """Thresholds; null turns the alerts of a kind off."""
 
     forgetting_local: float | None = Field(
-        description="Largest loss of recall@1 of earlier domains in their own shards, as a share of the queries."
+        description="Largest loss of recall@1 in their own shards, as a share of the queries: of earlier domains "
+        "together, or of the domain that has lost most."
     )
     forgetting_global: float | None = Field(
-        description="Largest loss of recall@1 of earlier domains among all shards."
+        description="Largest loss of recall@1 among all shards, of earlier domains together, or of the domain that has "
+        "lost most."
     )
     recall_when_learned: float | None = Field(
         description="Smallest recall@1 of a domain in its own shard right after it was learned."
@@ -47,9 +49,11 @@ class AlertDetails(ResponseModel):
 
     id: int
     kind: AlertKind
-    task_id: str | None = Field(description="Domain of the alert; null for the whole library.")
+    task_id: str | None = Field(
+        description="Domain of the alert, with the largest loss where one is named; null for the whole library."
+    )
     task: str | None = Field(description="Name of the domain.")
-    value: float = Field(description="Measured value when the alert was raised.")
+    value: float = Field(description="Last measured value.")
     threshold: float
     message: str
     raised_at: datetime

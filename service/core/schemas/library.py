@@ -14,11 +14,13 @@ from service.core.schemas.tasks import TaskDetails
 from service.core.settings import QueryMode
 
 __all__ = [
+    "DomainLoss",
     "DomainRecall",
     "DomainVectors",
     "LibraryOverview",
     "LibraryStatus",
     "LibraryVersions",
+    "LiteratureMeasures",
     "MeasuredLoss",
     "MeasuredShare",
     "RecallBin",
@@ -55,19 +57,50 @@ class MeasuredShare(ResponseModel):
     high: float
 
 
-class MeasuredLoss(ResponseModel):
-    """Recall@1 of earlier domains right after they were learned, minus that of the newest release.
+class DomainLoss(ResponseModel):
+    """Recall@1 of a domain right after it was learned, minus that of the newest release. ``task`` is its name."""
 
-    Both are weighed by queries. The 95 % confidence interval treats both shares as independent, and is rather too wide.
+    task_id: str
+    task: str
+    loss: float = Field(description="`learned` minus `now`.")
+    queries: int
+    low: float | None = Field(
+        description="Lower end of the 95 % interval, which accounts for the choice of the largest of several losses; "
+        "null if the queries of the releases cannot be compared one by one."
+    )
+    high: float | None
+    learned: float
+    now: float
+
+
+class MeasuredLoss(ResponseModel):
+    """Recall@1 of earlier domains right after they were learned, minus that of the newest release, weighed by queries.
+
+    The 95 % confidence interval compares both releases query by query.
     """
 
     loss: float = Field(description="`learned` minus `now`; a gain is negative.")
     domains: int
     queries: int
-    low: float
-    high: float
+    low: float | None = Field(
+        description="Lower end of the interval; null if the queries of both releases differ, or were measured by an "
+        "earlier version."
+    )
+    high: float | None
     learned: float
     now: float
+    worst: DomainLoss | None = Field(
+        description="Domain with the largest loss, of those with 20 or more queries if there are any; null if none has "
+        "lost."
+    )
+
+
+class LiteratureMeasures(ResponseModel):
+    """Measures of the papers: means over domains, in which a domain with one query weighs like any other."""
+
+    bwf: float | None = Field(description="Backward forgetting: mean loss of the earlier domains.")
+    fr: float | None = Field(description="Forgetting rate: sum of these losses.")
+    hm: float | None = Field(description="Harmonic mean of mean recall after learning and mean recall now.")
 
 
 class UnfoundDomain(ResponseModel):
@@ -87,7 +120,7 @@ class ServedRecall(ResponseModel):
     recall: dict[Gallery, MeasuredShare | None] = Field(
         description="Share of the queries that rank the right video first, by gallery."
     )
-    loss: dict[Literal["local", "global"], MeasuredLoss | None]
+    loss: dict[Gallery, MeasuredLoss | None] = Field(description="Loss of earlier domains, by gallery.")
     router_accuracy: MeasuredShare | None = Field(
         description="Share of the queries whose own domain is the most likely one of those with captions."
     )
@@ -153,6 +186,9 @@ class RecallMatrix(ResponseModel):
     )
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
+    losses: dict[Gallery, MeasuredLoss | None] = Field(
+        description="Loss of earlier domains in this query mode, weighed by queries, by gallery."
+    )
     served: ServedRecall
     held_out: list[Literal["given", "derived"] | None]
     after: list[str] = Field(description="Name of the task of the release of each row.")
@@ -209,6 +245,13 @@ class RecallMap(ResponseModel):
         description="Up to 8 domains of the window; of a larger window, the three with the largest loss."
     )
     router_accuracy: list[float | None]
+    router_queries: list[int] = Field(
+        description="Largest number of routed queries of the releases of each row."
+    )
+    losses: dict[Gallery, MeasuredLoss | None] = Field(
+        description="Loss of earlier domains in this query mode, weighed by queries, by gallery."
+    )
+    literature: LiteratureMeasures = Field(description="Measures of the papers in the gallery of the map.")
     served: ServedRecall
     bwf_local: float | None
     bwf_global: float | None
@@ -326,6 +369,13 @@ class LibraryStatus(ResponseModel):
     degraded: dict[str, str]
     alerts: list[AlertDetails] = Field(description="The 10 newest open alerts.")
     open_alerts: int = Field(description="Number of open alerts.")
+    open_failures: int = Field(
+        description="Number of failed tasks, without those that failed before their alert was dismissed."
+    )
+    live_workers: int = Field(description="Number of workers that have reported within a minute.")
+    missing_workers: bool = Field(
+        description="Whether no worker runs, although one has within a day, or tasks wait for one."
+    )
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
     versions: LibraryVersions

@@ -1,8 +1,12 @@
 """Comparison of measures with the thresholds: alerts are raised and cleared.
 
-An alert is raised once when its threshold is crossed, and not again while the crossing lasts. A loss must fall below
-four fifths of its threshold to clear the alert, so a value that varies around the threshold raises one alert. Measures
-of fewer than 20 queries raise none.
+An alert is raised once when its threshold is crossed, and not again while the crossing lasts; its value and threshold
+are updated meanwhile. A loss must fall below four fifths of its threshold to clear the alert, so a value that varies
+around the threshold raises one alert. Measures of fewer than 20 queries raise none, and neither does a loss whose 95 %
+interval contains 0.
+
+The value of a forgetting alert is the larger of the loss of all earlier domains together, weighed by queries, and the
+loss of the domain that has lost most: a further domain without a loss lowers the former, but not the latter.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from sqlalchemy.exc import IntegrityError
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import Task
-from service.core.schemas import AlertKind
+from service.core.schemas import AlertKind, DomainLoss, MeasuredLoss
 from service.library.alerts.alert_list import alert_details, read_thresholds
+from service.library.recall.proportion_intervals import difference_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
-from service.library.recall.served_recall import FEW_QUERIES, GALLERIES, read_served_recall
+from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES
+from service.library.recall.served_recall import read_served_recall
 from service.webhooks.events import emit
 
 __all__ = ["evaluate_alerts", "sweep_alerts"]
@@ -38,7 +44,8 @@ class _Crossing(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.kind}:{self.task_id or ''}"
+        """Identity of the crossing; the domain with the largest loss may change while an alert lasts."""
+        return f"{self.kind}:{self.task_id if self.kind == 'recall_when_learned' else ''}"
 
 
 def evaluate_alerts() -> None:
@@ -57,6 +64,7 @@ def evaluate_alerts() -> None:
     raised = [crossing for key, crossing in crossings.items() if crossing.is_new and key not in known]
     for crossing in raised:
         _raise(crossing)
+    _update({key: crossing for key, crossing in crossings.items() if key in known})
     if ended := known - crossings.keys():
         _clear(ended)
 
@@ -82,12 +90,28 @@ def _crossings(cells: RecallCells, thresholds: dict[str, float | None], failed: 
     )
     for kind, gallery in kinds:
         limit, loss = thresholds[kind], losses[gallery]  # type: ignore[index]
-        if limit is not None and loss is not None and loss.loss >= _CLEARED_SHARE * limit:
-            is_new = loss.loss >= limit and loss.queries >= FEW_QUERIES
-            yield _Crossing(kind, None, loss.loss, limit, is_new)
+        if limit is not None and loss is not None:
+            yield from _large_loss(kind, loss, limit)
     limit = thresholds["recall_when_learned"]
     if limit is not None:
         yield from _low_recalls(cells, limit)
+
+
+def _large_loss(kind: AlertKind, measured: MeasuredLoss, limit: float) -> Iterator[_Crossing]:
+    losses = [loss for loss in (measured.worst, measured) if loss is not None and loss.queries >= FEW_QUERIES]
+    significant = [loss for loss in losses if _is_significant(loss)]
+    for candidates, least, is_new in ((significant, limit, True), (losses, _CLEARED_SHARE * limit, False)):
+        largest = max(candidates, key=lambda loss: loss.loss, default=None)
+        if largest is not None and largest.loss >= least:
+            task_id = largest.task_id if isinstance(largest, DomainLoss) else None
+            yield _Crossing(kind, task_id, largest.loss, limit, is_new)
+            return
+
+
+def _is_significant(loss: MeasuredLoss | DomainLoss) -> bool:
+    """Whether the 95 % interval is above 0; without a paired one, the wider one of independent shares."""
+    low = difference_interval(loss.learned, loss.now, loss.queries)[0] if loss.low is None else loss.low
+    return low > 0
 
 
 def _low_recalls(cells: RecallCells, limit: float) -> Iterator[_Crossing]:
@@ -119,6 +143,24 @@ def _raise(crossing: _Crossing) -> None:
             )
     except IntegrityError:
         pass  # another process has raised it
+
+
+def _update(crossings: dict[str, _Crossing]) -> None:
+    """Write current values and thresholds into open alerts."""
+    with session_scope() as session:
+        rows = session.scalars(select(Alert).where(Alert.open_key.in_(sorted(crossings)))).all()
+        changed = [
+            row.open_key for row in rows if row.open_key and _facts(row) != _facts(crossings[row.open_key])
+        ]
+    if not changed:
+        return
+    with session_scope(write=True) as session:
+        for row in session.scalars(select(Alert).where(Alert.open_key.in_(changed)).with_for_update()):
+            row.task_id, row.value, row.threshold = _facts(crossings[row.open_key or ""])
+
+
+def _facts(alert: Alert | _Crossing) -> tuple[str | None, float, float]:
+    return alert.task_id, alert.value, alert.threshold
 
 
 def _clear(keys: set[str]) -> None:

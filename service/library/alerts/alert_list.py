@@ -128,8 +128,12 @@ def _message(row: Alert, name: str | None) -> str:
         return f"{tasks}; the threshold is {row.threshold:.0f}."
     if row.kind == "recall_when_learned":
         return (
-            f"Domain {name!r} was learned with recall@1 of {row.value:.1%} in its own shard; the threshold is "
-            f"{row.threshold:.1%}."
+            f"Domain “{name}” was learned with recall@1 of {100 * row.value:.1f} % in its own shard; the threshold is "
+            f"{100 * row.threshold:.1f} %."
         )
-    place = "in their own shards" if row.kind == "forgetting_local" else "among all shards"
-    return f"Earlier domains have lost {row.value:.1%} of recall@1 {place}; the threshold is {row.threshold:.1%}."
+    is_local, owner = row.kind == "forgetting_local", "its own shard" if row.task_id else "their own shards"
+    losers = f"Domain “{name}” has" if row.task_id else "Earlier domains have"
+    return (
+        f"{losers} lost {100 * row.value:.1f} points of recall@1 {f'in {owner}' if is_local else 'among all shards'}; "
+        f"the threshold is {100 * row.threshold:.1f} points."
+    )

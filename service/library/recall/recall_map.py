@@ -17,8 +17,9 @@ from service.core.settings import QueryMode
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins
 from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells
-from service.library.recall.recall_matrix import forgetting_measures
-from service.library.recall.served_recall import GALLERIES, read_served_recall
+from service.library.recall.recall_losses import GALLERIES, measured_losses
+from service.library.recall.recall_matrix import forgetting_measures, literature_measures
+from service.library.recall.served_recall import read_served_recall
 
 __all__ = ["MAX_BINS", "MAX_LINES", "MapWindow", "read_recall_map"]
 
@@ -98,6 +99,9 @@ def read_recall_map(
         recall_high=_rounded(series.quantile(0.9, np.fmax)),
         lines=series.lines(),
         router_accuracy=_rounded(series.router_accuracy()),
+        router_queries=series.router_queries(),
+        losses=measured_losses(cells),
+        literature=literature_measures(cells, gallery),
         served=read_served_recall(cells if mode is None else None),
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,
@@ -165,6 +169,12 @@ class _Series:
         union = self._cells.galleries["global"]
         shares = [union.router_accuracy(task.order) for task in self._cells.releases[self._rows]]
         return bin_means(np.array(shares, float), self._starts)
+
+    def router_queries(self) -> list[int]:
+        """Largest number of routed queries of the releases of each bin."""
+        routable = self._cells.galleries["global"].routable
+        numbers = np.array([routable[task.order] for task in self._cells.releases[self._rows]], np.int64)
+        return [int(number) for number in np.maximum.reduceat(numbers, self._starts)] if len(numbers) else []
 
     def lines(self) -> list[DomainRecall]:
         """All domains of a small window; of a larger one, those with the largest loss since they were learned."""

@@ -17,19 +17,21 @@ from sqlalchemy import select
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
-from service.core.schemas import RecallFigures, RecallMatrix
+from service.core.schemas import LiteratureMeasures, RecallFigures, RecallMatrix
 from service.core.settings import QueryMode
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.newest_recall import recall_figures
 from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins
 from service.library.recall.recall_cells import LearnedTask, RecallCells, nullable, read_recall_cells
-from service.library.recall.served_recall import GALLERIES, read_served_recall
+from service.library.recall.recall_losses import GALLERIES, measured_losses
+from service.library.recall.served_recall import read_served_recall
 
 __all__ = [
     "DEFAULT_DOMAINS",
     "DEFAULT_ROWS",
     "ForgettingMeasures",
     "forgetting_measures",
+    "literature_measures",
     "read_recall_matrix",
 ]
 
@@ -56,6 +58,14 @@ def forgetting_measures(cells: RecallCells) -> ForgettingMeasures:
         bwf_global=backward_forgetting(union),
         fr=forgetting_rate(local),
         hm=harmonic_mean(local),
+    )
+
+
+def literature_measures(cells: RecallCells, gallery: str) -> LiteratureMeasures:
+    """Return the measures of the papers in one gallery, in which every domain has the same weight."""
+    matrix = nullable(cells.square(gallery))
+    return LiteratureMeasures(
+        bwf=backward_forgetting(matrix), fr=forgetting_rate(matrix), hm=harmonic_mean(matrix)
     )
 
 
@@ -101,6 +111,7 @@ def read_recall_matrix(
         held_out=[task.held_out for task in shown],  # type: ignore[misc]
         after=[task.name for task in newest_of_rows],
         newest=_newest_row(cells, shown),
+        losses=measured_losses(cells),
         served=read_served_recall(cells if mode is None else None),
         rows=binned.rows,
         first_domain=first_domain,

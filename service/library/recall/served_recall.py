@@ -12,17 +12,16 @@ import numpy as np
 from cachetools import LRUCache, cached
 
 from service.catalog.database import session_scope
-from service.core.schemas import Gallery, MeasuredLoss, MeasuredShare, ServedRecall, UnfoundDomain
+from service.core.schemas import MeasuredShare, ServedRecall, UnfoundDomain
 from service.library.recall.cell_means import query_mean
-from service.library.recall.proportion_intervals import difference_interval, wilson_interval
+from service.library.recall.proportion_intervals import wilson_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
+from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, measured_losses
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 
-__all__ = ["FEW_QUERIES", "GALLERIES", "read_served_recall"]
+__all__ = ["read_served_recall"]
 
-GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
-FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider than 40 points
 _NAMED = 5
 
 
@@ -55,7 +54,7 @@ def _served_recall(cells: RecallCells) -> ServedRecall:
         domains=len(cells.tasks),
         domains_with_few_queries=int(((queries > 0) & (queries < FEW_QUERIES)).sum()),
         recall={gallery: _share(cells, gallery) for gallery in GALLERIES},
-        loss={"local": _loss(cells, "local"), "global": _loss(cells, "global")},
+        loss=measured_losses(cells),
         router_accuracy=None if accuracy is None else _measured_share(accuracy, int(union.routable[newest])),
         unfound_domains=len(unfound),
         unfound=unfound[:_NAMED],
@@ -73,30 +72,6 @@ def _share(cells: RecallCells, gallery: str) -> MeasuredShare | None:
 def _measured_share(share: float, queries: int) -> MeasuredShare:
     low, high = wilson_interval(share, queries)
     return MeasuredShare(share=share, queries=queries, low=low, high=high)
-
-
-def _loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
-    """Recall of earlier domains right after they were learned, minus that of the served release."""
-    if not cells.releases:
-        return None
-    learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
-    is_newest = np.array([task.order == cells.releases[-1].order for task in cells.tasks], bool)
-    is_measured = ~np.isnan(learned) & ~np.isnan(now) & ~is_newest
-    weights = np.where(is_measured, cells.queries(gallery)[-1], 0)
-    total = int(weights.sum())
-    if not total:
-        return None
-    before, after = query_mean(np.stack([learned, now]), np.tile(weights, (2, 1))).tolist()
-    low, high = difference_interval(before, after, total)
-    return MeasuredLoss(
-        loss=before - after,
-        domains=int((weights > 0).sum()),
-        queries=total,
-        low=low,
-        high=high,
-        learned=before,
-        now=after,
-    )
 
 
 def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:

@@ -65,6 +65,8 @@ class RecallRecord:
         r1, r5, r10: Recall at 1, 5 and 10, as shares 0..1.
         medr, meanr: Median and mean rank, from 1.
         routing1: Share of queries whose own task was the first candidate; None without routing.
+        query_set: Digest of the queries in their order; None without ``first_hits``.
+        first_hits: A bit per query, packed from the highest bit on: whether its video ranks first.
     """
 
     task_id: str
@@ -78,6 +80,8 @@ class RecallRecord:
     meanr: float
     routing1: float | None = None
     zero_shot: bool = False
+    query_set: str | None = None
+    first_hits: bytes | None = None
 
 
 class Publication:
@@ -191,6 +195,8 @@ class Publication:
                     medr=facts.medr,
                     meanr=facts.meanr,
                     routing1=facts.routing1,
+                    query_set=facts.query_set,
+                    first_hits=facts.first_hits,
                 )
             )
 

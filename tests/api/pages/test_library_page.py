@@ -182,7 +182,7 @@ def test_recall_matrix_shows_values_of_the_api(browser: WebDriver, address: str,
     measures = client.get("/forgetting").json()
     cell = browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text
     assert cell == f"{100 * measures['matrix_local'][1][0]:.1f} %*", "few queries"
-    assert browser.find_element(By.CSS_SELECTOR, "[data-testid=bwf-local]").text == "0.0"
+    assert browser.find_element(By.CSS_SELECTOR, "[data-testid=loss-local]").text == "0.0"
     browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
     union = f"{100 * measures['matrix_global'][1][0]:.1f} %*"
     wait_until(browser, lambda b: b.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == union)

@@ -8,12 +8,15 @@ import pytest
 from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
-from service.catalog.database import session_scope
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import Alert, WorkerReport
 from service.catalog.tables import Recall, Task
+from service.catalog.worker_reports import ALIVE, report_worker
+from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.tasks import broker
-from tests.api.browser import serve, texts, wait_for, wait_until
+from tests.api.browser import refresh_library_page, serve, texts, wait_for, wait_until
 from tests.measured_library import add_measured_domains
 
 pytestmark = pytest.mark.slow  # drives a browser
@@ -26,6 +29,8 @@ def page(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with serve(client.app) as url:
         yield f"{url}/admin"
     with session_scope(write=True) as session:
+        for table in (Alert, WorkerReport):
+            session.execute(delete(table))
         session.execute(delete(Recall))
         session.execute(delete(Task))
 
@@ -113,6 +118,50 @@ def test_domain_that_is_not_found_among_all_videos_is_named(browser: WebDriver, 
     assert "Open “domain 2”" in _text(browser, "advice")
 
 
+def test_figures_weigh_queries_and_literature_measures_are_apart(browser: WebDriver, page: str) -> None:
+    cells = {(i, t): 0.5 for i in range(1, 4) for t in range(1, i + 1)}
+    counts = {1: 99, 2: 1, 3: 50}
+    add_measured_domains(cells, queries=lambda i, t: counts[t])
+    union = cells | {(2, 2): 1.0, (3, 2): 0.0, (3, 1): 0.4}
+    add_measured_domains(union, gallery="global", queries=lambda i, t: counts[t])
+    _open(browser, page)
+    assert _text(browser, "loss-local") == "0.0"
+    assert _text(browser, "loss-global") == "10.9", "one query of domain 2 hardly counts"
+    note = _text(browser, "loss-global-note")
+    assert "95 % interval" in note
+    assert "100 queries" in note
+    assert "10.9 points lost" in _text(browser, "forgotten-note")
+    assert "Most: “domain 1”" in _text(browser, "forgotten-note")
+    browser.find_element(By.CSS_SELECTOR, ".literature summary").click()
+    assert [_text(browser, name) for name in ("bwf", "hm")] == ["0.0", "50.0 %"]
+    browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
+    wait_until(browser, lambda b: _text(b, "bwf") == "55.0")
+    assert "Searched among all shards, held-out videos" in _text(browser, "literature-note")
+    assert _text(browser, "loss-worst-note").startswith("points, “domain 1”")
+
+
+def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(browser: WebDriver, page: str) -> None:
+    for gallery in ("local", "global"):
+        add_measured_domains(
+            {(1, 1): 0.9, (2, 1): 0.1, (2, 2): 0.9}, gallery=gallery, queries=lambda i, t: 40
+        )
+    with session_scope(write=True) as session:
+        report_worker(session, None)
+    _open(browser, page)
+    wait_until(browser, lambda b: _text(b, "healthy") == "Yes")
+    assert "1 worker, no task in work" in _text(browser, "healthy-note")
+    evaluate_alerts()
+    refresh_library_page(browser)
+    wait_until(browser, lambda b: _text(b, "healthy") == "2 alerts")
+    with session_scope(write=True) as session:
+        session.execute(update(Task).where(Task.id == "t2").values(state="failed", finished_at=now(session)))
+        session.execute(update(WorkerReport).values(seen_at=now(session) - ALIVE))
+    refresh_library_page(browser)
+    wait_until(browser, lambda b: _text(b, "healthy").startswith("2 faults"))
+    assert "No worker runs" in _text(browser, "healthy-note")
+    assert "Start a worker" in _text(browser, "advice")
+
+
 def test_headline_is_that_of_the_served_mode(browser: WebDriver, page: str) -> None:
     """Query drift in another mode is neither a loss of searches nor a sign of similar domains."""
     add_measured_domains({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9}, queries=lambda i, t: 40)
@@ -125,7 +174,7 @@ def test_headline_is_that_of_the_served_mode(browser: WebDriver, page: str) -> N
     before = [_text(browser, name) for name in ("forgotten", "forgotten-note", "advice", "learned-note")]
     assert before[0] == "Nothing"
     browser.find_element(By.CSS_SELECTOR, "#mode-switch [data-mode=latest]").click()
-    wait_until(browser, lambda b: b.find_element(By.ID, "bwf-local").text == "80.0")
+    wait_until(browser, lambda b: b.find_element(By.ID, "loss-local").text == "80.0")
     browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
     assert [
         _text(browser, name) for name in ("forgotten", "forgotten-note", "advice", "learned-note")

@@ -206,6 +206,9 @@ def test_recall_matrix_and_measures_of_forgetting(client: TestClient, library: l
     latest = client.get("/forgetting", params={"mode": "latest"}).json()
     assert latest["bwf_local"] == pytest.approx(latest["matrix_local"][0][0] - latest["matrix_local"][1][0])
     assert latest["fr"] == pytest.approx(latest["bwf_local"])
+    own, moved = measures["losses"]["local"], latest["losses"]["local"]
+    assert (own["loss"], own["low"], own["high"]) == (0, 0, 0)
+    assert moved["low"] < moved["loss"] < moved["high"], "both releases answered the same queries"
     mapped = client.get("/forgetting", params={"mode": "mapped"})
     assert (mapped.status_code, mapped.json()["matrix_local"]) == (200, []), "a mode, but not of this method"
     assert client.get("/forgetting", params={"mode": "tomorrow"}).status_code == 422

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlalchemy import delete, update
+
 from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
+from service.catalog.worker_reports import ALIVE, report_worker
 from service.core.schemas import LibraryVersions, TaskDetails
 from service.core.settings import Settings
+from service.library.alerts.alert_evaluation import evaluate_alerts
+from service.library.alerts.alert_list import dismiss_alert, list_alerts
 from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, library_status
 from service.library.shard_listing import list_shards
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle.publishing import ShardRecord
 from tests.catalog_rows import add_release_and_shard
+from tests.measured_library import add_measured_domains
 
 Post = Callable[..., TaskDetails]
 
@@ -84,3 +91,40 @@ def test_shards_are_listed_in_pages(catalog: Settings, post_probed: Post) -> Non
     assert [shard.task for shard in list_shards(text="KITCH").shards] == ["Kitchen"]
     degraded = list_shards({first.shards[0].task_id: "Damaged."}).shards[0].degraded
     assert degraded == "Damaged."
+
+
+def test_dead_workers_are_missing(catalog: Settings, post: Post) -> None:
+    """A library that never had a worker needs none before a task waits."""
+    status = library_status()
+    assert (status.live_workers, status.missing_workers) == (0, False)
+    with session_scope(write=True) as session:
+        report_worker(session, None)
+    status = library_status()
+    assert (status.live_workers, status.missing_workers) == (1, False)
+    with session_scope(write=True) as session:
+        session.execute(update(WorkerReport).values(seen_at=now(session) - ALIVE))
+    status = library_status()
+    assert (status.live_workers, status.missing_workers) == (0, True)
+    with session_scope(write=True) as session:
+        session.execute(delete(WorkerReport))
+    post("birds")
+    assert library_status().missing_workers
+
+
+def test_failed_tasks_are_open_until_their_alert_is_dismissed(catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.5, (2, 2): 0.5})
+    _fail("t1")
+    evaluate_alerts()
+    assert library_status().open_failures == 1
+    (alert,) = list_alerts().open
+    dismiss_alert(alert.id)
+    assert library_status().open_failures == 0
+    _fail("t2")
+    evaluate_alerts()
+    assert library_status().open_failures == 1, "the dismissal does not cover a later failure"
+
+
+def _fail(task_id: str) -> None:
+    with session_scope(write=True) as session:
+        failed = {"state": "failed", "finished_at": now(session)}
+        session.execute(update(Task).where(Task.id == task_id).values(failed))

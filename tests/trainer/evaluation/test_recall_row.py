@@ -94,6 +94,8 @@ def test_row_equals_figures_computed_by_hand() -> None:
     # "sun" at 4°, "noon" at 19° and "moon" at 10° have the largest evidence for the profile at 10°
     assert row.routing == {"day": 1, "night": 0}
     assert row.routing_at == {"day": {1: 1, 2: 1, 4: 1}, "night": {1: 0, 2: 1, 4: 1}}
+    assert row.first_hits["latest"]["global"] == {"day": b"\x40", "night": b"\x00"}  # noon
+    assert row.query_sets["day"] != row.query_sets["night"]
     assert row.pooled["latest"]["global"] == summarize(np.array([2, 1, 4]))
     # Video 10 (0°): sun 4°, noon 19°, moon 10° for its shard. Video 11 (20°): noon 1°, moon 10°, sun 16°.
     # Video 20 (90°): noon 30°, moon 45°, sun 90°.

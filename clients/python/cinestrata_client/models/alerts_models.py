@@ -25,11 +25,12 @@ class AlertThresholds(Model):
     """Thresholds; null turns the alerts of a kind off."""
 
     forgetting_local: float | None = Field(
-        description="Largest loss of recall@1 of earlier domains in their own shards, as a share of "
-        "the queries."
+        description="Largest loss of recall@1 in their own shards, as a share of the queries: of "
+        "earlier domains together, or of the domain that has lost most."
     )
     forgetting_global: float | None = Field(
-        description="Largest loss of recall@1 of earlier domains among all shards."
+        description="Largest loss of recall@1 among all shards, of earlier domains together, or of "
+        "the domain that has lost most."
     )
     recall_when_learned: float | None = Field(
         description="Smallest recall@1 of a domain in its own shard right after it was learned."

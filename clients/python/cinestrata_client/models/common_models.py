@@ -36,9 +36,12 @@ class AlertDetails(Model):
 
     id: int
     kind: Literal["forgetting_local", "forgetting_global", "recall_when_learned", "failed_tasks"] | str
-    task_id: str | None = Field(description="Domain of the alert; null for the whole library.")
+    task_id: str | None = Field(
+        description="Domain of the alert, with the largest loss where one is named; null for the "
+        "whole library."
+    )
     task: str | None = Field(description="Name of the domain.")
-    value: float = Field(description="Measured value when the alert was raised.")
+    value: float = Field(description="Last measured value.")
     threshold: float
     message: str
     raised_at: datetime

@@ -18,7 +18,8 @@ from service.library import prometheus_metrics
 from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
 from service.library.alerts.alert_list import change_thresholds, dismiss_alert, list_alerts
 from service.library.library_status import library_status
-from tests.measured_library import add_measured_domains
+from service.library.recall.served_recall import read_served_recall
+from tests.measured_library import add_measured_domains, first_hits
 
 OFF = {"forgetting_local": None, "forgetting_global": None, "recall_when_learned": None, "failed_tasks": None}
 
@@ -40,7 +41,8 @@ def set_recall(value: float) -> None:
         session.delete(row)
         session.flush()
         facts = {column.key: getattr(row, column.key) for column in Recall.__table__.columns}
-        session.add(Recall(**facts | {"id": facts["id"] + 10, "r1": value}))
+        outcomes = first_hits(value, row.queries)
+        session.add(Recall(**facts | {"id": facts["id"] + 10, "r1": value, "first_hits": outcomes}))
 
 
 @pytest.fixture
@@ -59,11 +61,17 @@ def test_loss_raises_one_alert_and_clears_it_below_four_fifths(two_domains: None
     assert open_kinds() == ["forgetting_local"]
     (alert,) = list_alerts().open
     assert (alert.value, alert.threshold) == (pytest.approx(0.11), 0.1)
-    assert "lost 11.0% of recall@1 in their own shards" in alert.message
+    assert alert.message == (
+        "Domain “domain 1” has lost 11.0 points of recall@1 in its own shard; the threshold is 10.0 points."
+    )
     for recall in (0.41, 0.39, 0.415):  # around the threshold
         set_recall(recall)
         assert open_kinds() == ["forgetting_local"]
-    assert list_alerts().open[0].id == alert.id
+    (lasting,) = list_alerts().open
+    assert (lasting.id, lasting.value) == (alert.id, pytest.approx(0.085)), (
+        "the value is that of the last round"
+    )
+    assert "lost 8.5 points" in lasting.message
     set_recall(0.43)
     assert open_kinds() == []
     assert [(a.id, a.cleared_at is not None) for a in list_alerts().earlier] == [(alert.id, True)]
@@ -75,12 +83,44 @@ def test_loss_of_few_queries_raises_no_alert(sqlite_catalog: Settings) -> None:
     assert open_kinds() == []
 
 
+def test_unrelated_domain_does_not_clear_an_alert(sqlite_catalog: Settings) -> None:
+    """The newest domain becomes an earlier one with the next, without a loss."""
+    for newest in range(2, 6):
+        cells = {(newest, t): 0.9 if t > 1 else 0.5 for t in range(1, newest + 1)}
+        add_measured_domains(cells | ({(1, 1): 0.9} if newest == 2 else {}), queries=lambda i, t: 50)
+        enable(forgetting_local=0.3)
+        assert open_kinds() == ["forgetting_local"], f"with {newest} domains"
+    loss = read_served_recall().loss["local"]
+    assert loss is not None
+    assert loss.loss == pytest.approx(0.1), "over four earlier domains"
+    (alert,) = list_alerts().open
+    assert (alert.task, alert.value) == ("domain 1", pytest.approx(0.4))
+    enable(forgetting_local=0.45)
+    assert open_kinds() == ["forgetting_local"]  # above four fifths
+    assert "the threshold is 45.0 points" in list_alerts().open[0].message
+
+
+def test_loss_that_is_not_significant_raises_no_alert(sqlite_catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.5, (2, 1): 0.48, (2, 2): 0.8}, queries=lambda i, t: 50)  # one query
+    enable(forgetting_local=0.01)
+    assert open_kinds() == []
+
+
+def test_loss_without_outcomes_is_compared_as_independent_shares(sqlite_catalog: Settings) -> None:
+    cells = {(1, 1): 0.5, (2, 1): 0.4, (2, 2): 0.8}
+    add_measured_domains(cells, queries=lambda i, t: 50, has_outcomes=False)
+    enable(forgetting_local=0.05)
+    assert open_kinds() == []  # 5 of 50 queries would be enough on the same queries
+    set_recall(0.1)
+    assert open_kinds() == ["forgetting_local"]
+
+
 def test_low_recall_is_reported_once_for_each_domain(two_domains: None) -> None:
     enable(recall_when_learned=0.9)
     assert open_kinds() == ["recall_when_learned", "recall_when_learned"]
     first = list_alerts().open[-1]
     assert (first.task_id, first.task, first.value) == ("t1", "domain 1", 0.5)
-    assert first.message.startswith("Domain 'domain 1' was learned with recall@1 of 50.0%")
+    assert first.message.startswith("Domain “domain 1” was learned with recall@1 of 50.0 %")
     dismiss_alert(first.id)
     assert open_kinds() == ["recall_when_learned"]  # the dismissed alert is not raised again
     enable(recall_when_learned=0.4)

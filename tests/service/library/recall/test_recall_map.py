@@ -40,6 +40,7 @@ def test_small_matrix_is_shown_cell_by_cell(
     assert shown.zero_shot == [None, 0.1, None, None]
     assert shown.recall_mean == pytest.approx(complete.recall_over_time_local, abs=1e-4)
     assert shown.router_accuracy == pytest.approx(complete.router_accuracy, abs=1e-4)
+    assert shown.router_queries == [10, 30, 60, 100]
     assert [line.name for line in shown.lines] == complete.tasks
     assert shown.lines[1].loss == pytest.approx(cells[2, 2] - cells[4, 2], abs=1e-4)
     union = read_recall_map(gallery="global")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -41,9 +42,55 @@ def test_loss_is_weighed_by_queries_and_has_an_interval(sqlite_catalog: Settings
     assert (loss.domains, loss.queries) == (2, 100), "the newest domain cannot have been forgotten"
     assert loss.loss == pytest.approx((90 * 0.1 + 10 * 0.5) / 100)
     assert loss.learned - loss.now == pytest.approx(loss.loss)
+    assert loss.low is not None
+    assert loss.high is not None
     assert 0 < loss.low < loss.loss < loss.high < 0.3
+    assert loss.worst is not None
+    assert (loss.worst.task, loss.worst.queries) == ("domain 1", 90), "domain 2 has too few queries"
+    assert loss.worst.loss == pytest.approx(0.1)
     view = read_recall_matrix()
     assert view.bwf_local == pytest.approx((0.1 + 0.5) / 2), "BWF weighs domains equally, as in the papers"
+
+
+def test_unchanged_outcomes_in_a_frozen_shard_are_exactly_no_loss(
+    sqlite_catalog: Settings, measure: Measure
+) -> None:
+    cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.9}
+    for gallery in ("local", "global"):
+        measure(cells, gallery=gallery, queries=_of_domains(24, 24))
+    losses = read_served_recall().loss
+    own, union = losses["local"], losses["global"]
+    assert own is not None
+    assert union is not None
+    assert (own.loss, own.low, own.high, own.worst) == (0, 0, 0, None)
+    assert union.low is not None
+    assert union.low < 0 == union.loss, "other queries may have lost among all shards"
+
+
+@pytest.mark.parametrize("change", [{"has_outcomes": False}, {"queries": lambda i, t: 40 - i}])
+def test_loss_of_other_queries_has_no_interval(
+    sqlite_catalog: Settings, measure: Measure, change: dict[str, Any]
+) -> None:
+    measure({(1, 1): 0.5, (2, 1): 0.4, (2, 2): 0.9}, **change)
+    loss = read_served_recall().loss["local"]
+    assert loss is not None
+    assert loss.loss == pytest.approx(0.1)
+    assert (loss.low, loss.high) == (None, None)
+    assert loss.worst is not None
+    assert (loss.worst.low, loss.worst.high) == (None, None)
+
+
+def test_literature_measures_follow_the_gallery(sqlite_catalog: Settings, measure: Measure) -> None:
+    """The literature weighs domains equally: one query of domain 2 counts like 99 of domain 1."""
+    measure({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 1.0, (3, 3): 0.5})
+    union = {(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 0.0, (3, 3): 0.5}
+    measure(union, gallery="global", queries=_of_domains(99, 1, 10))
+    own, shown = read_recall_map(), read_recall_map(gallery="global")
+    assert (own.literature.bwf, shown.literature.bwf) == (0, pytest.approx(0.5))
+    assert (own.literature.hm, shown.literature.hm) == (pytest.approx(2 / 3), pytest.approx(4 / 9))
+    assert shown.losses["global"] is not None
+    assert shown.losses["global"].loss == pytest.approx(0.01)
+    assert read_recall_matrix().losses == shown.losses
 
 
 def test_domain_that_is_never_found_is_named(sqlite_catalog: Settings, measure: Measure) -> None:

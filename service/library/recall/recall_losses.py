@@ -1,0 +1,163 @@
+"""Losses of earlier domains: recall right after they were learned, minus that of the newest of the releases.
+
+Both releases answer the same queries, so a loss is compared query by query. The interval is omitted where the queries
+differ, after a deletion or an edit of captions, and for cells that an earlier version has measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from cachetools import LRUCache, cached
+from sqlalchemy import or_, select
+
+from service.catalog.database import session_scope
+from service.catalog.tables import Recall
+from service.core.schemas import DomainLoss, Gallery, MeasuredLoss
+from service.library.recall.cell_means import query_mean
+from service.library.recall.proportion_intervals import paired_interval
+from service.library.recall.recall_cells import LearnedTask, RecallCells
+
+__all__ = ["FEW_QUERIES", "GALLERIES", "measured_losses"]
+
+GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
+FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider than 40 points
+
+
+class _Changes(NamedTuple):
+    """Queries of a domain that one of two releases ranks first, and the other does not."""
+
+    lost: int
+    gained: int
+
+
+class _Column(NamedTuple):
+    """An earlier domain that both releases have measured."""
+
+    task: LearnedTask
+    queries: int
+    learned: float
+    now: float
+    changes: _Changes | None
+
+
+@cached(LRUCache(16), key=lambda cells: (cells.version, cells.mode), lock=Lock())
+def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
+    """Return the loss by gallery; None before the second domain and where nothing was measured.
+
+    Args:
+        cells: Cells of all galleries.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+    """
+    return {gallery: _measured_loss(cells, gallery) for gallery in GALLERIES}
+
+
+def _measured_loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
+    columns = _earlier_columns(cells, gallery)
+    if not columns:
+        return None
+    queries = np.array([[column.queries for column in columns]] * 2)
+    shares = np.array([[column.learned for column in columns], [column.now for column in columns]])
+    learned, now = query_mean(shares, queries).tolist()
+    changes = [column.changes for column in columns]
+    total = int(queries[0].sum())
+    # A pinned query and a frozen shard cannot change ranks; zero is then exact, and not only measured.
+    is_frozen = cells.mode == "pinned" and gallery == "local"
+    low, high = _interval(changes, total, is_frozen=is_frozen)
+    return MeasuredLoss(
+        loss=learned - now,
+        domains=len(columns),
+        queries=total,
+        low=low,
+        high=high,
+        learned=learned,
+        now=now,
+        worst=_worst(columns, is_frozen=is_frozen),
+    )
+
+
+def _worst(columns: list[_Column], *, is_frozen: bool) -> DomainLoss | None:
+    """The domain with the largest loss, of those with enough queries if there are any; None without a loss.
+
+    It is chosen among several, so its interval is widened (Bonferroni).
+    """
+    candidates = [column for column in columns if column.queries >= FEW_QUERIES] or columns
+    worst = max(candidates, key=lambda column: column.learned - column.now)
+    if worst.learned <= worst.now:
+        return None
+    low, high = _interval([worst.changes], worst.queries, is_frozen=is_frozen, comparisons=len(candidates))
+    return DomainLoss(
+        task_id=worst.task.id,
+        task=worst.task.name,
+        loss=worst.learned - worst.now,
+        queries=worst.queries,
+        low=low,
+        high=high,
+        learned=worst.learned,
+        now=worst.now,
+    )
+
+
+def _interval(
+    changes: list[_Changes | None], queries: int, *, is_frozen: bool, comparisons: int = 1
+) -> tuple[float | None, float | None]:
+    known = [change for change in changes if change is not None]
+    if len(known) < len(changes):
+        return None, None
+    lost, gained = (sum(numbers) for numbers in zip(*known, strict=True))
+    if is_frozen and not lost and not gained:
+        return 0.0, 0.0
+    return paired_interval(lost, gained, queries, comparisons)
+
+
+def _earlier_columns(cells: RecallCells, gallery: str) -> list[_Column]:
+    """Measured domains that were learned before the newest of the releases."""
+    if not cells.releases:
+        return []
+    learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
+    queries = cells.queries(gallery)[-1]
+    changes = _read_changes(cells, gallery)
+    return [
+        _Column(task, int(queries[t]), float(learned[t]), float(now[t]), changes.get(task.order))
+        for t, task in enumerate(cells.tasks)
+        if task.order != cells.releases[-1].order
+        and queries[t]
+        and not np.isnan(learned[t])
+        and not np.isnan(now[t])
+    ]
+
+
+def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes]:
+    """Changes of the queries by learned order, for domains whose queries are the same in both releases."""
+    newest = cells.releases[-1].order
+    with session_scope() as session:
+        rows = session.execute(
+            select(
+                Recall.release_order, Recall.task_order, Recall.query_set, Recall.queries, Recall.first_hits
+            ).where(
+                Recall.mode == cells.mode,
+                Recall.gallery == gallery,
+                Recall.first_hits.is_not(None),
+                Recall.task_order < newest,
+                or_(Recall.release_order == newest, Recall.release_order == Recall.task_order),
+            )
+        ).all()
+    hits = {(i, t): (query_set, _unpack(packed, queries)) for i, t, query_set, queries, packed in rows}
+    changes: dict[int, _Changes] = {}
+    for (release, task), (query_set, now) in hits.items():
+        if release != newest or (task, task) not in hits:
+            continue
+        known_set, learned = hits[task, task]
+        if known_set == query_set:
+            changes[task] = _Changes(int((learned & ~now).sum()), int((now & ~learned).sum()))
+    return changes
+
+
+def _unpack(packed: bytes | None, queries: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(packed or b"", np.uint8), count=queries).astype(bool)
