@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -47,11 +48,13 @@ class EmbeddedDeployment:
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
+        headers: Headers of each request.
         data, media, faults: Folders.
         postgres: None: the catalog is a file.
     """
 
     mode = "embedded"
+    headers: Mapping[str, str] = MappingProxyType({})
     postgres: PostgresServer | None = None
 
     @property

@@ -35,6 +35,13 @@ _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
 
 
+class DatabaseNetwork(Protocol):
+    """The network between processes of a role and the database."""
+
+    def cut(self) -> None: ...
+    def restore(self) -> None: ...
+
+
 class Deployment(Protocol):
     """Processes of the service, as faults see them."""
 
@@ -49,7 +56,7 @@ class Deployment(Protocol):
     @property
     def postgres(self) -> PostgresServer | None: ...
     @property
-    def networks(self) -> Mapping[str, TcpProxy]: ...
+    def networks(self) -> Mapping[str, DatabaseNetwork]: ...
     def catalog(self) -> AbstractContextManager[CatalogReader]: ...
     def pids(self, role: str) -> list[int]: ...
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]: ...
@@ -100,26 +107,32 @@ class Fault:
 
 def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     """Faults that this deployment and this machine permit."""
+    is_container = deployment.mode == "containers"
+    containers = ("api", "redis", "postgresql") if is_container else ()
     faults = [
         *(_process_fault(role) for role in ("learning worker", "probing worker", "api", "redis")),
         Fault("kill redis and lose its messages", _lose_messages),
-        *(_pause_fault(role) for role in ("learning worker", "probing worker")),
+        *(_pause_fault(role) for role in ("learning worker", "probing worker", *containers)),
         Fault("deliver every message twice", _deliver_again),
         Fault("two learning workers", _start_second_worker),
         Fault("restart the API during a hot swap", _restart_in_swap, restarts_api=True),
         Fault("kill all processes", _kill_all, restarts_api=True),
-        Fault("read-only data folder", _make_read_only, fails_tasks=True),
         *(_point_fault(name) for name in KILL_POINTS),
     ]
     if volume.is_limited:
         faults.append(Fault("full disk", _fill_disk, fails_tasks=True))
+    if is_container:
+        faults.append(_process_fault("postgresql"))
+    else:  # containers have a mount of their own, which stays writable
+        faults.append(Fault("read-only data folder", _make_read_only, fails_tasks=True))
     if deployment.postgres is not None:
         faults.append(Fault("kill postgresql", _kill_database))
     for role, network in deployment.networks.items():
-        faults += [
-            Fault(f"cut the network of {role} to the database", _network_fault(network, TcpProxy.cut)),
-            Fault(f"freeze the network of {role} to the database", _network_fault(network, TcpProxy.freeze)),
-        ]
+        cut = _network_fault(network, network.cut)
+        faults.append(Fault(f"cut the network of {role} to the database", cut))
+        if isinstance(network, TcpProxy):
+            freeze = _network_fault(network, network.freeze)
+            faults.append(Fault(f"freeze the network of {role} to the database", freeze))
     if deployment.mode == "embedded":
         faults += [
             Fault("clock jumps forward", lambda context: _jump(context, 1)),
@@ -147,7 +160,7 @@ def _pause_fault(role: str) -> Fault:
                 time.sleep(_PAST_LEASE)
         return bool(pids)
 
-    return Fault(f"stop {role} past its lease", strike)
+    return Fault(f"stop {role} past its lease", strike, restarts_api=role == "api")
 
 
 def _point_fault(name: str) -> Fault:
@@ -172,11 +185,9 @@ def _point_fault(name: str) -> Fault:
     return Fault(f"kill at: {name}", strike, needs=frozenset(needs))
 
 
-def _network_fault(
-    network: TcpProxy, interrupt: Callable[[TcpProxy], None]
-) -> Callable[[FaultContext], bool]:
+def _network_fault(network: DatabaseNetwork, interrupt: Callable[[], None]) -> Callable[[FaultContext], bool]:
     def strike(_context: FaultContext) -> bool:
-        interrupt(network)
+        interrupt()
         time.sleep(_CUT_SECONDS)
         network.restore()
         return True

@@ -27,6 +27,7 @@ import httpx
 from rich.console import Console
 
 from benchmarks.chaos.chaos_report import FaultRecord, chaos_table, write_chaos_report
+from benchmarks.chaos.container_deployment import ContainerDeployment
 from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.embedded_deployment import EmbeddedDeployment, NotReady, wait_ready
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
@@ -44,7 +45,12 @@ _PLAN_SEED = 1  # every run has the same operations, and its seed selects the fa
 _OLD_SECONDS = 7200.0  # age that leftovers get before the next round
 _SNAPSHOT_SECONDS = 60.0
 
-_AnyDeployment = EmbeddedDeployment | ServerDeployment
+_AnyDeployment = EmbeddedDeployment | ServerDeployment | ContainerDeployment
+_DEPLOYMENTS: dict[str, Callable[[Path, Path], _AnyDeployment]] = {
+    "embedded": EmbeddedDeployment,
+    "server": ServerDeployment,
+    "containers": ContainerDeployment,
+}
 
 
 class Chaos:
@@ -53,7 +59,7 @@ class Chaos:
     Args:
         folder: Folder of the run.
         seed: Seed of the faults and their moments.
-        modes: Deployments: ``embedded``, ``server``.
+        modes: Deployments: ``embedded``, ``server``, ``containers``.
         kinds: Regular expression of the names of the only faults to strike; empty: all.
         large: Videos of the largest domain.
 
@@ -89,9 +95,7 @@ class Chaos:
         folder = self._folder / name
         volume = DataVolume(folder / "volume")
         data = volume.path / "data"
-        deployment = (
-            EmbeddedDeployment(folder, data) if mode == "embedded" else ServerDeployment(folder, data)
-        )
+        deployment = _DEPLOYMENTS[mode](folder, data)
         try:
             deployment.start()
             yield deployment, volume
@@ -109,13 +113,13 @@ class Chaos:
 
     def _record_reference(self) -> None:
         with self._library("undisturbed", "embedded") as (deployment, _):
-            driver = OperationDriver(deployment.url, self._clips, deployment.media)
+            driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
             for number, operations in enumerate(self._rounds):
                 started = time.monotonic()
                 driver.start(operations, _ROUND_SECONDS).wait()
                 self._durations.append(time.monotonic() - started)
                 _wait_for_snapshot(deployment)
-                self._reference.append(read_answers(deployment.url))
+                self._reference.append(read_answers(deployment.url, deployment.headers))
                 with deployment.catalog() as catalog:
                     found = LibraryChecker(deployment.data, catalog).check(driver.expected)
                 if found or driver.failures or driver.refusals:
@@ -130,13 +134,13 @@ class Chaos:
         faults: int,
         report: Callable[[Sequence[FaultRecord]], None],
     ) -> None:
-        driver = OperationDriver(deployment.url, self._clips, deployment.media)
+        driver = OperationDriver(deployment.url, deployment.headers, self._clips, deployment.media)
         searches: SearchStream | None = None
         for number, operations in enumerate(self._rounds):
             if len(self.records) >= faults:
                 break
             if searches is None and number:  # the first round has nothing to search
-                searches = SearchStream(deployment.url)
+                searches = SearchStream(deployment.url, deployment.headers)
                 searches.start()
             record = self._run_round(deployment, volume, driver, searches, number, operations)
             self.records.append(record)
@@ -222,7 +226,9 @@ class Chaos:
         violations += [f"unexpected response: {text}" for text in driver.refusals]
         driver.refusals.clear()
         _wait_for_snapshot(deployment)
-        differences = compare_answers(self._reference[number], read_answers(deployment.url))
+        differences = compare_answers(
+            self._reference[number], read_answers(deployment.url, deployment.headers)
+        )
         violations += differences[:3]
         if len(differences) > 3:
             violations.append(f"{len(differences)} of 50 queries are answered differently")
@@ -269,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.run_chaos", description=__doc__)
     parser.add_argument("--faults", type=int, default=200, help="number of faults (200)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (1)")
-    parser.add_argument("--modes", default="embedded,server", help="deployments, separated by commas")
+    parser.add_argument("--modes", default="embedded,server", help="some of embedded,server,containers")
     parser.add_argument("--kind", default="", help="strike only faults whose name matches this pattern")
     parser.add_argument("--large", type=int, default=70, help="videos of the largest domain (70)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="report (JSON)")

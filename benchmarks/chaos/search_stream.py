@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,16 +44,17 @@ class SearchStream:
 
     Args:
         url: URL of the API.
+        headers: Headers of each search.
 
     Attributes:
         count: Number of searches so far.
         failed: Searches without an answer.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self.count = 0
         self.failed: list[FailedSearch] = []
-        self._url = url
+        self._url, self._headers = url, dict(headers)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
 
@@ -74,7 +75,11 @@ class SearchStream:
             reason, unavailable = "", False
             try:
                 response = httpx.get(
-                    f"{self._url}/search", params={"q": text}, trust_env=False, timeout=_TIMEOUT
+                    f"{self._url}/search",
+                    params={"q": text},
+                    headers=self._headers,
+                    trust_env=False,
+                    timeout=_TIMEOUT,
                 )
                 if response.status_code != httpx.codes.OK:
                     reason = f"{response.status_code} {response.text[:200]}"
@@ -88,9 +93,9 @@ class SearchStream:
                 self.failed.append(FailedSearch(started, time.monotonic(), reason, unavailable))
 
 
-def read_answers(url: str) -> list[Answer]:
+def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
     """Answers of an API to the fixed queries: ids and scores of the results."""
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+    with httpx.Client(base_url=url, headers=dict(headers), timeout=60, trust_env=False) as http:
         answers = []
         for text in QUERIES:
             response = http.get("/search", params={"q": text, "k": _DEPTH, "routes": "all"})

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import psycopg
 
@@ -40,6 +41,7 @@ class ServerDeployment:
     Attributes:
         mode: Name of the deployment in the report.
         url: URL of the API.
+        headers: Headers of each request.
         data, media, faults: Folders.
         broker_url: URL of the broker, as Celery writes it.
         postgres: The database server; None: SQLite.
@@ -47,6 +49,7 @@ class ServerDeployment:
     """
 
     mode = "server"
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.data, self.media, self.faults = data, folder / "media", folder / "faults"
