@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.chaos.catalog_reading import CatalogReader
-from benchmarks.chaos.embedded_deployment import SERVICE_SETTINGS, free_port, wait_ready
+from benchmarks.chaos.embedded_deployment import SERVICE_SETTINGS, NotReady, free_port, wait_ready
 from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 from benchmarks.chaos.service_processes import send_signal
@@ -123,7 +123,9 @@ class ContainerDeployment:
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
         """Start a further worker of a queue, which the engine does not restart."""
-        command = self._command("run", "--rm", "--no-deps", "-T", f"worker-{queue}")
+        container = self._compose("run", "--detach", "--rm", "--no-deps", f"worker-{queue}").strip()
+        # The command passes SIGTERM on to the container.
+        command = ["docker", "attach", "--no-stdin", container]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def remove_messages(self) -> None:
@@ -147,7 +149,7 @@ class ContainerDeployment:
 
     def stop(self) -> None:
         """Remove all containers, their volumes, and the names of their images."""
-        self._compose("down", "--volumes", "--rmi", "local", "--timeout", "20")
+        self._compose("down", "--volumes", "--remove-orphans", "--rmi", "local", "--timeout", "20")
 
     def _connect(self) -> psycopg.Connection[Any]:
         deadline = time.monotonic() + _DATABASE_SECONDS
@@ -163,7 +165,7 @@ class ContainerDeployment:
                     client_encoding="utf8",
                 )
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the database of {self._project} cannot be reached")
+                raise NotReady(f"the database of {self._project} cannot be reached")
             time.sleep(0.5)
 
     def _container(self, service: str) -> str:

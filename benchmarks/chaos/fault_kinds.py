@@ -33,6 +33,7 @@ __all__ = ["Deployment", "Fault", "FaultContext", "available_faults"]
 _PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
+_API_OPERATIONS = frozenset({"delete", "post"})  # operations whose kill points are in the API
 
 
 class DatabaseNetwork(Protocol):
@@ -109,6 +110,12 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     """Faults that this deployment and this machine permit."""
     is_container = deployment.mode == "containers"
     containers = ("api", "redis", "postgresql") if is_container else ()
+    # A container has process ids of its own, so that a process of the API that died at a point is not recognized.
+    points = [
+        name
+        for name, point in KILL_POINTS.items()
+        if not is_container or point.operation not in _API_OPERATIONS
+    ]
     faults = [
         *(_process_fault(role) for role in ("learning worker", "probing worker", "api", "redis")),
         Fault("kill redis and lose its messages", _lose_messages),
@@ -117,7 +124,7 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
         Fault("two learning workers", _start_second_worker),
         Fault("restart the API during a hot swap", _restart_in_swap, restarts_api=True),
         Fault("kill all processes", _kill_all, restarts_api=True),
-        *(_point_fault(name) for name in KILL_POINTS),
+        *(_point_fault(name) for name in points),
     ]
     if volume.is_limited:
         faults.append(Fault("full disk", _fill_disk, fails_tasks=True))

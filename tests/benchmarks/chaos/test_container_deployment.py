@@ -59,3 +59,5 @@ def test_faults_strike_every_container_and_the_network(
     assert "cut the network of api to the database" in kinds
     assert "freeze the network of api to the database" not in kinds
     assert "read-only data folder" not in kinds
+    assert "kill at: task trained" in kinds
+    assert "kill at: deletion committed" not in kinds, "the API passes it"
