@@ -207,7 +207,7 @@ def http_problem_response(request: Request, error: Exception) -> JSONResponse:
     detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(allowed_methods(request)) or headers.get("Allow", "")
+        headers["Allow"] = ", ".join(allowed_methods(request))
         detail = f"This path does not support {request.method}; it supports {headers['Allow']}."
     if error.status_code == HTTPStatus.NOT_FOUND and detail.capitalize() == title:
         detail = f"There is no resource at {request.url.path}; /docs lists all paths."

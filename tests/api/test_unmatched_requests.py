@@ -23,6 +23,7 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
         ("PUT", "/videos/x", "DELETE, GET, PATCH"),
         ("GET", "/tasks/x/cancel", "POST"),
         ("HEAD", "/tasks", "GET, POST"),
+        ("PUT", "/static/theme.js", "GET, HEAD"),
     ],
 )
 def test_other_method_is_answered_with_the_allowed_ones(

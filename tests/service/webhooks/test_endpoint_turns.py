@@ -255,6 +255,27 @@ def test_backlog_is_sent_in_order_when_an_endpoint_works_again(network: Network)
 
 
 @pytest.mark.usefixtures("sqlite_catalog")
+def test_message_that_an_endpoint_refuses_delays_the_others_by_one_pause(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_backlog(register("hooks"), 3)
+    send = network.send
+
+    def refuse_first(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        answer = send(url, headers, body)
+        return Answer(400, "") if b"tsk_0" in body else answer
+
+    monkeypatch.setattr(deliveries, "send_message", refuse_first)
+    assert deliver_due() == 1
+    with session_scope(write=True) as session:
+        session.execute(update(Webhook).values(next_attempt_at=None))  # the pause of the message is not over
+    assert deliver_due() == 2
+    assert network.numbers("hooks") == [0, 1, 2]
+    assert [row.state for row in stored()] == ["pending", "delivered", "delivered"]
+    assert deliver_due() == 0
+
+
+@pytest.mark.usefixtures("sqlite_catalog")
 def test_pause_of_an_endpoint_stays_short_and_ends_with_a_successful_test(network: Network) -> None:
     webhook = register("hooks")
     add_backlog(webhook, 2)
