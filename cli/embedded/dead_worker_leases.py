@@ -6,8 +6,8 @@ import socket
 
 from sqlalchemy import select, update
 
-from service.catalog.database import dispose, session_scope
-from service.catalog.tables import Chunk, Task
+from service.catalog.database import dispose, now, session_scope
+from service.catalog.tables import Chunk, Sync, Task
 from service.core.errors import CinestrataError
 from service.tasks.lifecycle.state_machine import clear_lease
 
@@ -36,6 +36,14 @@ def release_leases(pid: int | None = None) -> None:
                 .values(lease_owner=None, lease_expires_at=None, fencing_token=Chunk.fencing_token + 1)
                 .execution_options(synchronize_session=False)
             )
+            if pid is None:  # leases of syncs have no owner
+                session.execute(
+                    update(Sync)
+                    .where(Sync.lease_expires_at.is_not(None))
+                    .values(
+                        lease_expires_at=None, fencing_token=Sync.fencing_token + 1, next_run_at=now(session)
+                    )
+                )
     except CinestrataError:
         pass
     finally:

@@ -1,7 +1,8 @@
 """Registered syncs in the catalog: registration, listing, removal, and the claim on a run.
 
 A run has a lease, so that two workers never run the same sync at the same time: of two conditional UPDATEs one takes
-effect. A worker that dies leaves a lease that expires.
+effect. A worker that dies leaves a lease that expires; the run is then sent again, and so is a message that no worker
+has received.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, cast
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from media.sources.source_uris import redact_uri
@@ -23,13 +24,15 @@ from service.catalog.task_names import lock_names
 from service.core.domain_names import name_key
 from service.core.errors import LeaseLost, NotFound
 from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
+from service.core.settings import settings
 from service.syncs.source_listing import check_source
 from service.tasks import broker
 from service.tasks.commands import new_id
 
 __all__ = ["SyncRun", "claim_run", "list_syncs", "register_sync", "remove_sync", "send_due_syncs"]
 
-LEASE_SECONDS = 300.0
+_LEASES = 5  # a step of a run, such as a page of a listing, may take longer than one of a task
+_MESSAGE_SECONDS = 60.0  # a message that no worker has received for this long is sent again
 _RENEWAL_SECONDS = 30.0
 
 
@@ -96,21 +99,20 @@ def remove_sync(name_or_id: str) -> None:
 
 
 def send_due_syncs() -> int:
-    """Send a message for each due sync and set its next run; returns the number of messages.
+    """Send a message for each due sync, and for each run whose worker has died; returns the number of messages.
 
-    A lost message delays the sync by one interval. If the broker is unreachable, the sync stays due.
+    If the broker is unreachable, the sync stays due.
     """
     with session_scope() as session:
-        due = session.execute(
-            select(Sync.id, Sync.next_run_at).where(Sync.next_run_at <= now(session), _is_idle(now(session)))
-        ).all()
+        at = now(session)
+        due = session.scalars(select(Sync.id).where(_is_due(at))).all()
     sent = 0
-    for sync_id, planned in due:
-        if _postpone(sync_id, planned):
+    for sync_id in due:
+        if _postpone(sync_id):
             if broker.send_sync(sync_id):
                 sent += 1
             else:
-                _restore(sync_id, planned)
+                _restore(sync_id)
     return sent
 
 
@@ -158,7 +160,7 @@ class SyncRun:
                 .where(
                     Sync.id == self.id, Sync.fencing_token == self.token, Sync.lease_expires_at.is_not(None)
                 )
-                .values(lease_expires_at=now(session) + timedelta(seconds=LEASE_SECONDS), **values)
+                .values(lease_expires_at=now(session) + _lease(), **values)
                 .returning(Sync.id)
                 .execution_options(synchronize_session=False)
             ).scalar_one_or_none()
@@ -185,14 +187,22 @@ class SyncRun:
 
 
 def claim_run(sync_id: str) -> SyncRun | None:
-    """Claim a run of a sync; None if it is running already, or was removed."""
+    """Claim a run of a sync and plan the next one; None if it runs already, was removed, or has run since the message
+    was sent."""
     with session_scope(write=True) as session:
         at = now(session)
         row = session.execute(
             update(Sync)
-            .where(Sync.id == sync_id, _is_idle(at))
+            .where(
+                Sync.id == sync_id,
+                _is_idle(at),
+                or_(
+                    Sync.next_run_at <= at + timedelta(seconds=_MESSAGE_SECONDS),
+                    Sync.lease_expires_at.is_not(None),
+                ),
+            )
             .values(
-                lease_expires_at=at + timedelta(seconds=LEASE_SECONDS),
+                lease_expires_at=at + _lease(),
                 fencing_token=Sync.fencing_token + 1,
                 started_at=at,
             )
@@ -203,11 +213,18 @@ def claim_run(sync_id: str) -> SyncRun | None:
                 Sync.captions_from_names,
                 Sync.task_id,
                 Sync.fencing_token,
+                Sync.every_seconds,
             )
             .execution_options(synchronize_session=False)
         ).one_or_none()
-    if row is None:
-        return None
+        if row is None:
+            return None
+        session.execute(
+            update(Sync)
+            .where(Sync.id == sync_id)
+            .values(next_run_at=at + timedelta(seconds=row.every_seconds))
+            .execution_options(synchronize_session=False)
+        )
     vanished = cast(Literal["keep", "delete"], row.vanished)
     return SyncRun(
         sync_id, row.name, row.source, vanished, row.captions_from_names, row.task_id, row.fencing_token
@@ -229,21 +246,35 @@ def _is_idle(at: datetime) -> ColumnElement[bool]:
     return or_(Sync.lease_expires_at.is_(None), Sync.lease_expires_at < at)
 
 
-def _postpone(sync_id: str, planned: datetime) -> bool:
-    """Set the next run of a due sync; False if another process was first."""
+def _is_due(at: datetime) -> ColumnElement[bool]:
+    """Whether a run is planned, or the worker of a run has died."""
+    return or_(
+        and_(Sync.next_run_at <= at, Sync.lease_expires_at.is_(None)),
+        Sync.lease_expires_at < at,
+    )
+
+
+def _lease() -> timedelta:
+    return timedelta(seconds=_LEASES * settings().lease_seconds)
+
+
+def _postpone(sync_id: str) -> bool:
+    """Plan the repetition of the message that is about to be sent; False if another process was first."""
     with session_scope(write=True) as session:
+        at = now(session)
         row = session.scalars(
-            select(Sync).where(Sync.id == sync_id, Sync.next_run_at == planned).with_for_update()
+            select(Sync).where(Sync.id == sync_id, _is_due(at)).with_for_update()
         ).one_or_none()
         if row is None:
             return False
-        row.next_run_at = now(session) + timedelta(seconds=row.every_seconds)
+        row.next_run_at = at + timedelta(seconds=_MESSAGE_SECONDS)
+        row.lease_expires_at = None
         return True
 
 
-def _restore(sync_id: str, planned: datetime) -> None:
+def _restore(sync_id: str) -> None:
     with session_scope(write=True) as session:
-        session.execute(update(Sync).where(Sync.id == sync_id).values(next_run_at=planned))
+        session.execute(update(Sync).where(Sync.id == sync_id).values(next_run_at=now(session)))
 
 
 def _details(row: Sync, at: datetime) -> SyncDetails:

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import update
 from structlog.testing import capture_logs
 
+from cli.embedded.dead_worker_leases import release_leases
 from service.catalog.database import session_scope
 from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
@@ -69,7 +70,9 @@ def register(**fields: object) -> SyncDetails:
 
 
 def run(sync: SyncDetails) -> SyncDetails:
-    """The sync after a run."""
+    """The sync after a run, which is due."""
+    with session_scope(write=True) as session:
+        session.execute(update(Sync).where(Sync.id == sync.id).values(next_run_at=datetime.now(UTC)))
     run_sync(sync.id)
     return next(found for found in list_syncs() if found.id == sync.id)
 
@@ -367,7 +370,9 @@ def test_two_syncs_at_once_add_a_file_once(films: Path, monkeypatch: pytest.Monk
 def test_due_syncs_are_sent_once(films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sync = register()
     assert send_due_syncs() == 0
+    run_sync(sync.id)
     assert list_syncs()[0].next_run_at > datetime.now(UTC) + timedelta(seconds=800)
+    assert send_due_syncs() == 0
     with session_scope(write=True) as session:
         session.execute(update(Sync).values(next_run_at=datetime.now(UTC) - timedelta(seconds=1)))
     with monkeypatch.context() as patch:
@@ -375,6 +380,65 @@ def test_due_syncs_are_sent_once(films: Path, messages: list[str], monkeypatch: 
         assert send_due_syncs() == 0
     assert send_due_syncs() == 1
     assert messages == [sync.id, sync.id]
+
+
+def pass_time(seconds: float) -> None:
+    """Move all times of the syncs into the past."""
+    with session_scope(write=True) as session:
+        for sync in session.query(Sync):
+            sync.next_run_at -= timedelta(seconds=seconds)
+            if sync.lease_expires_at is not None:
+                sync.lease_expires_at -= timedelta(seconds=seconds)
+
+
+def test_lost_message_is_sent_again(films: Path, messages: list[str]) -> None:
+    sync = register()
+    pass_time(61)
+    assert send_due_syncs() == 1
+    assert messages == [sync.id, sync.id]
+    run_sync(sync.id)
+    assert len(commands.list_tasks()) == 1
+    started = list_syncs()[0].started_at
+    run_sync(sync.id)  # the first message was only late
+    assert list_syncs()[0].started_at == started
+
+
+def test_run_of_a_killed_worker_is_repeated(
+    films: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = register(every_seconds=86_400)
+    killed = claim_run(sync.id)
+    assert killed is not None
+    pass_time(299)
+    assert send_due_syncs() == 0
+    pass_time(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "send_sync", lambda sync: False)
+        assert send_due_syncs() == 0
+    assert (send_due_syncs(), send_due_syncs()) == (1, 0)
+    assert not list_syncs()[0].running
+    with pytest.raises(LeaseLost):
+        killed.renew()
+    run_sync(sync.id)
+    assert len(commands.list_tasks()) == 1
+    assert list_syncs()[0].next_run_at > datetime.now(UTC) + timedelta(hours=23)
+
+
+def test_start_of_the_service_repeats_interrupted_runs(films: Path, messages: list[str]) -> None:
+    register(every_seconds=86_400)
+    assert claim_run(list_syncs()[0].id) is not None
+    release_leases()
+    assert send_due_syncs() == 1
+
+
+def test_registration_during_a_run_starts_another_one(films: Path, messages: list[str]) -> None:
+    sync = register()
+    running = claim_run(sync.id)
+    assert running is not None
+    register()
+    assert messages == [sync.id]
+    running.finish(None)
+    assert send_due_syncs() == 1
 
 
 def test_removed_sync_ends(films: Path) -> None:
