@@ -2,11 +2,12 @@
 
 import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
-import { count, timeAgo } from "./formatting.js";
+import { count, shortId, timeAgo } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { PagedList } from "./paged_list.js";
 
-const AUDIT_PAGE = 50; // entries
+const AUDIT_PAGE = 20; // entries
+const MAX_ROWS = 20; // of the other tables, until the user asks for more
 
 const JSON_HEADERS = { "Content-Type": "application/json" };
 
@@ -36,10 +37,21 @@ async function refresh() {
   await audit.refresh();
 }
 
+const expanded = new Set(); // ids of tables with all rows
+
 function fill(id, rows, none) {
-  const columns = $(id).tHead.rows[0].cells.length;
-  const empty = el("tr", {}, el("td", { className: "muted", colSpan: columns, textContent: none }));
-  $(id).tBodies[0].replaceChildren(...(rows.length ? rows : [empty]));
+  const body = $(id).tBodies[0];
+  const spanned = (content) =>
+    el("tr", {}, el("td", { className: "muted", colSpan: $(id).tHead.rows[0].cells.length }, content));
+  const shown = expanded.has(id) ? rows : rows.slice(0, MAX_ROWS);
+  const further = rows.length - shown.length;
+  const expand = () => {
+    expanded.add(id);
+    body.replaceChildren(...rows);
+    rows[MAX_ROWS].querySelector("button")?.focus(); // the pressed button is gone
+  };
+  const more = further > 0 ? [spanned(button(`Show ${further} more`, expand))] : [];
+  body.replaceChildren(...(rows.length ? [...shown, ...more] : [spanned(none)]));
 }
 
 function keyRow(key) {
@@ -102,6 +114,14 @@ function sessionRow(session) {
   );
 }
 
+const DIGEST = /\b[0-9a-f]{64}\b/g;
+
+/** A cell whose digests are shortened; its title has the whole text. */
+function digestCell(text, create) {
+  const short = text.replaceAll(DIGEST, (digest) => `${shortId(digest)}…`);
+  return create({ textContent: short, ...(short === text ? {} : { title: text }) });
+}
+
 function auditRow(entry) {
   const details = Object.entries(entry.details)
     .map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`)
@@ -113,8 +133,12 @@ function auditRow(entry) {
     el("td", { textContent: entry.actor, title: entry.actor_kind }),
     el("td", { textContent: entry.address ?? "–" }),
     el("td", { textContent: entry.action }),
-    el("td", {}, el("code", { textContent: entry.target })),
-    el("td", { className: "details", textContent: details }),
+    el(
+      "td",
+      {},
+      digestCell(entry.target, (shown) => el("code", shown)),
+    ),
+    digestCell(details, (shown) => el("td", { className: "details", ...shown })),
   );
 }
 

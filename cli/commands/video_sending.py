@@ -19,7 +19,6 @@ from media.sources.source_uris import is_source_uri
 from service.core.errors import InvalidInput
 from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
-from service.tasks.uploads.uploaded_videos import storable_paths
 
 __all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "fail_if_missing", "pack_videos", "send_videos"]
 
@@ -143,6 +142,8 @@ def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str,
         videos: Videos of the manifest.
         files: Path of each video by URI.
     """
+    from service.tasks.uploads.uploaded_videos import storable_paths  # imports FAISS
+
     # The names of manifests come first, so that no video takes the name of one.
     stored = storable_paths([*MANIFEST_NAMES, *files])[len(MANIFEST_NAMES) :]
     names = dict(zip(files, stored, strict=True))

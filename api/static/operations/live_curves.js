@@ -3,8 +3,8 @@
 import { label, path, svg } from "../chart_elements.js";
 import { el } from "../dom.js";
 
-const MARGIN = { left: 48, right: 8, top: 8, bottom: 8 }; // pixels
-const HEIGHT = 120;
+const MARGIN = { left: 48, right: 8, top: 8, bottom: 24 }; // pixels
+const HEIGHT = 136;
 
 /** Draw the running tasks into a node. */
 export function drawRunning(node, tasks) {
@@ -35,10 +35,10 @@ function curve(title, reports, field) {
     return el("div", {}, heading);
   }
   heading.textContent = `${title}: ${number(last)}`;
-  return el("div", {}, heading, drawing(title, values, known));
+  return el("div", {}, heading, drawing(title, values, known, reports));
 }
 
-function drawing(title, values, known) {
+function drawing(title, values, known, reports) {
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const width = 420;
   const x = (index) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * index) / (values.length - 1);
@@ -56,6 +56,11 @@ function drawing(title, values, known) {
       label(MARGIN.left - 6, y(value) + 4, number(value), { "text-anchor": "end" }),
     );
   }
+  const time = (report) => new Date(report.at).toLocaleTimeString();
+  image.append(
+    label(MARGIN.left, HEIGHT - 6, time(reports[0])),
+    label(width - MARGIN.right, HEIGHT - 6, time(reports.at(-1)), { "text-anchor": "end" }),
+  );
   const points = values.map((value, index) => (value === null ? null : [x(index), y(value)]));
   image.append(svg("path", { class: "curve", d: path(points) }));
   return image;

@@ -14,6 +14,7 @@ const EVENTS = [
   "alert.cleared",
 ];
 const LOGGED = 20;
+const SHOWN = 5; // endpoints, until the user asks for more
 const path = (webhook, rest = "") => `/webhooks/${encodeURIComponent(webhook.id)}${rest}`;
 const json = (method, body) => ({
   method,
@@ -22,6 +23,7 @@ const json = (method, body) => ({
 });
 const results = new Map(); // webhook → text about its last action
 let drawn = null;
+let isExpanded = false;
 
 /** Let the form register endpoints, and show the registered ones. */
 export async function setUpWebhooks() {
@@ -43,7 +45,20 @@ export async function showWebhooks() {
   const open = new Set(
     [...$("wh-list").querySelectorAll("details[open]")].map((node) => node.dataset.webhook),
   );
-  $("wh-list").replaceChildren(...webhooks.map((webhook) => row(webhook, open.has(webhook.id))));
+  drawWebhooks(webhooks.toReversed(), open); // newest first
+}
+
+function drawWebhooks(webhooks, open) {
+  const shown = isExpanded ? webhooks : webhooks.slice(0, SHOWN);
+  const rows = shown.map((webhook) => row(webhook, open.has(webhook.id)));
+  const further = webhooks.length - shown.length;
+  const expand = () => {
+    isExpanded = true;
+    drawWebhooks(webhooks, open);
+    $("wh-list").children[SHOWN].querySelector("button").focus(); // the pressed button is gone
+  };
+  if (further > 0) rows.push(el("li", {}, button(`Show ${count(further, "earlier endpoint")}`, expand)));
+  $("wh-list").replaceChildren(...rows);
 }
 
 async function create(event) {

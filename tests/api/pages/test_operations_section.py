@@ -12,9 +12,11 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
+from service.core.schemas import WebhookSpec
 from service.core.settings import settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.operations.maintenance_jobs import list_jobs, run_job
+from service.webhooks.endpoints import create_webhook, remove_webhook
 from tests.api.browser import refresh_library_page, screen_size, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.web_files import Handler, WebFiles, send
@@ -158,3 +160,44 @@ def test_section_fits_the_screen(library_page: WebDriver, width: int) -> None:
         section = library_page.find_element(By.ID, "operations")
         wait_until(library_page, lambda b: section.rect["width"] <= width)
         assert section.get_property("scrollWidth") <= width
+
+
+def test_newest_webhooks_are_shown_and_others_on_request(
+    library_page: WebDriver, web_files: WebFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_WEBHOOK_TARGETS", f"private+{web_files.url}/")
+    settings.cache_clear()
+    urls = [f"{web_files.url}/{number}" for number in range(8)]
+    created = [create_webhook(WebhookSpec.model_validate({"url": url})) for url in urls]
+    try:
+        library_page.refresh()
+        wait_for(library_page, "#wh-list > li", 6)
+        assert texts(library_page, "#wh-list .op-url") == urls[:2:-1]
+        click(library_page, "#wh-list > li:last-child button")
+        assert texts(library_page, "#wh-list .op-url") == urls[::-1]
+        boxes = "return [...document.querySelectorAll('#wh-events label')].map((label) => {"
+        boxes += "const [a, b] = [label, label.firstChild].map((node) => node.getBoundingClientRect());"
+        boxes += "return Math.abs(a.top + a.bottom - b.top - b.bottom) / 2; })"
+        offsets = library_page.execute_script(boxes)
+        assert len(offsets) == 7
+        assert max(offsets) < 2
+    finally:
+        for webhook in created:
+            remove_webhook(webhook.id)
+
+
+def test_live_curves_have_a_start_and_an_end(library_page: WebDriver) -> None:
+    points = [
+        {"at": f"2026-11-01T12:00:{second:02}Z", "stage": "training", "loss": 1 / (second + 1)}
+        | {"fraction": second / 10, "videos_per_second": None}
+        for second in (0, 5, 9)
+    ]
+    shown = library_page.execute_async_script(
+        "const [task, done] = arguments;"
+        "import('/static/operations/live_curves.js').then(({ drawRunning }) => {"
+        "const node = document.createElement('div'); drawRunning(node, [task]);"
+        "done([...node.querySelectorAll('text')].map((text) => text.textContent)); });",
+        {"name": "cats", "state": "training", "points": points},
+    )
+    clock = "return arguments[0].map((at) => new Date(at).toLocaleTimeString())"
+    assert shown[-2:] == library_page.execute_script(clock, [points[0]["at"], points[-1]["at"]])
