@@ -23,7 +23,14 @@ import httpx
 
 from service.core.settings import Settings
 
-__all__ = ["ProcessMemory", "ServerLoad", "measure_load", "process_memory", "running_server"]
+__all__ = [
+    "ProcessMemory",
+    "ServerLoad",
+    "measure_load",
+    "process_memory",
+    "processor_seconds",
+    "running_server",
+]
 
 _START_SECONDS = 300.0
 _STALLED_SECONDS = 60.0
@@ -95,14 +102,14 @@ def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> Serv
         RuntimeError: The server refuses a search.
         TimeoutError: The searches take longer than one minute plus 0.1 s each.
     """
-    start, server, client = time.perf_counter(), _processor_seconds(pid), time.process_time()
+    start, server, client = time.perf_counter(), processor_seconds(pid), time.process_time()
     searches = _search_all(urlsplit(url), texts, clients)
     asyncio.run(asyncio.wait_for(searches, _STALLED_SECONDS + len(texts) / 10))
     seconds = time.perf_counter() - start
     scale = 1000 / len(texts)
     return ServerLoad(
         rate=len(texts) / seconds,
-        server=scale * (_processor_seconds(pid) - server),
+        server=scale * (processor_seconds(pid) - server),
         client=scale * (time.process_time() - client),
     )
 
@@ -116,7 +123,7 @@ def process_memory(pid: int) -> ProcessMemory:
     return ProcessMemory(mapped=1024 * int(fields["RssFile"][0]), own=1024 * int(fields["RssAnon"][0]))
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     """Processor time of a process since its start, over all threads."""
     # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

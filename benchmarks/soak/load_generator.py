@@ -11,6 +11,7 @@ import asyncio
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
@@ -22,6 +23,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d+\r\n", re.IGNORECASE)
 _TIMEOUT = 60.0
 _MAX_IDLE_SECONDS = 2.0  # the service closes connections that are idle for five seconds
+_REPEATED, _RECENT_TEXTS = 0.5, 100
+_WORDS_OF_TEXT = 2, 14
 _WORDS = (
     "red",
     "small",
@@ -45,6 +48,7 @@ class RequestRecord:
     Attributes:
         route: Kind of the request.
         due: Scheduled time on the monotonic clock.
+        delay: Time from the schedule until the generator began to send.
         seconds: Time from the schedule to the last byte of the response.
         status: Status code; 0 if the connection failed.
         has_retry_after: Whether the response has the header ``Retry-After``.
@@ -52,6 +56,7 @@ class RequestRecord:
 
     route: str
     due: float
+    delay: float
     seconds: float
     status: int
     has_retry_after: bool
@@ -59,6 +64,8 @@ class RequestRecord:
 
 class RequestMix:
     """Requests of users of a library: 17 of 20 are searches.
+
+    Half of the searches have a new text of 2 to 14 words; the others repeat one of the last hundred texts.
 
     Args:
         videos: Ids of videos of the library.
@@ -68,6 +75,7 @@ class RequestMix:
     def __init__(self, videos: Sequence[str], seed: int) -> None:
         self._videos = videos
         self._rng = random.Random(seed)
+        self._recent: deque[str] = deque(maxlen=_RECENT_TEXTS)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Kinds and paths without end."""
@@ -75,7 +83,8 @@ class RequestMix:
         while True:
             draw = rng.randrange(20)
             if draw < 17:
-                text = f"a {rng.choice(_WORDS)} {rng.choice(_WORDS)} and {rng.choice(_WORDS)} {rng.randrange(500)}"
+                is_repeated = self._recent and rng.random() < _REPEATED
+                text = rng.choice(self._recent) if is_repeated else self.new_text()
                 yield "search", f"/search?q={quote(text)}"
             elif draw == 17:
                 yield "similar", f"/videos/{quote(rng.choice(self._videos))}/similar"
@@ -83,6 +92,13 @@ class RequestMix:
                 yield "video", f"/videos/{quote(rng.choice(self._videos))}"
             else:
                 yield "tasks", "/tasks"
+
+    def new_text(self) -> str:
+        """A text that was not searched before."""
+        words = [self._rng.choice(_WORDS) for _ in range(self._rng.randint(*_WORDS_OF_TEXT) - 1)]
+        text = " ".join([*words, str(self._rng.randrange(10**6))])
+        self._recent.append(text)
+        return text
 
 
 class LoadGenerator:
@@ -132,11 +148,12 @@ class LoadGenerator:
 
     async def _send(self, due: float) -> RequestRecord:
         route, path = next(self._requests)
+        delay = time.monotonic() - due
         try:
             status, retry_after = await asyncio.wait_for(self._exchange(path), _TIMEOUT)
         except (OSError, EOFError, TimeoutError):
             status, retry_after = 0, False
-        return RequestRecord(route, due, time.monotonic() - due, status, retry_after)
+        return RequestRecord(route, due, delay, time.monotonic() - due, status, retry_after)
 
     async def _exchange(self, path: str) -> tuple[int, bool]:
         """Send a request; returns the status, and whether the response has ``Retry-After``."""

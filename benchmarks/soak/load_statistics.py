@@ -27,6 +27,7 @@ class PhaseStatistics:
         refused: Number of responses with status 429 and ``Retry-After``.
         errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" an own outcome.
         p50, p99, worst: Latency of the answered requests in milliseconds; None without one.
+        delay: 99th percentile of the delay of the generator in milliseconds, which the latencies contain.
     """
 
     rate: float
@@ -37,6 +38,7 @@ class PhaseStatistics:
     p50: float | None
     p99: float | None
     worst: float | None
+    delay: float
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,17 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
             errors["429 without Retry-After" if record.status == 429 else str(record.status)] += 1
     p50, p99 = np.percentile(latencies, [50, 99]).tolist() if latencies else (None, None)
     worst = max(latencies) if latencies else None
+    delay = float(np.percentile([1000 * record.delay for record in records], 99)) if records else 0.0
     return PhaseStatistics(
-        rate, len(records), len(latencies), refused, dict(errors), *map(_rounded, (p50, p99, worst))
+        rate,
+        len(records),
+        len(latencies),
+        refused,
+        dict(errors),
+        _rounded(p50),
+        _rounded(p99),
+        _rounded(worst),
+        round(delay, 1),
     )
 
 

@@ -88,7 +88,9 @@ class GenerationLoader:
                 with suppress(Unavailable):  # readiness reports the catalog by itself
                     require_manifest(index_snapshot.manifest)
                 return None
-            return SearchSnapshot.load(index_snapshot, self.backbone)
+            return SearchSnapshot.load(
+                index_snapshot, self.backbone, query_cache_bytes=self._settings.limits.query_cache_bytes
+            )
         if index_snapshot.release_id is None:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
@@ -142,7 +144,12 @@ class GenerationLoader:
             unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
                 with suppress(ModelError, ShardStoreError, OSError):
-                    snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
+                    snapshot = SearchSnapshot.load(
+                        index_snapshot,
+                        self.backbone,
+                        release_id,
+                        query_cache_bytes=self._settings.limits.query_cache_bytes,
+                    )
                     later = [
                         task
                         for task, shard in manifest.shards.items()

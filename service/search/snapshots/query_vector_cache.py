@@ -15,12 +15,12 @@ from cachetools import LRUCache
 from models.encoders.query_encoder import QueryEncoder, TokenIds
 from service.search.batch_scheduler import BatchScheduler
 
-__all__ = ["QueryVectorCache"]
+__all__ = ["DEFAULT_CACHE_BYTES", "QueryVectorCache"]
 
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 
-_MAX_BYTES = 64 * 1024**2
+DEFAULT_CACHE_BYTES = 64 * 1024**2
 _ENTRY_BYTES = 200  # overhead of a Python object per text and per vector
 _MAX_BATCH = 256  # vectors per batch that several callers share
 
@@ -59,7 +59,7 @@ class QueryVectorCache:
         max_bytes: Maximum memory of cached texts and vectors.
     """
 
-    def __init__(self, encoder: QueryEncoder, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(self, encoder: QueryEncoder, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.encoder = encoder
         self.max_bytes = max_bytes
         self._lock = Lock()

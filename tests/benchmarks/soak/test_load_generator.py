@@ -68,6 +68,13 @@ def test_mix_has_all_kinds_and_mostly_searches() -> None:
     kinds = Counter(kind for (kind, path), _ in zip(RequestMix(["a b"], seed=1), range(1000), strict=False))
     assert set(kinds) == {"search", "similar", "video", "tasks"}
     assert kinds["search"] > 800
+    texts = [
+        path
+        for (kind, path), _ in zip(RequestMix(["a"], seed=1), range(1000), strict=False)
+        if kind == "search"
+    ]
+    assert 0.4 < len({*texts}) / len(texts) < 0.6, "half of the searches repeat a text"
+    assert {len(text.split("%20")) for text in texts} == {*range(2, 15)}
     paths = [path for (_, path), _ in zip(RequestMix(["a b"], seed=1), range(100), strict=False)]
     assert not any(" " in path for path in paths)
 

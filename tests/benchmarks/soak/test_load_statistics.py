@@ -12,14 +12,14 @@ MIB = 1024**2
 
 
 def _record(status: int, seconds: float = 0.01, *, retry_after: bool = False) -> RequestRecord:
-    return RequestRecord("search", 0.0, seconds, status, retry_after)
+    return RequestRecord("search", 0.0, 0.002, seconds, status, retry_after)
 
 
 def test_only_answered_requests_have_latencies() -> None:
     records = [_record(200, n / 1000) for n in range(1, 101)] + [_record(429, 9, retry_after=True)]
     phase = summarize_phase(records, 50)
     assert (phase.requests, phase.answered, phase.refused, phase.errors) == (101, 100, 1, {})
-    assert (phase.p50, phase.p99, phase.worst) == (50.5, 99.0, 100.0)
+    assert (phase.p50, phase.p99, phase.worst, phase.delay) == (50.5, 99.0, 100.0, 2.0)
 
 
 def test_outcomes_that_are_neither_answers_nor_refusals_are_errors() -> None:

@@ -21,6 +21,7 @@ def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
     assert report["capacity"] > 0
     assert report["learned_tasks"] >= 1
     for phase in ("steady", "learning", "overload"):
-        assert report[phase]["answered"] > 0
-        assert report[phase]["errors"] == {}
-    assert report["memory"]["samples"] > 3
+        assert report[phase]["statistics"]["answered"] > 0
+        assert report[phase]["statistics"]["errors"] == {}
+        assert report[phase]["memory"]["samples"] > 3
+    assert len(report["verdicts"]) == 7

@@ -1,0 +1,82 @@
+"""Requirements on a service under load, and the verdicts that its measured phases give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
+
+__all__ = ["WAIT_SECONDS", "PhaseOutcome", "Verdict", "judge"]
+
+WAIT_SECONDS = 2.0  # maximum time of a search until it starts
+_STEP_SECONDS = 1.0  # of an admitted search after its start
+_STABLE_RATIO = 2.0  # of the latency while tasks are learned
+_RECOVERY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class PhaseOutcome:
+    """Outcome of a phase of load.
+
+    Attributes:
+        statistics: Figures of the requests.
+        memory: Trend of the private memory of the API.
+        api_cores, generator_cores: Processor time of the API and of the load generator per second.
+    """
+
+    statistics: PhaseStatistics
+    memory: MemoryTrend
+    api_cores: float
+    generator_cores: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A requirement with its measured value, and whether it is met."""
+
+    requirement: str
+    measured: str
+    is_met: bool
+
+
+def judge(
+    steady: PhaseOutcome, learning: PhaseOutcome, overload: PhaseOutcome, recovery: float
+) -> list[Verdict]:
+    """Verdicts of all requirements.
+
+    Args:
+        steady: Outcome at 80 % of the capacity.
+        learning: Outcome at the same rate while tasks are learned.
+        overload: Outcome at 200 % of the capacity.
+        recovery: Time in seconds after the overload until a search is answered as fast as in the steady phase.
+    """
+    p99 = steady.statistics.p99 or float("inf")
+    trend = steady.memory
+    slow = [phase.statistics.p99 or float("inf") for phase in (learning, overload)]
+    verdicts = [
+        Verdict(
+            f"{name}: neither errors nor refusals at 80 % of the capacity",
+            f"{sum(phase.statistics.errors.values())} errors, {phase.statistics.refused} refusals",
+            not phase.statistics.errors and not phase.statistics.refused,
+        )
+        for name, phase in (("steady", steady), ("learning", learning))
+    ]
+    limit = 1000 * (WAIT_SECONDS + _STEP_SECONDS)
+    return [
+        *verdicts,
+        Verdict(
+            "steady: memory is flat", f"{trend.slope:.2f} ± {trend.error:.2f} MiB per minute", trend.is_flat
+        ),
+        Verdict(
+            f"learning: p99 at most {_STABLE_RATIO:g} times that of the steady phase",
+            f"{slow[0] / p99:.2f} times",
+            slow[0] <= _STABLE_RATIO * p99,
+        ),
+        Verdict(
+            "overload: only answers, and 429 with Retry-After",
+            f"{sum(overload.statistics.errors.values())} errors, {overload.statistics.refused} refusals",
+            not overload.statistics.errors,
+        ),
+        Verdict(f"overload: p99 of answers at most {limit:.0f} ms", f"{slow[1]:.0f} ms", slow[1] <= limit),
+        Verdict(f"recovery within {_RECOVERY_SECONDS:g} s", f"{recovery:g} s", recovery <= _RECOVERY_SECONDS),
+    ]
