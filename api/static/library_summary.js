@@ -2,10 +2,10 @@
 
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
-import { bytes, count, lossRating, percent, points, timeLeft } from "./formatting.js";
+import { bytes, count, percent, points, timeLeft } from "./formatting.js";
 import { fileName, pageText, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
-import { FEW_QUERIES, lossFacts } from "./recall_matrix.js";
+import { FEW_QUERIES, lossFacts, rating } from "./recall_matrix.js";
 import { NOT_SEARCHED } from "./served_release.js";
 import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
@@ -79,9 +79,10 @@ function drawForgotten(measures) {
     return;
   }
   const measured = [loss.local, loss.global, loss.global_all].filter(Boolean);
-  const most = Math.max(...measured.map((one) => one.loss));
-  const rating = unfound && lossRating(most) === "good" ? "warn" : lossRating(most);
-  setText($("forgotten"), most <= NO_LOSS ? "Nothing" : `${points(most)} points`, `big ${rating}`);
+  const largest = measured.reduce((first, second) => (second.loss > first.loss ? second : first));
+  const most = largest.loss;
+  const color = unfound && rating(largest) === "good" ? "warn" : rating(largest);
+  setText($("forgotten"), most <= NO_LOSS ? "Nothing" : `${points(most)} points`, `big ${color}`.trim());
   const notes = [
     lossNote("in their own shard", loss.local),
     loss.global && lossNote("among all shards", loss.global),

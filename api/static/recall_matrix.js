@@ -70,7 +70,7 @@ export const hasZeroShot = (map) => map.zero_shot.some((value) => value !== null
 export function drawMeasures(map, view) {
   const suffix = view.videos === "all" ? "_all" : "";
   for (const gallery of ["local", "global"]) drawLoss(`loss-${gallery}`, map.losses[gallery + suffix]);
-  drawWorst(map.losses[view.gallery + suffix]);
+  drawWorst(map.losses[`local${suffix}`], map.losses[`global${suffix}`]);
   const { bwf, fr, hm } = map.literature;
   setText($("literature-note"), `${galleryText(view)}.`);
   setText($("bwf"), bwf === null ? "–" : points(bwf));
@@ -83,15 +83,19 @@ function drawLoss(id, measured) {
   setText($(`${id}-note`), measured ? explainLoss(measured) : "shown from the second domain on");
 }
 
-function drawWorst(measured) {
-  const worst = measured?.worst;
+function drawWorst(local, global) {
+  const own = local?.worst;
+  const union = global?.worst;
+  const isOwn = own && !(union?.loss > own.loss);
+  const worst = isOwn ? own : union;
   setText($("loss-worst"), worst ? points(worst.loss) : "–", worst ? rating(worst) : "");
-  const none = measured ? "no domain has lost" : "shown from the second domain on";
-  setText($("loss-worst-note"), worst ? `points, “${worst.task}”: ${lossFacts(worst)}` : none);
+  const place = isOwn ? "in its own shard" : "among all shards";
+  const none = local ? "no domain has lost" : "shown from the second domain on";
+  setText($("loss-worst-note"), worst ? `points, “${worst.task}” ${place}: ${lossFacts(worst)}` : none);
 }
 
 /** Rating of a loss; one whose interval contains 0 is neither good nor bad. */
-const rating = (measured) => (isSignificant(measured) ? lossRating(measured.loss) : "");
+export const rating = (measured) => (isSignificant(measured) ? lossRating(measured.loss) : "");
 
 const isSignificant = ({ loss, low, high }) =>
   low === null || Math.abs(loss) <= NO_LOSS || low > 0 || high < 0;
@@ -109,8 +113,8 @@ export function lossFacts(measured) {
   const queries = queryCount(measured);
   if (low === null) return `${queries}, without an interval`;
   const ends = loss > 0 ? [low, high] : [-high, -low];
-  const interval = `95 % interval ${ends.map(points).join(" to ")}, ${queries}`;
-  return isSignificant(measured) ? interval : `not significant, ${interval}`;
+  const facts = `95 %: ${ends.map(points).join(" to ")}, ${queries}`;
+  return isSignificant(measured) ? facts : `${facts}, not significant`;
 }
 
 const queryCount = ({ queries }) =>

@@ -29,7 +29,7 @@ $("releases").parentElement.after(releases.node);
 
 export function drawStorageNotes(status) {
   $("store").hidden = !status.shard_count && !status.release_count;
-  const vectors = `${count(status.shard_count, "shard")}, ${count(status.vectors, "vector")}`;
+  const vectors = `${count(status.shard_count, "shard")}, ${count(status.vectors, "searchable vector")}`;
   setText(
     $("shards-note"),
     `${vectors}, ${bytes(status.bytes_shards)}; published shards are never rewritten`,

@@ -354,7 +354,9 @@ function finalFacts(task) {
   const total = duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000);
   const { unmeasured } = task.progress;
   return joinFacts([
-    task.trained ? `learned with ${task.method}` : "indexed without training, because it has no captions",
+    task.trained
+      ? `learned with ${task.method}`
+      : "indexed without training, because no training video has a caption",
     task.trained &&
       task.counts.train < SMALL_DOMAIN &&
       `small domain (${count(task.counts.train, "training video")}): more captioned videos improve the search`,

@@ -71,5 +71,5 @@ def _reason(task: Task, has_trained: bool) -> str:
     if task.state == "ready":
         if task.trained:
             return "The events of the training are not stored any more."
-        return "The domain was indexed without training, because it has no captions."
+        return "The domain was indexed without training, because no training video has a caption."
     return "The training has not begun."

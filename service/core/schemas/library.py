@@ -187,7 +187,8 @@ class RecallMatrix(ResponseModel):
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     losses: dict[Gallery, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains in this query mode, weighed by queries, by gallery."
+        description="Loss of earlier domains with the served release in this query mode, weighed by queries, by "
+        "gallery."
     )
     served: ServedRecall
     held_out: list[Literal["given", "derived"] | None]
@@ -249,9 +250,12 @@ class RecallMap(ResponseModel):
         description="Largest number of routed queries of the releases of each row."
     )
     losses: dict[Gallery, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains in this query mode, weighed by queries, by gallery."
+        description="Loss of earlier domains with the served release in this query mode, weighed by queries, by "
+        "gallery."
     )
-    literature: LiteratureMeasures = Field(description="Measures of the papers in the gallery of the map.")
+    literature: LiteratureMeasures = Field(
+        description="Measures of the papers for the served release in the gallery of the map."
+    )
     served: ServedRecall
     bwf_local: float | None
     bwf_global: float | None

@@ -19,7 +19,7 @@ from service.library.recall.recall_bins import bin_means, bin_starts, describe_b
 from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells
 from service.library.recall.recall_losses import GALLERIES, measured_losses
 from service.library.recall.recall_matrix import forgetting_measures, literature_measures
-from service.library.recall.served_recall import read_served_recall
+from service.library.recall.served_recall import read_served_recall, until_served
 
 __all__ = ["MAX_BINS", "MAX_LINES", "MapWindow", "read_recall_map"]
 
@@ -100,8 +100,8 @@ def read_recall_map(
         lines=series.lines(),
         router_accuracy=_rounded(series.router_accuracy()),
         router_queries=series.router_queries(),
-        losses=measured_losses(cells),
-        literature=literature_measures(cells, gallery),
+        losses=measured_losses(until_served(cells)),
+        literature=literature_measures(until_served(cells), gallery),
         served=read_served_recall(cells if mode is None else None),
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,

@@ -24,7 +24,7 @@ from service.library.recall.newest_recall import recall_figures
 from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins
 from service.library.recall.recall_cells import LearnedTask, RecallCells, nullable, read_recall_cells
 from service.library.recall.recall_losses import GALLERIES, measured_losses
-from service.library.recall.served_recall import read_served_recall
+from service.library.recall.served_recall import read_served_recall, until_served
 
 __all__ = [
     "DEFAULT_DOMAINS",
@@ -111,7 +111,7 @@ def read_recall_matrix(
         held_out=[task.held_out for task in shown],  # type: ignore[misc]
         after=[task.name for task in newest_of_rows],
         newest=_newest_row(cells, shown),
-        losses=measured_losses(cells),
+        losses=measured_losses(until_served(cells)),
         served=read_served_recall(cells if mode is None else None),
         rows=binned.rows,
         first_domain=first_domain,

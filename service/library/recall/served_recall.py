@@ -20,7 +20,7 @@ from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, measure
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 
-__all__ = ["read_served_recall"]
+__all__ = ["read_served_recall", "until_served"]
 
 _NAMED = 5
 
@@ -34,12 +34,19 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     Raises:
         Unavailable: The catalog is unreachable.
     """
-    cells = served or read_recall_cells(None, GALLERIES)
+    return _served_recall(until_served(served or read_recall_cells(None, GALLERIES)))
+
+
+def until_served(cells: RecallCells) -> RecallCells:
+    """Return the cells of the releases and domains up to the served release.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+    """
     manifest, _ = published_manifest()
     with session_scope() as session:
         order = last_served_order(session, manifest)
-    cells = cells.until(order) if order is not None else cells
-    return _served_recall(cells)
+    return cells if order is None else cells.until(order)
 
 
 @cached(LRUCache(8), key=lambda cells: (cells.version, cells.mode), lock=Lock())

@@ -128,7 +128,7 @@ def test_figures_weigh_queries_and_literature_measures_are_apart(browser: WebDri
     assert _text(browser, "loss-local") == "0.0"
     assert _text(browser, "loss-global") == "10.9", "one query of domain 2 hardly counts"
     note = _text(browser, "loss-global-note")
-    assert "95 % interval" in note
+    assert "95 %: " in note
     assert "100 queries" in note
     assert "10.9 points lost" in _text(browser, "forgotten-note")
     assert "Most: “domain 1”" in _text(browser, "forgotten-note")
@@ -137,7 +137,7 @@ def test_figures_weigh_queries_and_literature_measures_are_apart(browser: WebDri
     browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
     wait_until(browser, lambda b: _text(b, "bwf") == "55.0")
     assert "Searched among all shards, held-out videos" in _text(browser, "literature-note")
-    assert _text(browser, "loss-worst-note").startswith("points, “domain 1”")
+    assert _text(browser, "loss-worst-note").startswith("points, “domain 1” among all shards")
 
 
 def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(browser: WebDriver, page: str) -> None:
