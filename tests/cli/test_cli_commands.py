@@ -34,7 +34,15 @@ from cli.main import app
 from cli.option_values import parse_settings
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
-from service.core.schemas import MomentMatch, SearchResult, TaskDetails, TaskProgress, VideoCounts, VideoSpec
+from service.core.schemas import (
+    MomentMatch,
+    SearchResponse,
+    SearchResult,
+    TaskDetails,
+    TaskProgress,
+    VideoCounts,
+    VideoSpec,
+)
 from tests.cli.http_problems import problem
 
 COMMANDS = (
@@ -458,6 +466,30 @@ def test_result_columns_match_their_headings() -> None:
             expected |= {"match": "likely"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
+
+
+def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {"rank": 1, "video_id": "v", "task": "cats", "task_id": "t", "score": 0.5, "captions": ["a cat"]}
+    result |= {"thumbnail_url": "", "stream_url": ""}
+    timing = {"encode": 12345.6, "route": 1234.5, "search": 12345.6, "merge": 1234.5, "total": 27159.2}
+    answer = {
+        "query": "a cat",
+        "mode": "pinned",
+        "results": [result],
+        "release": "r" * 64,
+        "generation": 1,
+        "routing": [],
+        "timing_ms": timing,
+    }
+    response = SearchResponse.model_validate(answer)
+    client = SimpleNamespace(search=lambda *_, **__: response)
+    monkeypatch.setattr("cli.connection.connect", lambda *_, **__: client)
+    outcome = cinestrata("search", "a cat")
+    assert outcome.exit_code == 0, outcome.output
+    *_, extent, times = outcome.output.splitlines()
+    assert extent == f"0 tasks searched in 27,159 ms, mode pinned, release {'r' * 12}"
+    assert times.startswith("encode 12,345.6 ms")
+    assert max(len(extent), len(times)) <= 80
 
 
 def test_caption_is_not_parsed_as_console_markup() -> None:
