@@ -10,7 +10,7 @@ The phases, with their share of the duration:
 4. *learning* (25 %): the same rate while tasks are learned one after the other. The 99th percentile of the latency is
    at most twice that of the steady phase.
 5. *overload* (20 %): 200 % of the capacity. Responses are answers or 429 with ``Retry-After``. A search waits at most
-   two seconds until it starts (``CINESTRATA_LIMITS__MAXWAIT_SECONDS``), and 99 % of the answers take at most three.
+   two seconds until it starts (``CINESTRATA_LIMITS__MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
    After it, the time until a search is answered as fast as 99 % of the steady phase is the recovery.
 
 The load generator and the service share the cores of the machine, so the capacity is that of both together; the report
@@ -65,7 +65,7 @@ _SAMPLE_SECONDS = 1.0
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",
-    "CINESTRATA_LIMITS__MAXWAIT_SECONDS": str(WAIT_SECONDS),
+    "CINESTRATA_LIMITS__MAX_WAIT_SECONDS": str(WAIT_SECONDS),
     "CINESTRATA_LIMITS__QUERY_CACHE_BYTES": str(_CACHE_BYTES),
 }
 _TRAINING = {"epochs": 20, "batch_size": 8}
