@@ -107,7 +107,7 @@ class Library(WordRouting):
 
 def _lean(row: RecallRow) -> RecallRow:
     """The part of a full row that a lean row has."""
-    for found in (row.recalls, row.pooled):
+    for found in (row.recalls, row.first_hits, row.pooled):
         for galleries in found.values():
             del galleries["global_raw"]
     row.to_text, row.mean_ap, row.hubness = {}, {}, {}
