@@ -161,7 +161,10 @@ def _is_usage_fault(error: Exception) -> bool:
 
     if isinstance(error, ValidationError):
         return error.title.endswith(_REQUEST_MODELS)
-    return isinstance(error, InvalidInput | InvalidInputError)
+    if not isinstance(error, InvalidInput | InvalidInputError):
+        return False
+    # A search refuses an unknown domain as an invalid field; for a user it is an unknown name, as in other commands.
+    return not any(e.field == "task" and e.message.startswith("There is no ") for e in error.errors)
 
 
 def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:

@@ -22,6 +22,11 @@ def _retry_command(found: re.Match[str]) -> str:
 
 # Identifiers of tasks and videos are kept; without an identifier, the text has the placeholder `{id}`.
 _COMMANDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"There is no resource at (?:/v1)?/(\w+)/(.+); /docs lists all paths\.", r"There is no entry \2 in \1."),
+    (
+        r"The request needs an API key: send it as X-API-Key, or sign in at /login\.",
+        "The service needs an API key.",
+    ),
     (r"POST /tasks/(\S+?)/retry with method (\w+)((?: and \w+=\S+?)*)(?=\.?(?:\s|$))", _retry_command),
     (r"POST /tasks/(\S+?)/retry", r"cinestrata tasks retry \1"),
     (r"POST /tasks/(\S+?)/relearn", r"cinestrata relearn \1"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_forgetting"]
 
-_GALLERIES = {"local": "in its own shard", "global": "among all shards"}
+_GALLERIES = {"local": "own shard", "global": "all shards"}
 
 
 def run_forgetting(mode: QueryMode | None, url: str | None, data: Path | None) -> None:
@@ -33,14 +33,15 @@ def run_forgetting(mode: QueryMode | None, url: str | None, data: Path | None) -
         console.print("No domain has been measured yet: held-out videos with captions are needed.")
         return
     table = plain_table("domain")
-    for heading in ("queries", "learned", "now", "loss", "learned", "now", "loss"):
+    places = (f"{place}\nlearned" for place in _GALLERIES.values())
+    headings = ("queries", *(text for place in places for text in (place, "\nnow", "\nloss")))
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     table.columns[0].overflow, table.columns[0].max_width = "fold", 22
     for number, name in enumerate(measures.tasks):
         cells = [_recall_cells(measures, gallery, number) for gallery in _GALLERIES]
         table.add_row(name, str(_queries(measures, number)), *(text for part in cells for text in part))
     console.print(f"Recall@1 of held-out captions, mode {measures.mode}:")
-    console.print(f"first {', then '.join(_GALLERIES.values())}")
     console.print(table)
     if len(measures.tasks) < measures.domains:
         last = measures.first_domain + len(measures.tasks) - 1
@@ -49,7 +50,7 @@ def run_forgetting(mode: QueryMode | None, url: str | None, data: Path | None) -
         loss = measures.served.loss.get(gallery)  # type: ignore[call-overload]
         if loss is not None:
             console.print(
-                f"Loss of earlier domains {place}: {_points(loss.loss)} points "
+                f"Loss of earlier domains, {place}: {_points(loss.loss)} points "
                 f"({_points(loss.low)} to {_points(loss.high)}, {loss.queries} queries)"
             )
     if measures.served.router_accuracy is not None:

@@ -113,9 +113,9 @@ def _fail_to_write(target: Path, error: OSError) -> NoReturn:
 
 
 def _find(client: ServiceClient, name: str) -> str:
-    if name != "newest":
-        return name
-    snapshots = client.snapshots()
-    if not snapshots:
-        fail("There are no stored snapshots.", "`cinestrata snapshot --url` writes one.")
-    return snapshots[0].name
+    names = [snapshot.name for snapshot in client.snapshots()]
+    if name == "newest" and names:
+        return names[0]
+    if name not in names:
+        fail(f"There is no stored snapshot {name!r}.", "See `cinestrata snapshots list`.")
+    return name

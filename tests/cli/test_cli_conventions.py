@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -22,6 +23,7 @@ from cli.embedded.data_folder_lock import hold_data_folder
 from cli.main import app
 from cli.terminal_hints import shown_name, terminal_text
 from index.files.manifest_format import Manifest
+from service.core.errors import InvalidInput
 from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 from service.core.settings import Settings
 from tests.shown_texts import REQUEST, shown_texts
@@ -198,3 +200,22 @@ def test_retry_with_other_settings_is_named_as_a_command() -> None:
     assert terminal_text(hint).endswith(
         ": cinestrata tasks retry tsk_1 --method strata --set rank=4 --set lr=0.5."
     )
+
+
+def test_answers_about_paths_and_headers_are_translated() -> None:
+    missing = "There is no resource at /v1/videos/a/b; /docs lists all paths."
+    assert terminal_text(missing) == "There is no entry a/b in videos."
+    denied = "The request needs an API key: send it as X-API-Key, or sign in at /login."
+    assert terminal_text(denied) == "The service needs an API key."
+
+
+def test_unknown_domain_of_a_search_is_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(message: str) -> SimpleNamespace:
+        def search(*_: object, **__: object) -> None:
+            raise InvalidInput.at("task", message)
+
+        return SimpleNamespace(search=search)
+
+    for message, status in (("There is no searchable task 'dogs'.", 1), ("At most 100 tasks.", 2)):
+        monkeypatch.setattr("cli.connection.connect", lambda *_, m=message, **__: refuse(m))
+        assert cinestrata("search", "a cat", "--task", "dogs").exit_code == status
