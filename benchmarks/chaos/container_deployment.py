@@ -123,7 +123,7 @@ class ContainerDeployment:
 
     def start_worker(self, queue: str) -> subprocess.Popen[bytes]:
         """Start a further worker of a queue, which the engine does not restart."""
-        container = self._compose("run", "--detach", "--rm", "--no-deps", f"worker-{queue}").strip()
+        container = self._compose("run", "--detach", "--rm", "--no-deps", "-T", f"worker-{queue}").strip()
         # The command passes SIGTERM on to the container.
         command = ["docker", "attach", "--no-stdin", container]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
