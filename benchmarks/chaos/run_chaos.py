@@ -231,7 +231,8 @@ class Chaos:
         )
         violations += differences[:3]
         if len(differences) > 3:
-            violations.append(f"{len(differences)} of 50 queries are answered differently")
+            numbers = ", ".join(text.split(",")[0].removeprefix("query ") for text in differences)
+            violations.append(f"{len(differences)} of 50 queries are answered differently: {numbers}")
         _age_leftovers(deployment.data)
         return violations
 

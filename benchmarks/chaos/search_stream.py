@@ -106,20 +106,25 @@ def read_answers(url: str, headers: Mapping[str, str]) -> list[Answer]:
 
 
 def compare_answers(expected: Sequence[Answer], found: Sequence[Answer]) -> list[str]:
-    """Differences between two lists of answers: scores by rank, and videos unless their scores are equal."""
+    """Differences between two lists of answers: scores by rank, and videos unless their scores are equal.
+
+    Each begins with the number of its query: consecutive numbers indicate that the state changed while the answers were
+    read.
+    """
     differences = []
-    for text, wanted, given in zip(QUERIES, expected, found, strict=True):
+    for number, (query, wanted, given) in enumerate(zip(QUERIES, expected, found, strict=True), 1):
+        text = f"query {number}, {query!r}"
         scores = [score for _, score in wanted]
         if len(wanted) != len(given):
-            differences.append(f"{text!r} has {len(given)} results instead of {len(wanted)}")
+            differences.append(f"{text}, has {len(given)} results instead of {len(wanted)}")
             continue
         for rank, ((video, score), (other, other_score)) in enumerate(zip(wanted, given, strict=True), 1):
             if abs(score - other_score) > _TOLERANCE:
-                differences.append(f"{text!r}: the score at rank {rank} is {other_score} instead of {score}")
+                differences.append(f"{text}: the score at rank {rank} is {other_score} instead of {score}")
                 break
             ties = sum(abs(score - tied) <= _TOLERANCE for tied in scores)
             is_cut = rank == len(wanted) or abs(score - scores[-1]) <= _TOLERANCE  # ties continue below
             if video != other and ties == 1 and not is_cut:
-                differences.append(f"{text!r}: rank {rank} is {other} instead of {video}")
+                differences.append(f"{text}: rank {rank} is {other} instead of {video}")
                 break
     return differences
