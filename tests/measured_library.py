@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
+from service.core.schemas import RecallMatrix
 
-__all__ = ["add_measured_domains", "first_hits"]
+__all__ = ["add_measured_domains", "figures_without_ids", "first_hits"]
+
+_IDS = frozenset({"task_id", "task_ids", "releases"})
 
 
 def first_hits(r1: float, queries: int) -> bytes:
     """Outcomes of queries of which the first ones rank their video first."""
     return np.packbits(np.arange(queries) < round(r1 * queries)).tobytes()
+
+
+def figures_without_ids(matrix: RecallMatrix) -> Any:
+    """The figures of a matrix, without identifiers, which differ between equal libraries."""
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: strip(part) for name, part in value.items() if name not in _IDS}
+        return [strip(part) for part in value] if isinstance(value, list) else value
+
+    return strip(matrix.model_dump())
 
 
 def add_measured_domains(

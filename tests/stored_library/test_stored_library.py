@@ -84,7 +84,8 @@ def test_old_catalog_on_postgresql_is_migrated_with_its_rows(
         for table in tables.sorted_tables:
             if table.name == "alembic_version" or table.name not in old_tables.tables:
                 continue
-            columns = [table.c[column.name] for column in old_tables.tables[table.name].c]
+            old_columns = old_tables.tables[table.name].c
+            columns = [table.c[column.name] for column in old_columns if column.name in table.c]
             rows = [dict(row._mapping) for row in source.execute(select(*columns))]
             if rows:
                 target.execute(insert(table), rows)

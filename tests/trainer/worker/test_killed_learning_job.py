@@ -20,13 +20,13 @@ from index.vector_ids import FIRST_MOMENT_ID
 from media import VideoDecoder
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Moment, Recall, Release, Shard, Task
-from service.core.schemas import RecallMatrix
 from service.core.settings import settings
 from service.library.deletion import delete_videos
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Claim
 from service.tasks.task_events import events_after
+from tests.measured_library import figures_without_ids
 from trainer.worker import learning_job, release_metrics, video_decoding
 
 Post = Callable[..., str]
@@ -128,10 +128,6 @@ def _published_moments(task: str) -> list[tuple[float, float]]:
     return [(start, end) for _, start, end in sorted(rows)]
 
 
-def _comparable(view: RecallMatrix) -> dict[str, object]:
-    return view.model_dump(exclude={"task_ids", "releases"})
-
-
 @pytest.mark.slow
 def test_job_killed_at_every_point_ends_with_the_same_vectors(
     post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
@@ -177,7 +173,7 @@ def test_job_killed_at_every_point_ends_with_the_same_vectors(
     assert commands.get_task(alone).state == "ready"
     assert np.array_equal(_sorted_vectors(alone), vectors)
     assert len(vectors) == 6 + 6
-    assert _comparable(read_recall_matrix()) == _comparable(figures)
+    assert figures_without_ids(read_recall_matrix()) == figures_without_ids(figures)
 
 
 @pytest.mark.slow

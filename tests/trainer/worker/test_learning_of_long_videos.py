@@ -31,6 +31,7 @@ from service.library.video_details import get_video
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle.state_machine import clear_lease
 from service.tasks.task_events import events_after
+from tests.measured_library import figures_without_ids
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
 from trainer import moment_embedding
 from trainer.methods import start_method
@@ -119,7 +120,7 @@ def test_moments_change_no_bit_of_anything_else(
         job_environment.load_worker_backbone.cache_clear()
         tasks = [post_videos("day", seconds=LONG, videos=4), post_videos("night", seconds={1: 21}, videos=4)]
         vectors = [shard_vectors(learn(task).id) for task in tasks]
-        figures = read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
+        figures = figures_without_ids(read_recall_matrix())
         store = ShardStore(settings().index_dir)
         entries = store.manifest()
         files = [entries.shards[task].files["vectors.faiss"] for task in tasks]
@@ -159,7 +160,7 @@ def test_compaction_does_not_change_the_next_row(
             assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(day).items())
             (settings().index_dir / "ledger.npz").unlink()
         learn(post_videos("night", videos=4))
-        return read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
+        return figures_without_ids(read_recall_matrix())
 
     assert learn_both("one", compacted=True) == learn_both("other", compacted=False)
 
