@@ -169,7 +169,12 @@ def move_task(task_id: str, move: TaskMove) -> TaskDetails:
 @router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")
 @requires("ingest")
 def relearn_task(
-    task_id: str, request: Request, response: Response, spec: RelearnSpec | None = None
+    task_id: str,
+    request: Request,
+    response: Response,
+    caller: CallerDep,
+    spec: RelearnSpec | None = None,
+    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> TaskDetails:
     """Learn the videos that were appended to a domain as a new domain.
 
@@ -177,7 +182,10 @@ def relearn_task(
     until it is ready. It then takes over the videos with their ids, captions and metadata, and the former domain keeps
     those that it was learned from. While that task is unfinished, a repeated request returns it.
     """
-    return _answer(request, response, relearning.relearn_appended_videos(task_id, spec or RelearnSpec()))
+    outcome = relearning.relearn_appended_videos(
+        task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
+    )
+    return _answer(request, response, outcome)
 
 
 def _answer(request: Request, response: Response, outcome: CreateOutcome) -> TaskDetails:

@@ -176,7 +176,7 @@ class Chaos:
             record.struck = fault.strike(context)
             running.wait()
         except (NotReady, RoundTimeout) as error:
-            record.violations.append(str(error))
+            record.violations += [str(error), *driver.refusals]
         _end(context.workers)
         restarts_api = fault.restarts_api or context.has_ended_api
         recovered_at = self._recover(deployment, record)

@@ -11,6 +11,8 @@ search returns a video twice. A task that fails or is cancelled changes nothing.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 
 from sqlalchemy import insert, select
@@ -23,9 +25,9 @@ from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
-from service.core.schemas import RelearnSpec, StageTimes, TaskProgress, VideoCounts
+from service.core.schemas import RelearnSpec, StageTimes, TaskDetails, TaskProgress, VideoCounts
 from service.storage.disk_budget import require_disk_space
-from service.tasks import broker
+from service.tasks import broker, idempotency
 from service.tasks.commands import CreateOutcome, new_id
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
@@ -36,12 +38,18 @@ __all__ = ["relearn_appended_videos"]
 _CHUNK = 1000  # rows per insert
 
 
-def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
-    """Store a task that learns the appended videos of a domain as a new domain. Idempotent while it is unfinished.
+def relearn_appended_videos(
+    task_id: str, spec: RelearnSpec, *, idempotency_key: str | None = None, caller: str = ""
+) -> CreateOutcome:
+    """Store a task that learns the appended videos of a domain as a new domain.
+
+    A repeated request returns the task while it is unfinished, and with the same key also afterwards.
 
     Args:
         task_id: Identifier of the domain's task, or of an append to it.
         spec: Name of the new domain.
+        idempotency_key: The ``Idempotency-Key`` of the request.
+        caller: Identity of the caller; keys of different callers are independent.
 
     Returns:
         The new task; an unfinished one of an earlier request is returned as replayed.
@@ -50,8 +58,24 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
         NotFound: the task does not exist.
         Conflict: the task is not a learned domain, has no appended videos, or the name belongs to another task.
         InsufficientStorage: the disk has no space for the copies of the videos.
+        IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
         Unavailable: nothing was stored; the request can be sent again.
     """
+    if idempotency_key is None:
+        return _create(task_id, spec, None, caller)
+    body = json.dumps(["relearn", task_id, spec.model_dump()], sort_keys=True)
+    body_hash = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
+    stored = idempotency.reserve(caller, idempotency_key, body_hash)
+    if stored:
+        return CreateOutcome(TaskDetails.model_validate(stored), replayed=True)
+    try:
+        return _create(task_id, spec, idempotency_key, caller)
+    except BaseException:
+        idempotency.drop(caller, idempotency_key)
+        raise
+
+
+def _create(task_id: str, spec: RelearnSpec, key: str | None, caller: str) -> CreateOutcome:
     with session_scope(write=True) as session:
         # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
         position = next_position(session)
@@ -60,7 +84,9 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
             select(Task).where(Task.relearns_id == domain.id, Task.state.in_(ACTIVE_STATES)).limit(1)
         ).one_or_none()
         if unfinished is not None:
-            return CreateOutcome(task_details(session, [unfinished])[0], replayed=True)
+            view = task_details(session, [unfinished])[0]
+            _settle(session, caller, key, view)
+            return CreateOutcome(view, replayed=True)
         videos = session.execute(
             select(Video.vector_id, Video.uri, Video.captions, Video.extra)
             .where(
@@ -120,8 +146,14 @@ def relearn_appended_videos(task_id: str, spec: RelearnSpec) -> CreateOutcome:
             {"new_task": task.id, "name": task.name, "videos": len(videos)},
         )
         view = task_details(session, [task])[0]
+        _settle(session, caller, key, view)
     broker.send_probe(view.id)
     return CreateOutcome(view, replayed=False)
+
+
+def _settle(session: Session, caller: str, key: str | None, view: TaskDetails) -> None:
+    if key is not None:
+        idempotency.settle(session, caller, key, view.id, view.model_dump(mode="json"))
 
 
 def _require_domain(session: Session, task_id: str) -> Task:

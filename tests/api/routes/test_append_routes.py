@@ -196,7 +196,8 @@ def test_appended_videos_are_relearned(
     append = client.post(f"/tasks/{domain}/videos", json=body).json()["id"]
     _run(client, append)
     assert client.post(f"/tasks/{domain}/relearn", json={"name": "a", "extra": 1}).status_code == 422
-    answer = client.post(f"/tasks/{append}/relearn", json={"name": "second half"})
+    key = {"Idempotency-Key": "relearn-1"}
+    answer = client.post(f"/tasks/{append}/relearn", json={"name": "second half"}, headers=key)
     assert answer.status_code == 202, answer.text
     task = answer.json()
     assert (task["relearns"], task["name"]) == (domain, "second half")
@@ -210,3 +211,6 @@ def test_appended_videos_are_relearned(
     assert set(names) <= _found(client, task["id"])
     assert not _found(client, domain) & set(names)
     assert client.post(f"/tasks/{domain}/relearn").status_code == 409  # there are no appended videos left
+    repeated = client.post(f"/tasks/{append}/relearn", json={"name": "second half"}, headers=key)
+    assert (repeated.status_code, repeated.json()["id"]) == (202, task["id"])
+    assert client.post(f"/tasks/{append}/relearn", json={"name": "other"}, headers=key).status_code == 422

@@ -246,7 +246,9 @@ def move_task(task_id: str, body: TaskMove) -> Call[TaskDetails]:
     return Call("POST", "/v1/tasks/{task_id}/move", TaskDetails, path={"task_id": task_id}, body=body)
 
 
-def relearn_task(task_id: str, *, body: RelearnSpec | None = None) -> Call[TaskDetails]:
+def relearn_task(
+    task_id: str, *, idempotency_key: str | None = None, body: RelearnSpec | None = None
+) -> Call[TaskDetails]:
     """Learn the videos that were appended to a domain as a new domain.
 
     The response is the task of the new domain, whose `relearns` names the former one; its videos have
@@ -256,9 +258,18 @@ def relearn_task(task_id: str, *, body: RelearnSpec | None = None) -> Call[TaskD
 
     Args:
         task_id: Id of the task.
+        idempotency_key: Key of 1 to 255 characters. A repeated request with the key returns the task of
+            the first.
         body: Body of the request.
     """
-    return Call("POST", "/v1/tasks/{task_id}/relearn", TaskDetails, path={"task_id": task_id}, body=body)
+    return Call(
+        "POST",
+        "/v1/tasks/{task_id}/relearn",
+        TaskDetails,
+        path={"task_id": task_id},
+        headers={"Idempotency-Key": idempotency_key},
+        body=body,
+    )
 
 
 def create_sample_task() -> Call[TaskDetails]:
