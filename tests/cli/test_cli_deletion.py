@@ -31,6 +31,7 @@ def _run(*arguments: str, answer: str = "") -> Result:
     return CliRunner().invoke(app, arguments, input=answer)
 
 
+@pytest.mark.slow
 def test_videos_are_deleted_and_compaction_frees_their_space(
     folder: Settings, publish_task: Callable[..., Manifest]
 ) -> None:

@@ -152,6 +152,7 @@ def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     until(lambda: not alive(orphan))
 
 
+@pytest.mark.slow
 def test_interrupt_during_rendering_stops_the_demo() -> None:
     code = (
         "import os, signal, time\n"

@@ -33,7 +33,7 @@ from trainer.worker import catalog_reader, learning_job, release_metrics
 
 Post = Callable[..., str]
 
-pytestmark = pytest.mark.usefixtures("library")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("library")]
 
 
 def searchable_ids(task: str) -> set[int]:
@@ -52,7 +52,6 @@ def vector_id(video: str) -> int:
         return session.scalars(select(Video.vector_id).where(Video.id == video)).one()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "video"),
     [
@@ -61,11 +60,11 @@ def vector_id(video: str) -> int:
         ("index_task", "day-0"),
         ("evaluate_task", "day-0"),
         ("publish_task", "day-3"),
-        pytest.param("restore_task_frames", "day-0", marks=pytest.mark.slow),
-        pytest.param("train_task", "day-0", marks=pytest.mark.slow),
-        pytest.param("index_task", "day-3", marks=pytest.mark.slow),
-        pytest.param("evaluate_task", "day-3", marks=pytest.mark.slow),
-        pytest.param("publish_task", "day-0", marks=pytest.mark.slow),
+        ("restore_task_frames", "day-0"),
+        ("train_task", "day-0"),
+        ("index_task", "day-3"),
+        ("evaluate_task", "day-3"),
+        ("publish_task", "day-0"),
     ],
 )
 def test_video_deleted_during_learning_is_never_published(
@@ -106,7 +105,6 @@ def test_video_deleted_during_learning_is_never_published(
     assert not any(searchable)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["load_task", "restore_task_frames", "train_task", "remaining_videos"])
 def test_task_without_remaining_videos_fails_with_hint(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -176,7 +174,6 @@ def test_deleted_vector_of_a_video_in_the_catalog_is_ignored(learned_task: str, 
     learn(post_videos("night"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["publish_task", "write_ledger"])
 def test_rank_ledger_with_a_deleted_video_is_removed(
     learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +204,6 @@ def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_vi
     assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= searchable_ids(two)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ffa_tame", "strata"])
 def test_task_is_learned_after_deletion_and_compaction_of_another(post_videos: Post, method: str) -> None:
     """The empty shard gives no negatives, probes or matrix column; the weights learned from it are kept."""
@@ -251,15 +247,14 @@ def test_rank_ledger_with_a_compacted_task_is_removed(
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "stage",
     [
         "train_task",
         "index_task",
         "publish_task",
-        pytest.param("prepare_method", marks=pytest.mark.slow),
-        pytest.param("evaluate_task", marks=pytest.mark.slow),
+        pytest.param("prepare_method"),
+        pytest.param("evaluate_task"),
     ],
 )
 def test_task_is_learned_while_another_is_deleted_and_compacted(
