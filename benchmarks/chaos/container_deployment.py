@@ -104,7 +104,7 @@ class ContainerDeployment:
         self._environment = folder / "environment"
         self._environment.write_text(
             f"POSTGRES_PASSWORD={self._password}\nCINESTRATA_API_KEY={key}\nCINESTRATA_PORT={port}\n"
-            f"CINESTRATA_MEDIA={self.media}\nCINESTRATA_WEIGHTS={folder / 'weights'}\nTORCH_INDEX_URL=\n"
+            f"CINESTRATA_MEDIA={self.media}\nCINESTRATA_WEIGHTS={folder / 'weights'}\n"
         )
         self._overlay = folder / "overlay.json"
         self._overlay.write_text(json.dumps(self._settings(redis_port)))

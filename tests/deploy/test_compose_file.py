@@ -93,7 +93,6 @@ def test_environment_example_names_every_variable_and_no_secret_has_a_default(ro
     assert {name for name, value in example.items() if not value} == REQUIRED | {
         "CINESTRATA_SOURCES",
         "GRAFANA_PASSWORD",
-        "TORCH_INDEX_URL",
     }
     assert set(re.findall(r"\$\{(\w+)", text)) == set(example)
 
@@ -121,13 +120,15 @@ def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> 
         assert "HEALTHCHECK" in recipes[name]
 
 
-def test_only_images_for_a_gpu_ignore_the_index_of_cpu_wheels(root: Path, compose: dict[str, Any]) -> None:
+def test_only_images_for_a_gpu_ignore_the_wheels_for_the_cpu(root: Path, compose: dict[str, Any]) -> None:
     for name in (*PRODUCT, "migrate"):
-        assert compose["services"][name]["build"]["args"] == {"TORCH_INDEX_URL": "${TORCH_INDEX_URL:-}"}
+        assert "args" not in compose["services"][name]["build"]
     overlay = yaml.safe_load((root / "docker-compose.gpu.yml").read_text())["services"]
-    assert overlay["worker-gpu"]["build"]["args"] == {"ACCELERATOR": "gpu", "TORCH_INDEX_URL": ""}
+    assert overlay["worker-gpu"]["build"]["args"] == {"ACCELERATOR": "gpu"}
     recipe = (root / "docker/Dockerfile").read_text()
-    assert {"TORCH_INDEX_URL", "ACCELERATOR"} <= set(re.findall(r"^ARG (\w+)", recipe, re.MULTILINE))
+    assert re.findall(r"^ARG ACCELERATOR=(\w+)", recipe, re.MULTILINE) == ["cpu"]
+    assert re.search(r'if \[ "\$\{ACCELERATOR\}" = cpu \] && ls wheels/\*\.whl; then pip install', recipe)
+    assert "!docker/wheels" in (root / ".dockerignore").read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["docker/Dockerfile", "docker-compose.yml"])
