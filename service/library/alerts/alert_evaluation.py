@@ -26,7 +26,7 @@ from service.library.alerts.alert_list import alert_details, read_thresholds
 from service.library.recall.proportion_intervals import difference_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
 from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES
-from service.library.recall.served_recall import read_served_recall
+from service.library.recall.served_recall import read_served_recall, until_served
 from service.webhooks.events import emit
 
 __all__ = ["evaluate_alerts", "sweep_alerts"]
@@ -83,7 +83,7 @@ def _crossings(cells: RecallCells, thresholds: dict[str, float | None], failed: 
     limit = thresholds["failed_tasks"]
     if limit is not None and failed >= limit:
         yield _Crossing("failed_tasks", None, failed, limit, is_new=True)
-    losses = read_served_recall(cells).loss
+    losses = read_served_recall(until_served(cells)).loss
     kinds: tuple[tuple[AlertKind, str], ...] = (
         ("forgetting_local", "local"),
         ("forgetting_global", "global"),

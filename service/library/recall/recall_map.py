@@ -68,6 +68,7 @@ def read_recall_map(
     """
     window = window or MapWindow()
     cells = read_recall_cells(mode, GALLERIES)
+    served = until_served(cells)
     rows = _bounds("release", window.first_release, window.last_release, len(cells.releases))
     columns = _bounds("domain", window.first_domain, window.last_domain, len(cells.tasks))
     matrix, weights = cells.matrix(gallery), cells.queries(gallery)
@@ -100,9 +101,9 @@ def read_recall_map(
         lines=series.lines(),
         router_accuracy=_rounded(series.router_accuracy()),
         router_queries=series.router_queries(),
-        losses=measured_losses(until_served(cells)),
-        literature=literature_measures(until_served(cells), gallery),
-        served=read_served_recall(cells if mode is None else None),
+        losses=measured_losses(served),
+        literature=literature_measures(served, gallery),
+        served=read_served_recall(served if mode is None else None),
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,
         fr=measures.fr,

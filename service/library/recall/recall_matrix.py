@@ -85,6 +85,7 @@ def read_recall_matrix(
         domains: Maximum number of columns.
     """
     cells = read_recall_cells(mode, GALLERIES)
+    served = until_served(cells)
     columns = slice(first_domain - 1, first_domain - 1 + domains)
     binned = _BinnedRows(cells, bin_starts(len(cells.releases), rows))
     newest_of_rows = [cells.releases[row.last - 1] for row in binned.rows]
@@ -111,8 +112,8 @@ def read_recall_matrix(
         held_out=[task.held_out for task in shown],  # type: ignore[misc]
         after=[task.name for task in newest_of_rows],
         newest=_newest_row(cells, shown),
-        losses=measured_losses(until_served(cells)),
-        served=read_served_recall(cells if mode is None else None),
+        losses=measured_losses(served),
+        served=read_served_recall(served if mode is None else None),
         rows=binned.rows,
         first_domain=first_domain,
         domains=len(cells.tasks),

@@ -29,12 +29,12 @@ def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     """Recall of the served release in the query mode of searches, on the domains that it has learned.
 
     Args:
-        served: Cells of this mode with all galleries; None: they are read.
+        served: Cells of this mode with all galleries, see :func:`until_served`; None: they are read.
 
     Raises:
         Unavailable: The catalog is unreachable.
     """
-    return _served_recall(until_served(served or read_recall_cells(None, GALLERIES)))
+    return _served_recall(served or until_served(read_recall_cells(None, GALLERIES)))
 
 
 def until_served(cells: RecallCells) -> RecallCells:
