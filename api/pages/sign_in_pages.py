@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Annotated
@@ -26,6 +23,7 @@ from service.access.sessions import SESSION_SECONDS, SessionOwner
 from service.audit.actor import acting_as
 from service.core.domain_names import name_key, normalize_name
 from service.core.errors import NotFound, TooManyRequests
+from service.core.thread_priority import lower_thread_priority
 
 __all__ = ["MAX_PATH_CHARS", "local_path", "login_page_with_error", "router", "start_browser_session"]
 
@@ -136,17 +134,9 @@ def local_path(target: str) -> str:
     return target if is_local else "/"
 
 
-def _lower_priority() -> None:
-    """Let searches precede the hashes of this thread, and of the threads that argon2 starts from it."""
-    if sys.platform == "linux":  # elsewhere, the priority is that of the process
-        thread = threading.get_native_id()
-        with suppress(OSError):  # not permitted in every sandbox
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _HASHING_NICE)
-
-
 # One hash at a time takes 64 MiB and four threads. Without the lower priority, a flood of sign-ins delays searches.
 _hashing = anyio.CapacityLimiter(1)
-_hashing_thread = ThreadPoolExecutor(1, "password-hash", initializer=_lower_priority)
+_hashing_thread = ThreadPoolExecutor(1, "password-hash", lower_thread_priority, (_HASHING_NICE,))
 
 
 async def _owner_of_password(name: str, password: str) -> SessionOwner | None:

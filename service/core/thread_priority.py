@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 
 __all__ = ["lower_thread_priority"]
 
 _LOWEST_PRIORITY = 19  # niceness
 
 
-def lower_thread_priority() -> None:
-    """Give this thread the lowest priority.
+def lower_thread_priority(increment: int = _LOWEST_PRIORITY) -> None:
+    """Lower the priority of this thread, and of the threads that it starts.
 
-    Only Linux has priorities of threads; elsewhere the function does nothing.
+    Only Linux has priorities of threads; elsewhere, and in sandboxes that do not permit the call, the function does
+    nothing.
+
+    Args:
+        increment: Niceness to add; the default gives the lowest priority.
     """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + increment)
