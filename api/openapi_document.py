@@ -356,9 +356,7 @@ def _complete_examples(operation: _Json, schemas: _Json) -> None:
                 continue
             if media_type == "application/json":
                 known = (recorded[name],) if name in recorded and status[0] == "2" else ()
-                content["example"] = complete_example(
-                    content.get("schema", {}), schemas, *known, is_complete=True
-                )
+                content["example"] = complete_example(content.get("schema", {}), schemas, *known)
             elif name in recorded:
                 content["example"] = recorded[name]
 

@@ -14,12 +14,7 @@ _VALUES: Mapping[str, Any] = {"integer": 1, "number": 0.5, "boolean": True, "nul
 
 
 def complete_example(
-    schema: Mapping[str, Any],
-    schemas: Mapping[str, Any],
-    recorded: Any = _MISSING,
-    depth: int = 0,
-    *,
-    is_complete: bool = False,
+    schema: Mapping[str, Any], schemas: Mapping[str, Any], recorded: Any = _MISSING, depth: int = 0
 ) -> Any:
     """Return an example of a schema.
 
@@ -27,9 +22,8 @@ def complete_example(
         schema: The schema.
         schemas: Schemas that it refers to, by name.
         recorded: A recorded value, whose missing fields are added and whose unknown fields are left out; missing: the
-            example follows from the schema alone.
+            example follows from the schema alone, with the required fields only.
         depth: Depth of the schema in that of the caller.
-        is_complete: Whether a recorded object gets the fields that the schema does not require, too, as answers do.
     """
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rpartition("/")[2]]
@@ -41,19 +35,14 @@ def complete_example(
     ):
         values = recorded if has_record else {}
         return {
-            name: complete_example(
-                part, schemas, values.get(name, _MISSING), depth + 1, is_complete=is_complete
-            )
+            name: complete_example(part, schemas, values.get(name, _MISSING), depth + 1)
             for name, part in schema["properties"].items()
-            if name in values or name in schema.get("required", ()) or (is_complete and has_record)
+            if has_record or name in schema.get("required", ())
         }
     if schema.get("type") == "array" and (isinstance(recorded, list) or not has_record):
         items = schema.get("items", {})
         if has_record:
-            return [
-                complete_example(items, schemas, item, depth + 1, is_complete=is_complete)
-                for item in recorded
-            ]
+            return [complete_example(items, schemas, item, depth + 1) for item in recorded]
         return [complete_example(items, schemas, depth=depth + 1)] if depth < _MAX_DEPTH and items else []
     if has_record:
         return recorded

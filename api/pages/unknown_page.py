@@ -15,7 +15,7 @@ def install_unknown_page(app: FastAPI) -> None:
     app.add_exception_handler(404, _handle_unknown_path)
 
 
-def _handle_unknown_path(request: Request, error: Exception) -> Response:
+async def _handle_unknown_path(request: Request, error: Exception) -> Response:
     # Browsers name the type of pages; programs accept JSON or any type.
     if request.method in PAGE_METHODS and "text/html" in request.headers.get("accept", ""):
         return render_page(request, "error.html", status=404)
