@@ -37,7 +37,7 @@ from service.core.schemas import (
 )
 from service.library import task_listing, video_listing
 from service.tasks import commands, queue_order, relearning
-from service.tasks.commands import CreateOutcome
+from service.tasks.task_requests import CreateOutcome
 
 __all__ = ["router"]
 

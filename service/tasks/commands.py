@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, BinaryIO, TypeVar
 
@@ -36,9 +33,9 @@ from service.core.schemas import (
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
-from service.tasks import broker, idempotency
+from service.tasks import broker
 from service.tasks.archives import upload_storage
-from service.tasks.archives.archive_unpacking import archive_bytes, archive_digest, unpack_archive
+from service.tasks.archives.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.estimates.stage_times import restarted_times
 from service.tasks.ingestion_checks import (
     AppendRecord,
@@ -54,10 +51,10 @@ from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
 from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
+from service.tasks.task_requests import CreateOutcome, TaskRequest
 from service.tasks.uploads.uploaded_videos import adopted_uploads
 
 __all__ = [
-    "CreateOutcome",
     "append_archive",
     "append_videos",
     "cancel_task",
@@ -77,14 +74,6 @@ _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 _INSERTED_ROWS = 1000  # videos of one statement
 
 
-@dataclass(frozen=True)
-class CreateOutcome:
-    """The task of a request. ``replayed``: an earlier request with the same Idempotency-Key created it."""
-
-    task: TaskDetails
-    replayed: bool
-
-
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
     """Store a task and send a message to the workers. A returned task is durable.
 
@@ -100,7 +89,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         Unavailable: nothing was stored; the request can be sent again.
         InDoubt: the task may be stored; a repetition with the same Idempotency-Key stores it once.
     """
-    request = _Request(None, idempotency_key, caller)
+    request = TaskRequest(idempotency_key, caller)
     return _create_from_spec(request, spec, validate_task)
 
 
@@ -122,7 +111,7 @@ def append_videos(
         Conflict: the task is not a learned domain, or an id belongs to another video.
         InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task`.
     """
-    request = _Request(task_id, idempotency_key, caller)
+    request = TaskRequest(idempotency_key, caller, target_id=task_id)
     return _create_from_spec(request, spec, validate_append)
 
 
@@ -166,7 +155,7 @@ def create_task_from_archive(
         Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for ``create_task``.
     """
     fields = {"name": name, "method": method, "settings": settings}
-    request = _Request(None, idempotency_key, caller)
+    request = TaskRequest(idempotency_key, caller)
     return _create_from_archive(
         request, archive, filename, fields, lambda body: validate_task(TaskSpec.model_validate(body))
     )
@@ -187,7 +176,7 @@ def append_archive(
         InvalidInput, TooLarge: the archive or its manifest is invalid.
         IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task_from_archive`.
     """
-    request = _Request(task_id, idempotency_key, caller)
+    request = TaskRequest(idempotency_key, caller, target_id=task_id)
     return _create_from_archive(
         request, archive, filename, {}, lambda body: validate_append(AppendSpec.model_validate(body))
     )
@@ -301,94 +290,61 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
     )  # of the other method or settings
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A request for a new task.
-
-    Attributes:
-        target_id: Of an append: identifier of the domain's task.
-        key: Its ``Idempotency-Key``.
-        caller: Identity of the caller.
-    """
-
-    target_id: str | None
-    key: str | None
-    caller: str
-
-    def replay(self, body_hash: str) -> CreateOutcome | None:
-        """Return the outcome of an earlier request with the same key; otherwise reserve the key."""
-        stored = idempotency.reserve(self.caller, self.key, body_hash) if self.key is not None else None
-        return CreateOutcome(TaskDetails.model_validate(stored), replayed=True) if stored else None
-
-    def drop_key(self) -> None:
-        """Delete the reserved key of a failed request."""
-        if self.key is not None:
-            idempotency.drop(self.caller, self.key)
-
-
 def _create_from_spec(
-    request: _Request, spec: _Spec, validate: Callable[[_Spec], TaskRecord | AppendRecord]
+    request: TaskRequest, spec: _Spec, validate: Callable[[_Spec], TaskRecord | AppendRecord]
 ) -> CreateOutcome:
     content = spec.model_dump(exclude_unset=True)
-    body = json.dumps([request.target_id, content] if request.target_id else content, sort_keys=True)
-    replayed = request.replay(hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest())
-    if replayed:
-        return replayed
-    task_id = new_id("tsk")
-    try:
+
+    def create() -> CreateOutcome:
+        task_id = new_id("tsk")
         require_disk_space(len(spec.videos), is_append=request.target_id is not None)
         with adopted_uploads(spec, task_id) as adopted:
             stored = _store(task_id, validate(adopted), request)
-    except BaseException:
-        request.drop_key()
-        raise
-    broker.send_probe(stored.task.id)
-    return stored
+        broker.send_probe(task_id)
+        return stored
+
+    return request.create_once([request.target_id, content] if request.target_id else content, create)
 
 
 def _create_from_archive(
-    request: _Request,
+    request: TaskRequest,
     archive: BinaryIO,
     filename: str,
     fields: dict[str, Any],
     validate: Callable[[dict[str, Any]], TaskRecord | AppendRecord],
 ) -> CreateOutcome:
-    head = json.dumps(
-        [*fields.values(), filename, *filter(None, [request.target_id])], sort_keys=True, default=str
-    )
-    digest = hashlib.sha256(head.encode("utf-8", "surrogatepass"))
-    digest.update(archive_digest(archive))
-    replayed = request.replay(digest.hexdigest())
-    if replayed:
-        return replayed
-    task_id = new_id("tsk")
-    try:
+    content = [*fields.values(), filename, *filter(None, [request.target_id])]
+
+    def create() -> CreateOutcome:
+        task_id = new_id("tsk")
         is_append = request.target_id is not None
         if is_append:  # before the archive is unpacked
             with session_scope() as session:
                 _require_learned(session.get(Task, request.target_id), request.target_id)
         # Videos are compressed already, so their files in the archive have about their size.
         require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
-        videos = unpack_archive(archive, filename, task_id)
-        require_disk_space(len(videos), is_append=is_append)
         try:
-            checked = validate(
-                {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}
-            )
-        except ValidationError as error:
-            raise InvalidInput.from_pydantic(error.errors()) from None
-        stored = _store(task_id, checked, request)
-    except BaseException as error:
-        if not isinstance(error, InDoubt):
-            upload_storage.remove_upload(task_id)
-        request.drop_key()
-        raise
-    # Outside of the try block: the stored task needs its files even if sending fails.
-    broker.send_probe(task_id)
-    return stored
+            videos = unpack_archive(archive, filename, task_id)
+            require_disk_space(len(videos), is_append=is_append)
+            try:
+                checked = validate(
+                    {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}
+                )
+            except ValidationError as error:
+                raise InvalidInput.from_pydantic(error.errors()) from None
+            stored = _store(task_id, checked, request)
+        except BaseException as error:
+            if not isinstance(error, InDoubt):
+                upload_storage.remove_upload(task_id)
+            raise
+        # Outside of the try block: the stored task needs its files even if sending fails.
+        broker.send_probe(task_id)
+        return stored
+
+    return request.create_once(content, create, archive=archive)
 
 
-def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) -> CreateOutcome:
+def _store(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRequest) -> CreateOutcome:
     try:
         with session_scope(write=True) as session:
             # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
@@ -444,10 +400,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
             _record_creation(session, task, len(checked.videos))
             session.flush()
             view = task_details(session, [task])[0]
-            if request.key is not None:
-                idempotency.settle(
-                    session, request.caller, request.key, task_id, view.model_dump(mode="json")
-                )
+            request.settle(session, view)
     except IntegrityError as error:
         raise Conflict(
             "The name or an id of this task belongs to a task that was created at the same moment; choose another."

@@ -11,8 +11,6 @@ search returns a video twice. A task that fails or is cancelled changes nothing.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 
 from sqlalchemy import insert, select
@@ -25,13 +23,14 @@ from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
-from service.core.schemas import RelearnSpec, StageTimes, TaskDetails, TaskProgress, VideoCounts
+from service.core.schemas import RelearnSpec, StageTimes, TaskProgress, VideoCounts
 from service.storage.disk_budget import require_disk_space
-from service.tasks import broker, idempotency
-from service.tasks.commands import CreateOutcome, new_id
+from service.tasks import broker
+from service.tasks.commands import new_id
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
 from service.tasks.task_events import record
+from service.tasks.task_requests import CreateOutcome, TaskRequest
 
 __all__ = ["relearn_appended_videos"]
 
@@ -61,21 +60,12 @@ def relearn_appended_videos(
         IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
         Unavailable: nothing was stored; the request can be sent again.
     """
-    if idempotency_key is None:
-        return _create(task_id, spec, None, caller)
-    body = json.dumps(["relearn", task_id, spec.model_dump()], sort_keys=True)
-    body_hash = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
-    stored = idempotency.reserve(caller, idempotency_key, body_hash)
-    if stored:
-        return CreateOutcome(TaskDetails.model_validate(stored), replayed=True)
-    try:
-        return _create(task_id, spec, idempotency_key, caller)
-    except BaseException:
-        idempotency.drop(caller, idempotency_key)
-        raise
+    request = TaskRequest(idempotency_key, caller)
+    content = ["relearn", task_id, spec.model_dump()]
+    return request.create_once(content, lambda: _create(task_id, spec, request))
 
 
-def _create(task_id: str, spec: RelearnSpec, key: str | None, caller: str) -> CreateOutcome:
+def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutcome:
     with session_scope(write=True) as session:
         # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
         position = next_position(session)
@@ -85,7 +75,7 @@ def _create(task_id: str, spec: RelearnSpec, key: str | None, caller: str) -> Cr
         ).one_or_none()
         if unfinished is not None:
             view = task_details(session, [unfinished])[0]
-            _settle(session, caller, key, view)
+            request.settle(session, view)
             return CreateOutcome(view, replayed=True)
         videos = session.execute(
             select(Video.vector_id, Video.uri, Video.captions, Video.extra)
@@ -146,14 +136,9 @@ def _create(task_id: str, spec: RelearnSpec, key: str | None, caller: str) -> Cr
             {"new_task": task.id, "name": task.name, "videos": len(videos)},
         )
         view = task_details(session, [task])[0]
-        _settle(session, caller, key, view)
+        request.settle(session, view)
     broker.send_probe(view.id)
     return CreateOutcome(view, replayed=False)
-
-
-def _settle(session: Session, caller: str, key: str | None, view: TaskDetails) -> None:
-    if key is not None:
-        idempotency.settle(session, caller, key, view.id, view.model_dump(mode="json"))
 
 
 def _require_domain(session: Session, task_id: str) -> Task:

@@ -12,7 +12,7 @@ from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import manifest_line, write_scene
 from service.core.errors import Unavailable
 from service.tasks import commands
-from service.tasks.commands import CreateOutcome
+from service.tasks.task_requests import CreateOutcome
 
 __all__ = ["SAMPLE_DOMAIN", "SAMPLE_VIDEOS", "create_sample_task"]
 

@@ -16,6 +16,7 @@ from service.core.errors import Conflict, IdempotencyMismatch, InvalidInput, Not
 from service.core.schemas import AppendSpec, TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
+from service.tasks.task_requests import CreateOutcome
 
 Post = Callable[..., TaskDetails]
 
@@ -78,10 +79,10 @@ def test_repeated_request_does_not_append_again(
     make_file("new.mp4")
     spec = AppendSpec.model_validate({"videos": [{"uri": "new.mp4"}]})
 
-    def send(task: str = domain, body: AppendSpec = spec) -> commands.CreateOutcome:
+    def send(task: str = domain, body: AppendSpec = spec) -> CreateOutcome:
         return commands.append_videos(task, body, idempotency_key="k")
 
-    def send_archive(task: str = domain, content: bytes = b"video") -> commands.CreateOutcome:
+    def send_archive(task: str = domain, content: bytes = b"video") -> CreateOutcome:
         archive = BytesIO()
         with ZipFile(archive, "w") as members:
             members.writestr("manifest.jsonl", '{"uri": "a.mp4"}')
