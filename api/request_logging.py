@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import structlog
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.response_status import StatusRecorder, route_template
 
 __all__ = ["RequestLoggingMiddleware", "explain_failure"]
 
@@ -23,24 +25,25 @@ class RequestLoggingMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        recorder = StatusRecorder(send)
+        try:
+            await self.app(scope, receive, recorder)
+        finally:
+            if recorder.status is not None and recorder.status >= 400:
+                _log_error(scope, recorder.status)
 
-        async def log_error(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                log_answer(message["status"])
-            await send(message)
 
-        def log_answer(status: int) -> None:
-            route, is_failure = getattr(scope.get("route"), "path", "unmatched"), status >= 500
-            if route not in _UNLOGGED:
-                (log.warning if is_failure else log.info)(
-                    "request_failed" if is_failure else "request_refused",
-                    status=status,
-                    method=scope["method"],
-                    route=route,
-                    **({"error": scope[_REASON]} if _REASON in scope else {}),
-                )
-
-        await self.app(scope, receive, log_error)
+def _log_error(scope: Scope, status: int) -> None:
+    route = route_template(scope)
+    if route in _UNLOGGED:
+        return
+    fields = {"status": status, "method": scope["method"], "route": route}
+    if _REASON in scope:
+        fields["error"] = scope[_REASON]
+    if status >= 500:
+        log.warning("request_failed", **fields)
+    else:
+        log.info("request_refused", **fields)
 
 
 def explain_failure(scope: Scope, reason: str) -> None:

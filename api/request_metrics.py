@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.response_status import StatusRecorder, route_template
 from service.library import prometheus_metrics
 
 __all__ = ["RequestMetricsMiddleware"]
@@ -21,17 +22,10 @@ class RequestMetricsMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
-
-        async def track_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        start, recorder = time.perf_counter(), StatusRecorder(send)
         try:
-            await self.app(scope, receive, track_status)
+            await self.app(scope, receive, recorder)
         finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
-            prometheus_metrics.REQUESTS.labels(scope["method"], route, status).inc()
+            route = route_template(scope)
+            prometheus_metrics.REQUESTS.labels(scope["method"], route, recorder.status or 500).inc()
             prometheus_metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - start)

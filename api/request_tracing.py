@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.response_status import StatusRecorder, route_template
 from service.core.tracing import request_span
 
 __all__ = ["RequestTracingMiddleware"]
@@ -20,16 +21,13 @@ class RequestTracingMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        recorder = StatusRecorder(send)
         with request_span(scope["method"], dict(Headers(scope=scope))) as span:
-
-            async def record_status(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    span.set_attribute("http.response.status_code", message["status"])
-                await send(message)
-
             try:
-                await self.app(scope, receive, record_status)
+                await self.app(scope, receive, recorder)
             finally:
-                route = getattr(scope.get("route"), "path", "unmatched")
+                route = route_template(scope)
                 span.update_name(f"{scope['method']} {route}")
                 span.set_attribute("http.route", route)
+                if recorder.status is not None:
+                    span.set_attribute("http.response.status_code", recorder.status)

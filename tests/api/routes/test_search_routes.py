@@ -227,9 +227,10 @@ def test_health_and_metrics(client: TestClient, library: list[str]) -> None:
     assert client.get("/livez").json() == {"status": "ok"}
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["tasks"]) == (200, 2)
+    client.get("/videos/no-video")
     page = client.get("/metrics").text
     assert 'cinestrata_tasks{state="ready"} 2.0' in page
-    assert 'route="/search"' in page
+    assert 'cinestrata_requests_total{method="GET",route="/videos/{video_id}",status="404"}' in page
 
 
 def test_event_stream_of_a_finished_task_ends(client: TestClient, library: list[str]) -> None:
