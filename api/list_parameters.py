@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from service.audit.actor import ActorKind
+from service.core.choice_types import EffectiveSplit, TaskKind, TaskState, VideoStatus
 
 __all__ = [
     "AllVideosParameters",
@@ -26,8 +27,6 @@ __all__ = [
     "VideoListParameters",
     "WebhookDeliveryParameters",
 ]
-
-_State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
 
 
 def _without_nul(text: str) -> str:
@@ -72,11 +71,9 @@ class RejectedParameters(_LimitedPageParameters):
 class VideoListParameters(_LimitedPageParameters):
     """Parameters of ``GET /tasks/{task_id}/videos``."""
 
-    status: Annotated[
-        Literal["pending", "accepted", "rejected"] | None, Query(description="Only videos with this status.")
-    ] = None
+    status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
     split: Annotated[
-        Literal["train", "val", "test", "appended"] | None,
+        EffectiveSplit | None,
         Query(description="Only videos with this effective split."),
     ] = None
     text: Annotated[
@@ -101,12 +98,10 @@ class AllVideosParameters(VideoListParameters):
 class TaskListParameters(_PageParameters):
     """Parameters of ``GET /tasks``."""
 
-    state: Annotated[list[_State] | None, Query(description="Only tasks in this state; may be repeated.")] = (
-        None
-    )
-    kind: Annotated[
-        Literal["domain", "append"] | None, Query(description="Only domains, or only appends to domains.")
+    state: Annotated[
+        list[TaskState] | None, Query(description="Only tasks in this state; may be repeated.")
     ] = None
+    kind: Annotated[TaskKind | None, Query(description="Only domains, or only appends to domains.")] = None
     into: Annotated[_Text | None, Query(description="Only appends to this domain (name or id).")] = None
     method: Annotated[_Text | None, Query(description="Only tasks of this learning method.")] = None
     text: Annotated[

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from api.list_parameters import StrictParameters
 from api.openapi import WHERE_EXAMPLES
 from api.security.route_scopes import ScopedRoute
+from service.core.choice_types import QueryMode, SearchScope
 from service.core.request_limits import MAX_WORST_QUERIES
 from service.core.schemas import SearchQuery
 from service.search.requests.video_filters import parse_where_json
@@ -49,7 +50,7 @@ class CaptionsParameters(StrictParameters):
         str,
         Query(
             description="'task': captions of the video's own domain; 'all': captions of all domains.",
-            json_schema_extra={"enum": ["task", "all"]},
+            json_schema_extra={"enum": [*get_args(SearchScope)]},
         ),
     ] = "task"
 
@@ -62,7 +63,7 @@ class SimilarParameters(StrictParameters):
         str,
         Query(
             description="'task': videos of the same task; 'all': videos of all tasks with the same encoder.",
-            json_schema_extra={"enum": ["task", "all"]},
+            json_schema_extra={"enum": [*get_args(SearchScope)]},
         ),
     ] = "task"
     min_score: Annotated[float | None, Query(description="Minimum cosine similarity of a result.")] = None
@@ -132,7 +133,7 @@ class _TextParameters(_FilterParameters):
         str | None,
         Query(
             description="Query mode: 'pinned', 'mapped' or 'latest'; default: `CINESTRATA_QUERY_MODE`.",
-            json_schema_extra={"enum": ["pinned", "mapped", "latest", None]},
+            json_schema_extra={"enum": [*get_args(QueryMode), None]},
         ),
     ] = None
     routes: Annotated[

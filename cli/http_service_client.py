@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
 import httpx
@@ -12,6 +12,7 @@ from cinestrata_client import models as api_models
 
 from cli.api_client import client_model, open_client, service_model
 from cli.service_client import MethodSettings
+from service.core.choice_types import SearchScope
 from service.core.schemas import (
     AlertDetails,
     AlertPage,
@@ -45,7 +46,7 @@ from service.core.schemas import (
 )
 
 if TYPE_CHECKING:
-    from service.core.settings import QueryMode
+    from service.core.choice_types import QueryMode
 
 __all__ = ["HttpServiceClient"]
 
@@ -234,7 +235,7 @@ class HttpServiceClient:
         """A video with its split."""
         return service_model(VideoDetails, self._client.get_video(video_id))
 
-    def similar(self, video_id: str, k: int, scope: Literal["task", "all"]) -> SimilarVideosResponse:
+    def similar(self, video_id: str, k: int, scope: SearchScope) -> SimilarVideosResponse:
         """Videos similar to a video."""
         return service_model(SimilarVideosResponse, self._client.find_similar(video_id, k=k, scope=scope))
 

@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import structlog
 
@@ -16,6 +16,7 @@ from service.audit.actor import command_line_actor, set_process_actor
 from service.audit.audit_log import AuditFilter, list_entries, record_event
 from service.backups import stored_snapshots
 from service.catalog.migrations import upgrade
+from service.core.choice_types import SearchScope
 from service.core.schemas import RelearnSpec, RetrySpec
 from service.library import (
     deletion,
@@ -33,6 +34,7 @@ from service.tasks import commands, queue_order, relearning
 from service.webhooks import endpoints
 
 if TYPE_CHECKING:
+    from service.core.choice_types import QueryMode
     from service.core.schemas import (
         AlertDetails,
         AlertPage,
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
         WebhookSecret,
         WebhookSpec,
     )
-    from service.core.settings import QueryMode
     from service.search.engine import SearchEngine
 
 __all__ = ["InProcessServiceClient"]
@@ -240,7 +241,7 @@ class InProcessServiceClient:
         """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
         return self._query_service().search(query, k, task, mode, **fields)
 
-    def similar(self, video_id: str, k: int, scope: Literal["task", "all"]) -> SimilarVideosResponse:
+    def similar(self, video_id: str, k: int, scope: SearchScope) -> SimilarVideosResponse:
         """Videos similar to a video."""
         return self._query_service().search_similar(video_id, k, scope)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from service.core.choice_types import SearchScope
 
 if TYPE_CHECKING:
+    from service.core.choice_types import QueryMode
     from service.core.schemas import (
         AlertDetails,
         AlertPage,
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
         WebhookSecret,
         WebhookSpec,
     )
-    from service.core.settings import QueryMode
 
 __all__ = ["FINAL_STATES", "MethodSettings", "ServiceClient"]
 
@@ -157,7 +159,7 @@ class ServiceClient(Protocol):
     ) -> SearchResponse:
         """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
 
-    def similar(self, video_id: str, k: int, scope: Literal["task", "all"]) -> SimilarVideosResponse:
+    def similar(self, video_id: str, k: int, scope: SearchScope) -> SimilarVideosResponse:
         """Videos similar to a video."""
 
     def audit(self, **parameters: Any) -> AuditPage:

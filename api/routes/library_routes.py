@@ -16,8 +16,8 @@ from api.list_parameters import (
 from api.next_page_link import PageLinkDep
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
+from service.core.choice_types import Gallery, QueryMode
 from service.core.schemas import (
-    Gallery,
     LibraryOverview,
     LibraryStatus,
     RecallMap,
@@ -27,7 +27,7 @@ from service.core.schemas import (
     ServeSpec,
     ShardPage,
 )
-from service.core.settings import QueryMode, settings
+from service.core.settings import settings
 from service.library import release_listing, release_serving, shard_listing
 from service.library.library_status import library_status
 from service.library.overview import overview

@@ -23,8 +23,9 @@ from api.security.loopback import is_loopback
 from service.access import credentials
 from service.access.attempt_limits import KEY_LIMIT, AttemptLimits
 from service.access.failed_attempts import FLUSH_SECONDS, FailedAttempts
-from service.access.principal import OPEN_PRINCIPAL, AccessScope, Principal
+from service.access.principal import OPEN_PRINCIPAL, Principal
 from service.catalog.catalog_reads import CatalogReads
+from service.core.choice_types import AccessScope
 from service.core.errors import CinestrataError, TooManyRequests, Unavailable
 from service.core.settings import Settings
 

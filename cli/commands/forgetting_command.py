@@ -11,8 +11,8 @@ from cli.console import console, plain_table, print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from service.core.choice_types import QueryMode
     from service.core.schemas import RecallMatrix
-    from service.core.settings import QueryMode
 
 __all__ = ["run_forgetting"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
+from service.core.choice_types import AccessScope
 
 __all__ = ["app"]
 
@@ -20,7 +21,7 @@ app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True
 def create(
     name: Annotated[str, typer.Argument(help="Name of the key, which the audit log states.")],
     scope: Annotated[
-        Literal["search", "ingest", "admin"],
+        AccessScope,
         typer.Option(
             "--scope", help="search reads, ingest also changes videos and domains, admin permits all."
         ),

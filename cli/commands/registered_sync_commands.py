@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.console import console, plain_table, print_json, refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
+from service.core.choice_types import VanishedVideos
 
 if TYPE_CHECKING:
     from service.core.schemas import SyncDetails
@@ -66,7 +67,7 @@ def run_register(
     source: str,
     name: str | None,
     every: str,
-    vanished: Literal["keep", "delete"],
+    vanished: VanishedVideos,
     captions_from_names: bool,
     url: str | None,
     data: Path | None,

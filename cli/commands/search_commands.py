@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json
 from cli.option_values import parse_value
+from service.core.choice_types import SearchScope
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from service.core.choice_types import QueryMode
     from service.core.schemas import SearchResponse, SearchResult, SimilarVideosResponse
-    from service.core.settings import QueryMode
 
 __all__ = ["parse_conditions", "result_table", "run_search", "run_similar"]
 
@@ -88,9 +89,7 @@ def run_search(
         raise typer.Exit(NOTHING_FOUND)
 
 
-def run_similar(
-    video_id: str, k: int, scope: Literal["task", "all"], url: str | None, data: Path | None
-) -> None:
+def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data: Path | None) -> None:
     """Print the videos most similar to a video. Exits with status 3 if there is none.
 
     Args:

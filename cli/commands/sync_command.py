@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import typer
 
@@ -15,6 +15,7 @@ from cli.commands.video_sources import VideoSource, open_source
 from cli.connection import connect
 from cli.console import console, fail, print_json
 from cli.service_client import FINAL_STATES, ServiceClient
+from service.core.choice_types import VanishedVideos
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails, VideoPatch, VideoSummary
 from service.syncs.source_listing import SourceFiles
@@ -29,7 +30,7 @@ _MAX_LISTED = 20
 def run_sync(
     source: str | Path,
     name: str | None,
-    vanished: Literal["keep", "delete"],
+    vanished: VanishedVideos,
     dry_run: bool,
     in_place: bool,
     encoding: str | None,
@@ -137,7 +138,7 @@ def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
     }
 
 
-def _print_plan(name: str, plan: SyncPlan, vanished: Literal["keep", "delete"]) -> None:
+def _print_plan(name: str, plan: SyncPlan, vanished: VanishedVideos) -> None:
     console.print(
         f"{name}: {len(plan.new)} new, {len(plan.changed)} changed, {plan.unchanged} unchanged "
         f"({len(plan.recaptioned)} with other captions), "

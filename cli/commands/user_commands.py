@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
+from service.core.choice_types import AccessScope
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -18,7 +19,6 @@ __all__ = ["app"]
 app = typer.Typer(help="Create, list, change and remove users of the dashboard.", no_args_is_help=True)
 
 _Name = Annotated[str, typer.Argument(help="Name of the user.")]
-_Scope = Literal["search", "ingest", "admin"]
 
 
 @app.command()
@@ -26,7 +26,7 @@ _Scope = Literal["search", "ingest", "admin"]
 def create(
     name: _Name,
     scope: Annotated[
-        _Scope, typer.Option("--scope", help="Role of the user: a scope, as of a key.")
+        AccessScope, typer.Option("--scope", help="Role of the user: a scope, as of a key.")
     ] = "search",
     as_json: AsJson = False,
     url: Url = None,
@@ -83,7 +83,7 @@ def passwd(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = N
 @report_errors
 def scope(
     name: _Name,
-    scope: Annotated[_Scope, typer.Argument(help="New role of the user.")],
+    scope: Annotated[AccessScope, typer.Argument(help="New role of the user.")],
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,

@@ -11,6 +11,7 @@ import typer
 from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, refuse_call, report_errors
 from cli.option_values import parse_value
 from cli.shared_options import AsJson, Data, Url
+from service.core.choice_types import EffectiveSplit, VideoStatus
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,11 +32,11 @@ def list_(
         str | None, typer.Option("--task", help="Name or id of a task: only videos of its domain.")
     ] = None,
     status: Annotated[
-        Literal["pending", "accepted", "rejected"] | None,
+        VideoStatus | None,
         typer.Option("--status", help="Only videos with this status."),
     ] = None,
     split: Annotated[
-        Literal["train", "val", "test", "appended"] | None,
+        EffectiveSplit | None,
         typer.Option("--split", help="Only videos with this effective split."),
     ] = None,
     text: Annotated[

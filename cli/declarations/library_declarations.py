@@ -10,6 +10,7 @@ import typer
 
 from cli.console import refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
+from service.core.choice_types import QueryMode
 
 __all__ = ["app"]
 
@@ -126,7 +127,7 @@ def restore(
 @report_errors
 def forgetting(
     mode: Annotated[
-        Literal["pinned", "mapped", "latest"] | None,
+        QueryMode | None,
         typer.Option("--mode", help="Query mode (default: the service's)."),
     ] = None,
     as_json: AsJson = False,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from cli.commands import registered_sync_commands
 from cli.console import refuse_call, report_errors
 from cli.shared_options import AsJson, CaptionsFromNames, Data, Encoding, InPlace, MethodSettings, Url, Wait
+from service.core.choice_types import QueryMode, VanishedVideos
 
 __all__ = ["app"]
 
@@ -72,7 +73,7 @@ def sync(
         str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
     ] = None,
     vanished: Annotated[
-        Literal["keep", "delete"],
+        VanishedVideos,
         typer.Option("--vanished", help="Keep or delete videos whose file no longer exists."),
     ] = "keep",
     every: Annotated[
@@ -134,7 +135,7 @@ def search(
         list[str] | None, typer.Option("--task", help="Task to search; may be repeated (default: all).")
     ] = None,
     mode: Annotated[
-        Literal["pinned", "mapped", "latest"] | None,
+        QueryMode | None,
         typer.Option("--mode", help="Query mode (default: the service's)."),
     ] = None,
     where: Annotated[

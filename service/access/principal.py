@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args
+from typing import get_args
 
 from service.audit.actor import ActorKind
+from service.core.choice_types import AccessScope
 
-__all__ = ["OPEN_PRINCIPAL", "SCOPES", "AccessScope", "Principal", "includes_scope"]
+__all__ = ["OPEN_PRINCIPAL", "SCOPES", "Principal", "includes_scope"]
 
-AccessScope = Literal["search", "ingest", "admin"]
-SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)  # each includes those before it
+SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 
 def includes_scope(granted: AccessScope, required: AccessScope) -> bool:

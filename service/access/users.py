@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from service.access.credentials import note_change
 from service.access.passwords import check_password, hash_password
-from service.access.principal import AccessScope
 from service.audit.audit_log import record_change
 from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import now, session_scope
+from service.core.choice_types import AccessScope
 from service.core.domain_names import MAX_NAME_CHARS, name_key, name_problem, normalize_name
 from service.core.errors import Conflict, InvalidInput, NotFound
 from service.core.schemas import UserDetails, UserPatch, UserSpec

@@ -23,6 +23,7 @@ from media.sources.object_store import missing_package
 from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
+from service.core.choice_types import AccessScope, QueryMode
 from service.core.method_names import METHOD_NAMES
 
 __all__ = [
@@ -32,13 +33,10 @@ __all__ = [
     "Limits",
     "MilvusSettings",
     "OidcSettings",
-    "QueryMode",
     "Settings",
     "settings",
     "variable_name",
 ]
-
-QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
 
 DEFAULT_BACKBONE = "small"  # of a new library
 
@@ -153,12 +151,12 @@ class OidcSettings(BaseModel):
         return self
 
     @property
-    def role_scopes(self) -> dict[str, Literal["search", "ingest", "admin"]]:
+    def role_scopes(self) -> dict[str, AccessScope]:
         """Role → scope; raises ValueError for an entry of another form."""
-        found: dict[str, Literal["search", "ingest", "admin"]] = {}
+        found: dict[str, AccessScope] = {}
         for entry in filter(None, (part.strip() for part in self.roles.split(","))):
             role, _, scope = entry.rpartition("=")
-            if scope not in ("search", "ingest", "admin") or not role.strip():
+            if scope not in get_args(AccessScope) or not role.strip():
                 raise ValueError(
                     f"CINESTRATA_OIDC__ROLES: {entry!r} is not role=scope with the scope search, ingest or admin"
                 )

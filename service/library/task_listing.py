@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
@@ -13,6 +13,7 @@ from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Task
 from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
+from service.core.choice_types import TaskKind
 from service.core.domain_names import name_key
 from service.core.schemas import TaskDetails
 from service.library.served_order import last_served_order
@@ -43,7 +44,7 @@ class TaskPage(NamedTuple):
 def list_tasks(
     *,
     state: Sequence[str] | None = None,
-    kind: Literal["domain", "append"] | None = None,
+    kind: TaskKind | None = None,
     into: str | None = None,
     method: str | None = None,
     text: str | None = None,

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, cast
+from typing import cast
 
 from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
@@ -21,6 +21,7 @@ from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync, Task
 from service.catalog.task_names import lock_names
+from service.core.choice_types import VanishedVideos
 from service.core.domain_names import name_key
 from service.core.errors import LeaseLost, NotFound
 from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
@@ -133,7 +134,7 @@ class SyncRun:
     id: str
     name: str
     source: str
-    vanished: Literal["keep", "delete"]
+    vanished: VanishedVideos
     captions_from_names: bool
     task_id: str | None
     token: int
@@ -225,7 +226,7 @@ def claim_run(sync_id: str) -> SyncRun | None:
             .values(next_run_at=at + timedelta(seconds=row.every_seconds))
             .execution_options(synchronize_session=False)
         )
-    vanished = cast(Literal["keep", "delete"], row.vanished)
+    vanished = cast(VanishedVideos, row.vanished)
     return SyncRun(
         sync_id, row.name, row.source, vanished, row.captions_from_names, row.task_id, row.fencing_token
     )
@@ -283,7 +284,7 @@ def _details(row: Sync, at: datetime) -> SyncDetails:
         name=row.name,
         source=row.source,
         every_seconds=row.every_seconds,
-        vanished=cast(Literal["keep", "delete"], row.vanished),
+        vanished=cast(VanishedVideos, row.vanished),
         captions_from_names=row.captions_from_names,
         task_id=row.task_id,
         created_at=row.created_at,

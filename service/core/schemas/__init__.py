@@ -53,7 +53,7 @@ from service.core.schemas.library import (
     UnfoundDomain,
     WorkerLease,
 )
-from service.core.schemas.model_types import Gallery, Matrix, Split, State
+from service.core.schemas.model_types import Matrix
 from service.core.schemas.operations import (
     GpuMemory,
     JobDetails,
@@ -169,7 +169,6 @@ __all__ = [
     "DomainVectors",
     "Drift",
     "FirstResultShare",
-    "Gallery",
     "GpuMemory",
     "JobDetails",
     "JobSpec",
@@ -227,9 +226,7 @@ __all__ = [
     "ShardSummary",
     "SimilarVideosResponse",
     "SnapshotDetails",
-    "Split",
     "StageTimes",
-    "State",
     "SyncCounts",
     "SyncDetails",
     "SyncSpec",

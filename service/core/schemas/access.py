@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from service.core.choice_types import AccessScope
 from service.core.schemas.model_types import Name, RequestModel, ResponseModel
 
 __all__ = [
@@ -20,14 +20,12 @@ __all__ = [
     "UserSpec",
 ]
 
-_Scope = Literal["search", "ingest", "admin"]
-
 
 class KeySpec(RequestModel):
     """A new API key."""
 
     name: Name = Field(description="Name of the key, which the audit log states; unique among active keys.")
-    scope: _Scope = Field(
+    scope: AccessScope = Field(
         description="search reads; ingest also changes videos and domains; admin permits everything."
     )
     expires_in_days: int | None = Field(
@@ -63,7 +61,7 @@ class UserSpec(RequestModel):
 
     name: Name = Field(description="Name for signing in; unique regardless of case.")
     password: SecretStr = Field(description="10 to 1024 characters.")
-    scope: _Scope = Field(default="search", description="Role of the user: a scope, as of a key.")
+    scope: AccessScope = Field(default="search", description="Role of the user: a scope, as of a key.")
 
 
 class UserPatch(RequestModel):
@@ -72,7 +70,7 @@ class UserPatch(RequestModel):
     password: SecretStr | None = Field(
         default=None, description="New password. All sessions of the user end."
     )
-    scope: _Scope | None = Field(default=None, description="New role, effective at once.")
+    scope: AccessScope | None = Field(default=None, description="New role, effective at once.")
 
 
 class UserDetails(ResponseModel):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from pydantic import Field
 
+from service.core.choice_types import EffectiveSplit, Gallery, QueryMode
 from service.core.schemas.library import RecallFigures
-from service.core.schemas.model_types import ResponseModel, Split
+from service.core.schemas.model_types import ResponseModel
 from service.core.schemas.search import MomentMatch, SearchResult, TaskRouting
-from service.core.settings import QueryMode
 
 __all__ = [
     "FirstResultShare",
@@ -57,9 +56,7 @@ class QueryReport(ResponseModel):
     release: str | None
     generation: int
     mode: QueryMode | None
-    split: Split | Literal["appended"] | None = Field(
-        description="Split of the videos; null without captions."
-    )
+    split: EffectiveSplit | None = Field(description="Split of the videos; null without captions.")
     held_out: bool = Field(
         description="Whether the videos were held out: neither learned nor used for routing."
     )
@@ -68,7 +65,7 @@ class QueryReport(ResponseModel):
     depth: int = Field(description="Number of results in which a video has a rank.")
     recall_at_1: float | None = Field(description="Share of the queries with rank 1, 0..1.")
     recall_at_10: float | None = Field(description="Share of the queries with rank 1 to 10, 0..1.")
-    measured: dict[Literal["local", "global", "local_all", "global_all"], RecallFigures] = Field(
+    measured: dict[Gallery, RecallFigures] = Field(
         description="Stored recall of the newest release that was measured, by gallery, as in the recall matrix."
     )
     first_results: list[FirstResultShare] = Field(

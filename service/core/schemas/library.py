@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from service.core.choice_types import Gallery, QueryMode, TaskState
 from service.core.schemas.alerts import AlertDetails
-from service.core.schemas.model_types import Gallery, Matrix, ResponseModel, State
+from service.core.schemas.model_types import Matrix, ResponseModel
 from service.core.schemas.release_serving import PinnedRelease
 from service.core.schemas.tasks import TaskDetails
-from service.core.settings import QueryMode
 
 __all__ = [
     "DomainLoss",
@@ -318,7 +318,7 @@ class WorkerLease(ResponseModel):
 
     task_id: str
     task: str
-    state: State
+    state: TaskState
     owner: str
     expires_at: datetime
 
@@ -348,7 +348,7 @@ class LibraryStatus(ResponseModel):
         description="Set while an earlier release than the newest answers searches."
     )
     generation: int
-    tasks: dict[State, int]
+    tasks: dict[TaskState, int]
     domains: int = Field(description="Number of learned domains with videos.")
     searchable_domains: int = Field(description="Number of them that the served release searches.")
     trained_domains: int = Field(

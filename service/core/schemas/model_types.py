@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -11,7 +11,6 @@ from media.sources.source_uris import redact_uri
 from service.core.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 
 __all__ = [
-    "Gallery",
     "Identifier",
     "Matrix",
     "Name",
@@ -19,14 +18,9 @@ __all__ = [
     "ResponseModel",
     "Scalar",
     "ShownUri",
-    "Split",
-    "State",
     "Uri",
 ]
 
-State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
-Split = Literal["train", "val", "test"]
-Gallery = Literal["local", "global", "local_all", "global_all"]
 Matrix = list[list[float | None]]  # rows are releases, columns are tasks; null where undefined
 Scalar = bool | int | float | str | None
 

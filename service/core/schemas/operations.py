@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.core.schemas.model_types import RequestModel, ResponseModel, State
+from service.core.choice_types import TaskKind, TaskState
+from service.core.schemas.model_types import RequestModel, ResponseModel
 
 __all__ = [
     "GpuMemory",
@@ -86,8 +87,8 @@ class QueuedTask(ResponseModel):
 
     id: str
     name: str
-    state: State
-    kind: Literal["domain", "append"]
+    state: TaskState
+    kind: TaskKind
     videos: int
     eta_seconds: float | None
 
@@ -107,7 +108,7 @@ class RunningTask(ResponseModel):
 
     id: str
     name: str
-    state: State
+    state: TaskState
     points: list[TrainingPoint] = Field(description="The last reports, at most 200, oldest first.")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
+from service.core.choice_types import QueryMode
 from service.core.schemas.model_types import RequestModel, ResponseModel
 from service.core.schemas.videos import VideoMoment
-from service.core.settings import QueryMode
 
 __all__ = [
     "MomentMatch",

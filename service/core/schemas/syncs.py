@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from pydantic import Field
 
+from service.core.choice_types import VanishedVideos
 from service.core.schemas.model_types import Name, RequestModel, ResponseModel, Uri
 from service.core.schemas.uploads import OmittedPath
 
@@ -25,7 +25,7 @@ class SyncSpec(RequestModel):
     every_seconds: int = Field(
         ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds from one run to the next."
     )
-    vanished: Literal["keep", "delete"] = Field(
+    vanished: VanishedVideos = Field(
         default="keep", description="Whether videos whose file is gone are kept or deleted."
     )
     captions_from_names: bool = Field(
@@ -61,7 +61,7 @@ class SyncDetails(ResponseModel):
     name: str
     source: str
     every_seconds: int
-    vanished: Literal["keep", "delete"]
+    vanished: VanishedVideos
     captions_from_names: bool
     task_id: str | None = Field(description="Task of the domain; null until it is created.")
     created_at: datetime

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from service.core.choice_types import Split, TaskState
 from service.core.schemas.model_types import (
     Identifier,
     Name,
@@ -16,8 +17,6 @@ from service.core.schemas.model_types import (
     ResponseModel,
     Scalar,
     ShownUri,
-    Split,
-    State,
     Uri,
 )
 
@@ -241,7 +240,7 @@ class TaskDetails(ResponseModel):
     )
     method: str
     settings: dict[str, Scalar]
-    state: State
+    state: TaskState
     progress: TaskProgress
     eta_seconds: float | None = Field(
         description="Estimated seconds until the task is ready, over all stages and with the time in the queue; null "

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from service.core.choice_types import QueryMode
 from service.core.schemas.model_types import ResponseModel
 from service.core.schemas.search import SearchResult
-from service.core.settings import QueryMode
 
 __all__ = ["CaptionMatch", "CaptionsResponse", "ClipSearchResponse", "ClipTiming", "SimilarVideosResponse"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
-from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, ShownUri, Split
+from service.core.choice_types import EffectiveSplit, Split, VideoStatus
+from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, ShownUri
 
 __all__ = [
     "DeletionRequest",
@@ -34,11 +35,11 @@ class VideoDetails(ResponseModel):
     task: str
     task_id: str
     uri: ShownUri
-    status: Literal["pending", "accepted", "rejected"]
+    status: VideoStatus
     reason: str | None
     captions: list[str]
     split: Split | None
-    effective_split: Split | Literal["appended"] | None
+    effective_split: EffectiveSplit | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None
@@ -62,10 +63,10 @@ class VideoSummary(ResponseModel):
     id: str
     task_id: str = Field(description="Task of the video: its domain, or an append that is not published yet.")
     uri: ShownUri
-    status: Literal["pending", "accepted", "rejected"]
+    status: VideoStatus
     reason: str | None
     captions: list[str]
-    effective_split: Split | Literal["appended"] | None
+    effective_split: EffectiveSplit | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None

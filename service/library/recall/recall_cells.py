@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
-from service.core.settings import QueryMode, settings
+from service.core.choice_types import QueryMode
+from service.core.settings import settings
 
 __all__ = [
     "GalleryCells",

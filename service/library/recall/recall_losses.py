@@ -17,7 +17,8 @@ from sqlalchemy import or_, select
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
-from service.core.schemas import DomainLoss, Gallery, MeasuredLoss
+from service.core.choice_types import Gallery
+from service.core.schemas import DomainLoss, MeasuredLoss
 from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import paired_interval
 from service.library.recall.recall_cells import LearnedTask, RecallCells

@@ -17,8 +17,8 @@ from sqlalchemy import select
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
+from service.core.choice_types import QueryMode
 from service.core.schemas import LiteratureMeasures, RecallFigures, RecallMatrix
-from service.core.settings import QueryMode
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.newest_recall import recall_figures
 from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from index.hits import Hit
 from service.core import request_limits
+from service.core.choice_types import QueryMode
 from service.core.schemas import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
-from service.core.settings import QueryMode, Settings
+from service.core.settings import Settings
 from service.library.recall.newest_recall import newest_recall
 from service.library.video_details import thumbnail_url
 from service.search.errors import UnknownTask

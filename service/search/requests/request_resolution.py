@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from service.core.choice_types import QueryMode
 from service.core.errors import InvalidInput
-from service.core.settings import QueryMode, Settings
+from service.core.settings import Settings
 from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import UnknownTask
 from service.search.requests.search_request import SearchRequest

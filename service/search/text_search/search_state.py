@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from index.hits import Hit
+from service.core.choice_types import QueryMode
 from service.core.schemas import MomentMatch
-from service.core.settings import QueryMode
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner

@@ -19,9 +19,10 @@ from sqlalchemy import select
 from service.catalog.database import session_scope
 from service.catalog.edit_counters import read_caption_edits
 from service.catalog.tables import Video
+from service.core.choice_types import QueryMode
 from service.core.errors import InvalidInput
 from service.core.schemas import CaptionMatch, CaptionsResponse
-from service.core.settings import QueryMode, Settings
+from service.core.settings import Settings
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_search.similar_search import find_scope_errors, load_stored_vector

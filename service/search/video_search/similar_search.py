@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from index.errors import ShardMissing, ShardStoreError
 from index.hits import merge_hits
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core.choice_types import SearchScope
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
 from service.core.schemas import SimilarVideosResponse
 from service.core.settings import Settings
@@ -31,7 +33,7 @@ __all__ = ["find_scope_errors", "load_stored_vector", "search_similar"]
 
 Vector = npt.NDArray[np.float32]
 
-_SCOPES = ("task", "all")
+_SCOPES = get_args(SearchScope)
 
 
 def search_similar(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
@@ -14,18 +14,17 @@ from service.audit.audit_log import record_change
 from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
+from service.core.choice_types import Gallery, QueryMode
 from service.core.errors import Conflict
 from service.core.schemas import Drift, TaskProgress
-from service.core.settings import QueryMode
 from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
-__all__ = ["AppendPublication", "Gallery", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
+__all__ = ["AppendPublication", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
 
-Gallery = Literal["local", "global", "local_all", "global_all"]
 _FinishStages = Callable[[], dict[str, float | None]]  # returns the measured seconds by stage
 
 

@@ -315,7 +315,7 @@ class VideoSummary(Model):
     status: Literal["pending", "accepted", "rejected"] | str
     reason: str | None
     captions: list[str]
-    effective_split: Literal["train", "val", "test"] | str | Literal["appended"] | str | None
+    effective_split: Literal["train", "val", "test", "appended"] | str | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None

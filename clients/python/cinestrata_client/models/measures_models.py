@@ -301,7 +301,7 @@ class QueryReport(Model):
     release: str | None
     generation: int
     mode: Literal["pinned", "mapped", "latest"] | str | None
-    split: Literal["train", "val", "test"] | str | Literal["appended"] | str | None = Field(
+    split: Literal["train", "val", "test", "appended"] | str | None = Field(
         description="Split of the videos; null without captions."
     )
     held_out: bool = Field(

@@ -97,7 +97,7 @@ class VideoDetails(Model):
     reason: str | None
     captions: list[str]
     split: Literal["train", "val", "test"] | str | None
-    effective_split: Literal["train", "val", "test"] | str | Literal["appended"] | str | None
+    effective_split: Literal["train", "val", "test", "appended"] | str | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None

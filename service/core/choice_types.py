@@ -1,0 +1,34 @@
+"""Types of values with a fixed set of choices, which the API, the command line and the catalog share.
+
+The command line declares its options with them, so this module imports nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = [
+    "AccessScope",
+    "EffectiveSplit",
+    "Gallery",
+    "QueryMode",
+    "SearchScope",
+    "Split",
+    "TaskKind",
+    "TaskState",
+    "VanishedVideos",
+    "VideoStatus",
+]
+
+QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
+SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
+AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it
+
+TaskState = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
+TaskKind = Literal["domain", "append"]
+Gallery = Literal["local", "global", "local_all", "global_all"]
+
+VideoStatus = Literal["pending", "accepted", "rejected"]
+Split = Literal["train", "val", "test"]
+EffectiveSplit = Literal["train", "val", "test", "appended"]
+VanishedVideos = Literal["keep", "delete"]  # treatment of videos whose file no longer exists
