@@ -102,7 +102,7 @@ class ShardStore(StoreFolder):
         return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
 
     def stored_ids(self, task: str, ids: Ids) -> Ids:
-        """Those of the ids that the segments of a task store, including deleted ones; empty without a shard.
+        """The given ids that the segments of a task store, including deleted ones; empty without a shard.
 
         Raises:
             ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
@@ -376,7 +376,7 @@ class ShardStore(StoreFolder):
         return manifest
 
     def _present_ids(self, manifest: Manifest, task: str, ids: Ids) -> Ids:
-        """Those of the ids that a shard has, and the moments of those videos; ``int64``, ascending."""
+        """The given ids that a shard has, and the moments of those videos; ``int64``, ascending."""
         stored = np.concatenate([self._validator.segment_ids(entry) for entry in manifest.segments(task)])
         return np.unique(stored[np.isin(stored, ids) | np.isin(video_ids_of(stored), ids)])
 

@@ -37,7 +37,7 @@ _Json = Mapping[str, Any]
 async def reference_page(request: Request) -> Response:
     """The reference of all operations, models and error types, which is the same for every library.
 
-    The page needs no credentials. Its navigation shows to signed-in browsers what their role permits.
+    The page needs no credentials. Its navigation shows to signed-in browsers the pages that their role permits.
     """
     principal = None
     with suppress(CinestrataError):  # a wrong key, or no answer of the catalog

@@ -153,7 +153,7 @@ def list_releases(
 @router.post("/releases/{release_id}/serve", operation_id="serve_release")
 @requires("admin")
 def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcome:
-    """Let searches use an earlier release, or a later one again, and return what becomes searchable and unsearchable.
+    """Let searches use an earlier or later release, and return the domains that become searchable or unsearchable.
 
     `release_id` is the id of a release or its first 8 characters, the name of the domain that it learned last, or
     `newest`. The change takes effect within a second in running servers; nothing is deleted or indexed again. Domains

@@ -1,6 +1,6 @@
 """Client of a chaos run: sends the operations of a round, repeats requests until they are acknowledged, and waits.
 
-It does what the documentation asks of a client: a request without an answer, or with 429 or 503, is sent again with
+It follows the documentation for clients: a request without an answer, or with 429 or 503, is sent again with
 the same ``Idempotency-Key``. A failed task is retried as its hint says, and counted.
 """
 

@@ -186,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     results = []
     for domains in map(int, options.domains.split(",")):
-        # A process of its own, because modules cache what they have read.
+        # A process of its own, because modules cache the files that they have read.
         with (
             tempfile.TemporaryDirectory() as folder,
             ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,

@@ -227,8 +227,8 @@ def speed_table(speed: SpeedReport) -> str:
     lines += [
         "",
         f"Reading frames takes {speed.reading:.1%} of the product's step. Of all tokens, {product:.0%} are padding, "
-        f"{straightforward:.0%} when texts are padded to the context length. Peak memory is what a run adds to the "
-        "memory in use.",
+        f"{straightforward:.0%} when texts are padded to the context length. Peak memory is the memory that a run "
+        "adds to the memory in use.",
         "",
     ]
     return "\n".join(lines)

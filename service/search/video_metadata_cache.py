@@ -186,7 +186,7 @@ class VideoMetadataCache:
         )
 
     def preload(self, snapshot: SearchSnapshot) -> None:
-        """Read what searches without a filter need: moments, and the creation times of tasks.
+        """Read the metadata for searches without a filter: moments, and the creation times of tasks.
 
         Raises:
             Unavailable: The catalog cannot be reached.

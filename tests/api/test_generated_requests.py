@@ -216,5 +216,5 @@ def _send_generated(run: _Run, operation: Any, known: Mapping[str, list[str | in
 
 
 def _destruction(operation: Any) -> tuple[bool, bool]:
-    """Order of the operations: those that delete what others need come last."""
+    """Order of the operations: those that delete resources which others need come last."""
     return operation.method == "delete", operation.path in ("/v1/tasks/{task_id}", "/v1/users/{user_id}")

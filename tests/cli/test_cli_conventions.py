@@ -196,7 +196,7 @@ def test_hints_of_the_service_name_commands_in_a_terminal() -> None:
 
 
 def test_retry_with_other_settings_is_named_as_a_command() -> None:
-    hint = "Repeat the task with what fits: POST /tasks/tsk_1/retry with method strata and rank=4 and lr=0.5."
+    hint = "Repeat the task with settings that fit: POST /tasks/tsk_1/retry with method strata and rank=4 and lr=0.5."
     assert terminal_text(hint).endswith(
         ": cinestrata tasks retry tsk_1 --method strata --set rank=4 --set lr=0.5."
     )

@@ -51,7 +51,7 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
         assignments = "".join(f" and {key}={value}" for key, value in error.settings.items())
         return FailureMessage(
             f"{message}.",
-            f"Repeat the task with what fits: {retry} with method {error.method}{assignments}.",
+            f"Repeat the task with settings that fit: {retry} with method {error.method}{assignments}.",
             {"method": error.method, "settings": error.settings},
         )
     if isinstance(error, MethodError):

@@ -1,4 +1,4 @@
-// Confirmation of a change of the served release: what becomes searchable and unsearchable, before it happens.
+// Confirmation of a change of the served release: the domains that become searchable or unsearchable.
 
 import { api } from "../api_client.js";
 import { dialogFormParts, el, makeClosable, setText } from "../dom.js";
@@ -93,7 +93,7 @@ function describe(preview) {
   return [
     lost.domains ? block("lost", "No longer searchable:", changeLines(lost)) : null,
     found.domains ? block("stays", "Searchable again:", changeLines(found)) : null,
-    block("stays", "What stays:", kept),
+    block("stays", "Unchanged:", kept),
   ].filter(Boolean);
 }
 

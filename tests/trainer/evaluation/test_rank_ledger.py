@@ -1,4 +1,4 @@
-"""Rank ledgers: rows that reuse ranks have the same figures and compute only what the new task adds."""
+"""Rank ledgers: rows that reuse ranks have the same figures and compute only the ranks that the new task adds."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def list_releases(
 
 
 def serve_release(release_id: str, *, body: ServeSpec | None = None) -> Call[ServeOutcome]:
-    """Let searches use an earlier release, or a later one again, and return what becomes searchable and
+    """Let searches use an earlier or later release, and return the domains that become searchable or
     unsearchable.
 
     `release_id` is the id of a release or its first 8 characters, the name of the domain that it learned

@@ -1,4 +1,4 @@
-"""A snapshot that was loaded without the catalog gets what appends have stored there, once the catalog answers."""
+"""A snapshot that was loaded without the catalog gets the rows of appends, once the catalog answers."""
 
 from __future__ import annotations
 
