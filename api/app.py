@@ -17,6 +17,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
+from api.load_shedding import LoadSheddingMiddleware, limit_request_threads
 from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, unknown_page
 from api.request_logging import RequestLoggingMiddleware
 from api.request_metrics import RequestMetricsMiddleware
@@ -77,6 +78,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.query_service.start()
+        limit_request_threads()
         recording = asyncio.create_task(authenticator.record_failures())
         yield
         recording.cancel()
@@ -92,6 +94,8 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         root_path_in_servers=False,  # the root path holds the prefix of the request
+        # The framework's own would record addresses with their queries; RequestTracingMiddleware records neither.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.query_service = query_service
     app.state.settings = configured
@@ -137,6 +141,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_UNCOMPRESSED_TYPES
     )
     app.add_middleware(SecurityMiddleware, settings=configured, authenticator=authenticator)
+    app.add_middleware(LoadSheddingMiddleware, admission=query_service.admission)
     if configured.cors_origins:
         share_with_origins(app, configured.cors_origins)
     app.add_middleware(RequestLoggingMiddleware)

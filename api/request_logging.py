@@ -7,9 +7,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.response_status import StatusRecorder, route_template
 
-__all__ = ["RequestLoggingMiddleware", "explain_failure"]
+__all__ = ["RequestLoggingMiddleware", "explain_failure", "omit_from_log"]
 
 _REASON = "cinestrata.failure"
+_OMITTED = "cinestrata.omitted_from_log"
 _UNLOGGED = {"/readyz"}  # polled every few seconds while a service starts
 
 log = structlog.get_logger(__name__)
@@ -35,7 +36,7 @@ class RequestLoggingMiddleware:
 
 def _log_error(scope: Scope, status: int) -> None:
     route = route_template(scope)
-    if route in _UNLOGGED:
+    if route in _UNLOGGED or _OMITTED in scope:
         return
     fields = {"status": status, "method": scope["method"], "route": route}
     if _REASON in scope:
@@ -49,3 +50,8 @@ def _log_error(scope: Scope, status: int) -> None:
 def explain_failure(scope: Scope, reason: str) -> None:
     """Let the line of a request with a status from 500 on contain a reason."""
     scope[_REASON] = reason
+
+
+def omit_from_log(scope: Scope) -> None:
+    """Let a request have no line of its own, because its refusal is counted in another."""
+    scope[_OMITTED] = True

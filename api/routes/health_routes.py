@@ -20,8 +20,9 @@ router = APIRouter(tags=["health"], route_class=ScopedRoute)
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez", operation_id="livez")
 @requires("public")
-def livez() -> dict[str, str]:
+async def livez() -> dict[str, str]:
     """Liveness: the process runs."""
+    # A coroutine, because the threads of requests may all be occupied.
     return {"status": "ok"}
 
 

@@ -26,11 +26,11 @@ from service.audit.actor import acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound
 from service.core.settings import Settings
 
-__all__ = ["SecurityMiddleware"]
+__all__ = ["SECURITY_HEADERS", "SecurityMiddleware"]
 
 _KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-_SECURITY_HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -61,7 +61,7 @@ class SecurityMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _SECURITY_HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -171,7 +171,9 @@ class Limits(BaseModel):
 
     max_results: int = Field(default=100, ge=1)  # of one page of a search
     max_waiting: int = Field(default=512, ge=1)  # texts that one process answers or queues at a time
-    max_wait_seconds: float = Field(default=10.0, gt=0)  # until a search starts; then it is refused
+    max_wait_seconds: float = Field(
+        default=10.0, gt=0
+    )  # expected until the answer, and until the start; then 429
     query_cache_bytes: int = Field(default=64 * 1024**2, ge=1)  # of one release
     max_moments: int = Field(
         default=512, ge=0, le=65_536

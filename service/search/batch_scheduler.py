@@ -1,4 +1,4 @@
-"""Batching of concurrent work: admission control, stepwise batches on an event loop, and shared calls of threads."""
+"""Batching of concurrent work: stepwise batches on an event loop, and shared calls of threads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import os
 import time
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Condition, Lock
+from threading import Condition
 from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
@@ -59,7 +58,6 @@ class BatchScheduler(Generic[Item, Result]):
     :meth:`run`          For threads. Concurrent calls share a step, which runs in the thread of one of the callers.
     :meth:`run_blocking` For coroutines that need a function which may wait for the catalog or the disk. It runs in a
                          second thread pool, so that it delays neither the event loop nor a lane.
-    :meth:`admit`        Admission control for requests of all kinds.
     ===================  ==========================================================================================
 
     Neither entry delays an item to fill a batch: batches grow because items queue while a step runs.
@@ -69,9 +67,8 @@ class BatchScheduler(Generic[Item, Result]):
             it raises becomes the outcome of every item of its batch.
         max_batch: Maximum number of items in a step. A single call of :meth:`run` may exceed it.
         lanes: Maximum number of concurrent steps of submitted items.
-        max_admitted: Maximum number of items admitted at a time. A single request of any size is admitted.
         max_wait: Maximum time in seconds that an item of a coroutine waits for its first step. Items that waited longer
-            are refused: the number of admitted items alone bounds no time, because the speed of the steps varies.
+            are refused.
     """
 
     def __init__(
@@ -80,15 +77,11 @@ class BatchScheduler(Generic[Item, Result]):
         *,
         max_batch: int,
         lanes: int = 1,
-        max_admitted: int = 0,
         max_wait: float = math.inf,
     ) -> None:
         self._step = step
         self._max_batch = max_batch
-        self._max_admitted = max_admitted
         self._max_wait = max_wait
-        self._admitted = 0
-        self._admission_lock = Lock()
         # Items of coroutines; used only in the thread of the event loop, except for reading the length of the queue.
         self._lanes = lanes
         self._free_lanes = lanes
@@ -106,29 +99,6 @@ class BatchScheduler(Generic[Item, Result]):
     def queue_length(self) -> int:
         """Number of submitted items and of calls of threads that wait for a step."""
         return len(self._queue) + len(self._calls)
-
-    @contextmanager
-    def admit(self, count: int) -> Iterator[None]:
-        """Admit a request for the duration of the context.
-
-        Args:
-            count: Number of items in the request.
-
-        Raises:
-            TooManyRequests: The request does not fit under ``max_admitted``.
-        """
-        with self._admission_lock:
-            if self._admitted and self._admitted + count > self._max_admitted:
-                raise TooManyRequests(
-                    f"The server is busy: {self._admitted} searches are waiting or running, the request adds {count}, "
-                    f"and the limit is {self._max_admitted}. Try again in a second."
-                )
-            self._admitted += count
-        try:
-            yield
-        finally:
-            with self._admission_lock:
-                self._admitted -= count
 
     # -- coroutines ---------------------------------------------------------------------------------------------
 

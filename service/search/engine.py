@@ -29,6 +29,7 @@ from service.core.schemas import (
     SimilarVideosResponse,
 )
 from service.core.settings import Settings, settings
+from service.search.admission import AdmissionControl
 from service.search.batch_scheduler import BatchScheduler, Unfinished
 from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import TaskNotLoaded, UnknownTask
@@ -71,7 +72,8 @@ class SearchEngine:
     Attributes:
         settings: Settings of the engine.
         snapshots: Snapshots of the process.
-        scheduler: Scheduler of searches, with admission control.
+        scheduler: Scheduler of searches.
+        admission: Admission control of searches.
         catalog_reads: Reads of the catalog.
         mirror: Copy of the catalog that answers searches while it cannot be reached.
         metadata_cache: Cache of video metadata.
@@ -88,9 +90,10 @@ class SearchEngine:
             self._run_step,
             max_batch=MAX_BATCH,
             lanes=LANES,
-            max_admitted=self.settings.limits.max_waiting,
             max_wait=self.settings.limits.max_wait_seconds,
         )
+        limits = self.settings.limits
+        self.admission = AdmissionControl(limits.max_waiting, limits.max_wait_seconds, saturated=MAX_BATCH)
         self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
         self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
         self.caption_index = CaptionIndex()
@@ -117,8 +120,8 @@ class SearchEngine:
         self.clips.close()
 
     def admit(self, count: int) -> AbstractContextManager[None]:
-        """Admission of a request of ``count`` searches; see :meth:`BatchScheduler.admit`."""
-        return self.scheduler.admit(count)
+        """Admission of a request of ``count`` searches; see :meth:`AdmissionControl.admit`."""
+        return self.admission.admit(count)
 
     def refresh(self) -> bool:
         """Load the newest generation; see :meth:`SnapshotManager.refresh`."""

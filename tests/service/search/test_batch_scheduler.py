@@ -337,23 +337,6 @@ def test_threads_run_unfinished_items_to_their_results() -> None:
         scheduler.run(["slow 2", "wrong 1"])
 
 
-# -- admission ----------------------------------------------------------------------------------------------
-
-
-def test_admission_limits_items_but_admits_a_single_request_of_any_size() -> None:
-    scheduler = BatchScheduler(_Halving(), max_batch=8, max_admitted=3)
-    with scheduler.admit(2), scheduler.admit(1):
-        with pytest.raises(TooManyRequests, match="3 searches are waiting") as refused, scheduler.admit(1):
-            pass
-        assert refused.value.headers == {"Retry-After": "1"}
-    with scheduler.admit(100), pytest.raises(TooManyRequests), scheduler.admit(1):
-        pass
-    with pytest.raises(KeyError), scheduler.admit(3):
-        raise KeyError
-    with scheduler.admit(3):
-        pass
-
-
 class _Clock:
     """Clock of the scheduler that a test advances."""
 

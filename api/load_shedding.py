@@ -1,0 +1,116 @@
+"""Refusal of requests at the door while the queue that they would join is too long.
+
+A refused request costs a process a fifth of the time that the framework needs to route, authenticate and validate it.
+Without this, a process that receives twice its capacity would spend its time on refusals, and fall behind in reading
+its connections, where no limit applies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from http import HTTPStatus
+
+import structlog
+from anyio import to_thread
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.problem_details import MEDIA_TYPE
+from api.request_logging import omit_from_log
+from api.security.security_middleware import SECURITY_HEADERS
+from api.version_prefix import route_path
+from service.core.errors import TooManyRequests
+from service.library import prometheus_metrics
+from service.search.admission import AdmissionControl
+
+__all__ = ["LoadSheddingMiddleware", "limit_request_threads"]
+
+# Threads take turns at the interpreter lock, and the event loop waits for its turn among them; but threads that wait
+# for a catalog which does not answer must not occupy all.
+_THREADS = min(40, 4 + 4 * (os.cpu_count() or 1))
+_MAX_WAITING = 64  # requests that wait for a thread
+_SEARCH_PATHS = {"/search", "/search/clip"}
+_NEVER_REFUSED = {"/livez", "/readyz", "/metrics"}  # a refused health check would restart a busy process
+_LOG_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+def limit_request_threads() -> None:
+    """Limit the threads of the running event loop that handle requests."""
+    to_thread.current_default_thread_limiter().total_tokens = _THREADS
+
+
+class LoadSheddingMiddleware:
+    """Refuses searches that the admission control would refuse, and other requests while too many wait for a thread.
+
+    Args:
+        app: The application.
+        admission: Admission control of searches, which checks them again when they are routed.
+    """
+
+    def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
+        self.app = app
+        self._admission = admission
+        self._refused = 0  # since the last line of the log
+        self._logged = float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(route_path(scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        prometheus_metrics.REQUESTS.labels(scope["method"], "refused", HTTPStatus.TOO_MANY_REQUESTS).inc()
+        omit_from_log(scope)
+        self._log_refusals()
+        await _send_refusal(scope, send, refusal)
+
+    def _refusal(self, path: str) -> TooManyRequests | None:
+        if path in _SEARCH_PATHS:
+            try:
+                self._admission.check()
+            except TooManyRequests as error:
+                return error
+        elif path not in _NEVER_REFUSED:
+            waiting = to_thread.current_default_thread_limiter().statistics().tasks_waiting
+            if waiting >= _MAX_WAITING:
+                return TooManyRequests(
+                    f"The server is busy: {waiting} requests are waiting for a thread. Try again in a second."
+                )
+        return None
+
+    def _log_refusals(self) -> None:
+        """Log the number of refused requests every few seconds; a line for each would slow down the others."""
+        self._refused += 1
+        now = time.monotonic()
+        if now - self._logged >= _LOG_SECONDS:
+            log.warning("requests_shed", count=self._refused)
+            self._refused, self._logged = 0, now
+
+
+async def _send_refusal(scope: Scope, send: Send, refusal: TooManyRequests) -> None:
+    """Send a problem as :func:`api.problem_details.problem_response` does, without the models."""
+    problem = {
+        "type": refusal.problem_type(),
+        "title": refusal.title,
+        "status": refusal.status,
+        "detail": refusal.detail,
+        "instance": scope["path"],
+        "errors": [],
+    }
+    body = json.dumps(problem, separators=(",", ":")).encode()
+    headers = {
+        **SECURITY_HEADERS,
+        **refusal.headers,
+        "Content-Type": MEDIA_TYPE,
+        "Content-Length": str(len(body)),
+    }
+    await send(
+        {
+            "type": "http.response.start",
+            "status": refusal.status,
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,116 @@
+"""Admission control of searches: by their number, and by the time that they would take at the present speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from service.core.errors import TooManyRequests
+
+__all__ = ["AdmissionControl"]
+
+_MEMORY_SECONDS = 2.0  # time constant of the measured speed
+_FORGOTTEN_SECONDS = 60.0  # a speed that was measured this long ago says nothing
+
+
+class AdmissionControl:
+    """Admits searches of a process, and refuses those that would wait too long. Thread-safe.
+
+    A number alone bounds no time, because the speed varies with the queries and with the other load of the machine. The
+    time until a new search is answered is therefore estimated by Little's law as *n·s*, with *n* admitted searches and
+    *s* seconds per answered search. The speed of a process that is not saturated is unknown: a few searches at a time
+    take longer each than those of full batches. So *s* is measured only while at least ``saturated`` searches are
+    admitted, and fewer are never refused.
+
+    Args:
+        max_admitted: Maximum number of searches at a time. A single request of any size is admitted.
+        max_seconds: Maximum estimated time until a search is answered.
+        saturated: Number of searches that saturate the process.
+        clock: Monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        max_admitted: int,
+        max_seconds: float = math.inf,
+        saturated: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_admitted = max_admitted
+        self._max_seconds = max_seconds
+        self._saturated = saturated
+        self._clock = clock
+        self._lock = Lock()
+        self._admitted = 0
+        # Decaying sums over the time in which the process was saturated.
+        self._busy_seconds = 0.0
+        self._answered = 0.0
+        self._saturated_since = -math.inf  # or since the last answer
+
+    @contextmanager
+    def admit(self, count: int) -> Iterator[None]:
+        """Admit a request for the duration of the context.
+
+        Args:
+            count: Number of searches in the request.
+
+        Raises:
+            TooManyRequests: The number of searches or the estimated time is above its maximum.
+        """
+        with self._lock:
+            self._check(count)
+            is_saturating = self._admitted < self._saturated <= self._admitted + count
+            self._admitted += count
+            if is_saturating:
+                self._saturated_since = self._clock()
+        is_answered = False
+        try:
+            yield
+            is_answered = True
+        finally:
+            with self._lock:
+                if self._admitted >= self._saturated:
+                    self._measure(count if is_answered else 0)
+                self._admitted -= count
+
+    def check(self, count: int = 1) -> None:
+        """Check whether a request would be admitted now.
+
+        Raises:
+            TooManyRequests: As :meth:`admit`.
+        """
+        with self._lock:
+            self._check(count)
+
+    def _check(self, count: int) -> None:
+        if not self._admitted:
+            return
+        if self._admitted + count > self._max_admitted:
+            raise TooManyRequests(
+                f"The server is busy: {self._admitted} searches are waiting or running, the request adds {count}, "
+                f"and the limit is {self._max_admitted}. Try again in a second."
+            )
+        seconds = self._expected_seconds(self._admitted + count)
+        if seconds > self._max_seconds:
+            raise TooManyRequests(
+                f"The server is busy: an answer would take about {seconds:.1f} seconds, and the limit is "
+                f"{self._max_seconds:g}. Try again in a second."
+            )
+
+    def _expected_seconds(self, count: int) -> float:
+        """Estimated time until this number of searches is answered; 0 if they do not saturate the process."""
+        is_forgotten = self._clock() - self._saturated_since > _FORGOTTEN_SECONDS
+        if count <= self._saturated or self._answered < 1 or is_forgotten:
+            return 0.0
+        return count * self._busy_seconds / self._answered
+
+    def _measure(self, answered: int) -> None:
+        now = self._clock()
+        seconds = now - self._saturated_since
+        decay = math.exp(-seconds / _MEMORY_SECONDS)
+        self._busy_seconds = self._busy_seconds * decay + seconds
+        self._answered = self._answered * decay + answered
+        self._saturated_since = now

@@ -1,0 +1,148 @@
+"""Refusal of requests before they are routed, while the queue that they would join is too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import structlog
+from anyio import CapacityLimiter, to_thread
+from fastapi.testclient import TestClient
+from httpx import ASGITransport, AsyncClient, Response
+from starlette.types import Receive, Scope, Send
+
+from api import load_shedding, request_logging
+from api.app import create_app
+from api.load_shedding import LoadSheddingMiddleware
+from api.request_logging import RequestLoggingMiddleware
+from api.security.security_middleware import SECURITY_HEADERS
+from service.core.settings import Settings
+from service.library import prometheus_metrics
+from service.search.admission import AdmissionControl
+from tests.api.conftest import BASE_URL
+
+WAITING = 64  # requests, from which on further ones are refused
+
+
+@contextmanager
+def _full_queue(client: TestClient) -> Iterator[None]:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    with service.admit(service.settings.limits.max_waiting):
+        yield
+
+
+async def _answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+def _refused_count() -> float:
+    labels = {"method": "GET", "route": "refused", "status": "429"}
+    return prometheus_metrics.REGISTRY.get_sample_value("cinestrata_requests_total", labels) or 0.0
+
+
+@pytest.mark.parametrize("path", ["/search", "/v1/search", "/v1/search/clip"])
+def test_a_search_is_refused_while_the_queue_is_full(client: TestClient, path: str) -> None:
+    before = _refused_count()
+    with _full_queue(client):
+        answer = client.get(path, params={"q": "a taxi"})
+    assert answer.status_code == 429
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["instance"] == path
+    assert "the limit is 512" in answer.json()["detail"]
+    assert {name: answer.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+    assert _refused_count() == before + 1
+
+
+def test_the_problem_has_the_form_of_that_of_a_route(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _full_queue(client):
+        refused = client.get("/search", params={"q": "a taxi"})
+        monkeypatch.setattr(LoadSheddingMiddleware, "_refusal", lambda self, path: None)
+        routed = client.get("/search", params={"q": "a taxi"})
+    assert refused.json() == routed.json()
+    variable = {"x-request-id"}
+    assert {*refused.headers} == {*routed.headers}
+    assert {name for name in refused.headers if refused.headers[name] != routed.headers[name]} == variable
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/v1/videos", "/livez", "/readyz", "/metrics", "/searches"])
+def test_other_requests_are_answered_while_the_queue_of_searches_is_full(
+    client: TestClient, path: str
+) -> None:
+    with _full_queue(client):
+        assert client.get(path).status_code != 429
+
+
+def test_pages_of_allowed_origins_can_read_the_refusal(configured: Settings) -> None:
+    shared = configured.model_copy(update={"cors_origins": ("https://films.example",)})
+    client = TestClient(create_app(shared), base_url=BASE_URL)
+    with _full_queue(client):
+        answer = client.get("/search", params={"q": "a"}, headers={"Origin": "https://films.example"})
+    assert answer.status_code == 429
+    assert answer.headers["access-control-allow-origin"] == "https://films.example"
+
+
+def test_refusals_share_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(load_shedding, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    log = structlog.get_logger("load_shedding_test")
+    monkeypatch.setattr(load_shedding, "log", log)
+    monkeypatch.setattr(request_logging, "log", log)
+    admission = AdmissionControl(1)
+    app = RequestLoggingMiddleware(LoadSheddingMiddleware(_answer_nothing, admission))
+    client = TestClient(app, base_url=BASE_URL)
+    with structlog.testing.capture_logs() as lines, admission.admit(1):
+        for _ in range(5):
+            assert client.get("/search").status_code == 429
+        clock[0] += 11.0
+        assert client.get("/search").status_code == 429
+    assert [(line["event"], line["count"]) for line in lines] == [("requests_shed", 1), ("requests_shed", 5)]
+
+
+def test_requests_are_refused_while_too_many_wait_for_a_thread() -> None:
+    freed = threading.Event()
+
+    async def wait_in_thread(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/slow":
+            await to_thread.run_sync(freed.wait)
+        await _answer_nothing(scope, receive, send)
+
+    async def send_requests() -> tuple[dict[str, Response], list[Response]]:
+        limiter: CapacityLimiter = to_thread.current_default_thread_limiter()
+        limiter.total_tokens = 2
+        app = LoadSheddingMiddleware(wait_in_thread, AdmissionControl(1))
+        async with AsyncClient(transport=ASGITransport(app), base_url=BASE_URL) as client:
+            slow = [asyncio.create_task(client.get("/slow")) for _ in range(WAITING + 2)]
+            while limiter.statistics().tasks_waiting < WAITING:
+                await asyncio.sleep(0.01)
+            others = {path: await client.get(path) for path in ("/tasks", "/search", "/livez", "/readyz")}
+            freed.set()
+            return others, await asyncio.gather(*slow)
+
+    try:
+        others, slow = asyncio.run(send_requests())
+    finally:
+        freed.set()
+    statuses = {path: answer.status_code for path, answer in others.items()}
+    assert statuses == {"/tasks": 429, "/search": 204, "/livez": 204, "/readyz": 204}
+    assert json.loads(others["/tasks"].content)["detail"].startswith(
+        "The server is busy: 64 requests are waiting"
+    )
+    assert {answer.status_code for answer in slow} == {204}, "admitted requests are answered"
+
+
+def test_the_service_limits_its_threads(client: TestClient) -> None:
+    async def read_limit() -> float:
+        return to_thread.current_default_thread_limiter().total_tokens
+
+    with client:
+        assert client.portal is not None
+        assert client.portal.call(read_limit) == load_shedding._THREADS
