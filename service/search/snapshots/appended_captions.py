@@ -1,8 +1,10 @@
 """Routing profiles of domains with appended videos or edited captions: they route queries, but no release learned them.
 
-A release stores the profile of each task's training captions and never changes. For a domain with appends or edits, a
-snapshot computes the profile again from the current captions of the videos in the shard that are not held out, so that
-it equals the profile of one task with these captions.
+A release stores the profile of each task's training captions and never changes. For a domain with appended videos in
+its shard, or with edits, a snapshot computes the profile again from the current captions of the videos in the shard
+that are not held out, so that it equals the profile of one task with these captions. Appends that are not published
+yet, failed or were cancelled do not count: the profile depends on the shard and its captions alone, not on the time at
+which it is computed.
 """
 
 from __future__ import annotations
@@ -60,11 +62,14 @@ def appended_profiles(
     edits = read_caption_edits()
     with session_scope() as session:
         targets = set(session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct()))
-    return {
-        task: _profile(task, shards[task], edits.get(task, 0), tokenize, vocabulary, known.get(task))
-        for task in shards
-        if task in targets or task in edits
-    }
+    profiles: dict[str, AppendedProfile] = {}
+    for task, shard in shards.items():
+        version, before = f"{shard.state}+{edits.get(task, 0)}", known.get(task)
+        if before is not None and before.version == version:
+            profiles[task] = before
+        elif task in edits or (task in targets and _has_appended_videos(task, shard)):
+            profiles[task] = AppendedProfile(version, *_profile(_captions(task, shard), tokenize, vocabulary))
+    return profiles
 
 
 def profile_row(
@@ -80,28 +85,30 @@ def profile_row(
 
 
 def _profile(
-    task: str,
-    shard: SearchableShard,
-    edits: int,
-    tokenize: Callable[[Sequence[str]], list[TokenIds]],
-    vocabulary: int,
-    known: AppendedProfile | None,
-) -> AppendedProfile:
-    version = f"{shard.state}+{edits}"
-    if known is not None and known.version == version:
-        return known
-    captions = _captions(task, shard)
-    tokens = (
-        ids for start in range(0, len(captions), _CHUNK) for ids in tokenize(captions[start : start + _CHUNK])
-    )
-    return AppendedProfile(version, *profile_row(tokens, vocabulary))
+    captions: Sequence[str], tokenize: Callable[[Sequence[str]], list[TokenIds]], vocabulary: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    parts = (tokenize(captions[start : start + _CHUNK]) for start in range(0, len(captions), _CHUNK))
+    return profile_row((ids for part in parts for ids in part), vocabulary)
+
+
+def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
+    """Whether a shard contains appended videos that are not deleted."""
+    with session_scope() as session:
+        # The manifest is replaced before the catalog assigns the videos to the domain, maybe between these reads.
+        unfinished = (
+            select(Video.vector_id)
+            .join(Task, Task.id == Video.task_id)
+            .where(Task.target_id == task, Video.status == "accepted")
+        )
+        published = select(Video.vector_id).where(
+            Video.task_id == task, Video.effective_split == "appended", Video.status == "accepted"
+        )
+        ids = [*session.scalars(unfinished), *session.scalars(published)]
+    return bool(np.isin(np.array(ids, np.int64), shard.ids).any())
 
 
 def _captions(task: str, shard: SearchableShard) -> list[str]:
-    """Captions of the videos in a shard that are not held out.
-
-    The manifest is replaced before the catalog assigns the videos to the domain, so the videos of appends count too.
-    """
+    """Captions of the videos in a shard that are not held out, those of appends included."""
     with session_scope() as session:
         appends = session.scalars(select(Task.id).where(Task.target_id == task)).all()
         rows = [

@@ -16,7 +16,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.precision import compute_device
 from models.errors import ModelError
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.settings import Settings
@@ -72,12 +72,15 @@ class GenerationLoader:
             None where the current snapshot is up to date, or where nothing is published yet.
 
         Raises:
+            Unavailable: The catalog cannot be read.
             Exception: The generation cannot be served. A broken release may raise anything.
         """
         if self.backbone is None:
             backbone = load_backbone(library_backbone(self._settings), self._settings.frames).to(self._device)
             backbone.query_precision = self._settings.query_precision
             self.backbone = backbone
+        if self.stamp() is not None:
+            ping()  # a snapshot needs the catalog; files are not read again and again while it cannot be reached
         index_snapshot = IndexSnapshot.open(
             self._store,
             previous=previous.index_snapshot if previous else None,
@@ -131,6 +134,9 @@ class GenerationLoader:
 
         Returns:
             None where no release can be served.
+
+        Raises:
+            Unavailable: The catalog cannot be read.
         """
         if self.backbone is None:
             return None

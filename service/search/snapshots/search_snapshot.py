@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from index.errors import ShardStoreError
 from index.hits import Hits
@@ -38,8 +36,6 @@ from service.search.snapshots.snapshot_lineage import SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
 
 __all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan", "TextRouting"]
-
-log = structlog.get_logger(__name__)
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -158,6 +154,8 @@ class SearchSnapshot:
         Raises:
             ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
                 shard.
+            Unavailable: The catalog cannot be read. Without the captions of appends and edits, scores would differ from
+                those of the same generation before.
         """
         release_id = release_id or index_snapshot.served_release_id
         is_newest = release_id == index_snapshot.release_id
@@ -192,14 +190,8 @@ class SearchSnapshot:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
         router_positions = {task: position for position, task in enumerate(task_names)}
         known = other.appended_profiles if other else {}
-        try:
-            appended = appended_profiles(shards, encoder.tokenize, backbone.vocabulary, known)
-        except Unavailable as error:
-            log.warning("appended_captions_not_read", error=str(error))
-            appended = {task: row for task, row in known.items() if task in shards}
-        confidence = None
-        with suppress(Unavailable):  # `with_current_confidence` reads it later
-            confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
+        appended = appended_profiles(shards, encoder.tokenize, backbone.vocabulary, known)
+        confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
         profiles = _replace_profiles(release.profiles, router_positions, appended)
         if query_cache_bytes is None:
             query_cache_bytes = other.query_vectors.max_bytes if other else DEFAULT_CACHE_BYTES

@@ -124,7 +124,7 @@ class SnapshotManager:
         if self._current is not None:
             return self._current
         if self.last_error:
-            raise Unavailable(f"Searches cannot be answered: {self.last_error}", int(RETRY_SECONDS))
+            raise Unavailable(f"Searches cannot be answered: {self.last_error}", self._seconds_to_retry())
         if not self._has_looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"The library is empty: {_NOTHING_LEARNED}.", 10)
@@ -219,7 +219,7 @@ class SnapshotManager:
         reason = f": {self.last_error}" if self.last_error else "; try again in a few seconds."
         raise Unavailable(
             f"Task {task[:100]!r} is ready, and this process has not loaded its shard{reason}",
-            int(RETRY_SECONDS) if self.last_error else _CATCH_UP_RETRY_SECONDS,
+            self._seconds_to_retry(),
         )
 
     def readiness(self) -> Readiness:
@@ -259,7 +259,8 @@ class SnapshotManager:
         """Load the newest generation if the manifest has changed; otherwise return after one ``stat``.
 
         A generation that cannot be served is refused and recorded in :attr:`last_error`. The current snapshot then
-        stays; a process without one loads an earlier release.
+        stays; a process without one loads an earlier release. While the catalog cannot be read, nothing is loaded: the
+        snapshot would lack the captions of appends and edits, which the previous process may have searched with.
 
         Returns:
             Whether the current snapshot was replaced.
@@ -272,28 +273,40 @@ class SnapshotManager:
             if self._has_looked and stamp == self._seen_stamp and not is_due:
                 return False
             self._seen_stamp = stamp
+            fresh: SearchSnapshot | None = None
             try:
-                fresh = self._loader.load_newest(self._current)
-            except (
-                Exception
-            ) as error:  # a broken release may raise anything, and must not end the current snapshot
-                reason = str(error) or type(error).__name__
-                if reason != self.last_error:
-                    log.error("release_refused", error=reason, kind=type(error).__name__)
-                self.last_error = reason
-                self.retry_at = time.monotonic() + RETRY_SECONDS
-                self._has_looked = True
-                earlier = None if self._current else self._loader.load_earlier(reason)
-                if earlier is not None:
-                    self._replace_current(earlier)
-                return earlier is not None
+                fresh = self._load_newest_or_earlier()
+            except Unavailable as error:
+                self._refuse(error, 0.0)
             if fresh is not None:
                 self._replace_current(fresh)
-            is_degraded = self._current is not None and bool(self._current.degraded)
-            self.retry_at = time.monotonic() + RETRY_SECONDS if is_degraded else None
-            self.last_error, self._has_looked = None, True
-            self._loaded_stamp = stamp
+            self._has_looked = True
+            if self.last_error is None:
+                self._loaded_stamp = stamp
             return fresh is not None
+
+    def _load_newest_or_earlier(self) -> SearchSnapshot | None:
+        """The snapshot that replaces the current one; None if that stays. Raises Unavailable."""
+        try:
+            fresh = self._loader.load_newest(self._current)
+        except Unavailable:
+            raise
+        except Exception as error:  # a broken release may raise anything
+            reason = self._refuse(error, RETRY_SECONDS)
+            return None if self._current else self._loader.load_earlier(reason)
+        served = fresh or self._current
+        is_degraded = served is not None and bool(served.degraded)
+        self.retry_at = time.monotonic() + RETRY_SECONDS if is_degraded else None
+        self.last_error = None
+        return fresh
+
+    def _refuse(self, error: Exception, seconds: float) -> str:
+        """Record why a generation is not loaded, and when to try again; returns the reason."""
+        reason = str(error) or type(error).__name__
+        if reason != self.last_error:
+            log.error("release_refused", error=reason, kind=type(error).__name__)
+        self.last_error, self.retry_at = reason, time.monotonic() + seconds
+        return reason
 
     def refresh_captions(self) -> bool:
         """Replace the routing profiles of domains whose captions were edited, and the calibration of appends.
@@ -376,6 +389,12 @@ class SnapshotManager:
         except TimeoutError:
             return None
         return is_own
+
+    def _seconds_to_retry(self) -> int:
+        """Retry-After of requests that wait for the next attempt to load a generation."""
+        if self.last_error is None or self.retry_at is None:
+            return _CATCH_UP_RETRY_SECONDS
+        return max(_CATCH_UP_RETRY_SECONDS, round(self.retry_at - time.monotonic()))
 
     def _follow_index(self) -> None:
         while not self._is_stopped.is_set():
