@@ -21,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from selenium import webdriver
 from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from benchmarks.chaos.postgres_server import PostgresServer
 from tests.api.browser import FLAGS
@@ -259,3 +260,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield browser
     browser.quit()
+
+
+@pytest.fixture
+def lose_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Function after which no session reaches the database."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
+
+    yield lambda: monkeypatch.setattr("service.catalog.database.Session", refuse)
+    monkeypatch.undo()

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
-from sqlalchemy.exc import OperationalError
 
-from service.catalog import database
 from tests.api.browser import texts, wait_for, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser
 
 RESULT = "[data-testid=result]"
-
-
-@pytest.fixture
-def lose_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Function after which no session reaches the database."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
-
-    yield lambda: monkeypatch.setattr(database, "Session", refuse)
-    monkeypatch.undo()
 
 
 def test_results_of_a_copy_have_its_time(

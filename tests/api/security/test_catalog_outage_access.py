@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
-from sqlalchemy.exc import OperationalError
 
 from api.app import create_app
 from api.security import authentication
 from service.access.api_keys import create_key
 from service.access.credentials import note_change
-from service.catalog import database
 from service.core.schemas import KeySpec
 from service.core.settings import Settings
 
@@ -32,14 +30,6 @@ def client(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     return TestClient(
         create_app(secured), base_url="http://search.example.org", raise_server_exceptions=False
     )
-
-
-@pytest.fixture
-def lose_database(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    def refuse(*_: object, **__: object) -> None:
-        raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
-
-    return lambda: monkeypatch.setattr(database, "Session", refuse)
 
 
 def _search(client: TestClient, key: str, path: str = "/v1/search") -> tuple[int, str]:

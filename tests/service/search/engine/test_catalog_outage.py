@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from index.hits import Hit
-from service.catalog import database
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
@@ -21,17 +19,6 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 PAUSE = threading.Event()
 FACTS = [{"duration": 10.0 * n, "extra": {"place": place}} for n, place in enumerate(("lake", "sky", "tree"))]
-
-
-@pytest.fixture
-def lose_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Function after which no session reaches the database."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OperationalError("connect", {}, ConnectionRefusedError("connection refused"))
-
-    yield lambda: monkeypatch.setattr(database, "Session", refuse)
-    monkeypatch.undo()
 
 
 @pytest.fixture
