@@ -28,7 +28,7 @@ from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
 from service.core.settings import settings
 from service.syncs.source_listing import check_source
 from service.tasks import broker
-from service.tasks.commands import new_id
+from service.tasks.queued_tasks import new_id
 
 __all__ = ["SyncRun", "claim_run", "list_syncs", "register_sync", "remove_sync", "send_due_syncs"]
 

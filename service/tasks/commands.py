@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.audit.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
-from service.catalog.task_names import assign_slug, require_unused_name
+from service.catalog.task_names import require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
-from service.core.request_ids import current_request_id
 from service.core.schemas import (
     AppendSpec,
     RetrySpec,
@@ -49,6 +46,7 @@ from service.tasks.ingestion_checks import (
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
+from service.tasks.queued_tasks import insert_queued_task, new_id
 from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
 from service.tasks.task_requests import CreateOutcome, TaskRequest
@@ -64,14 +62,10 @@ __all__ = [
     "events_after",
     "get_task",
     "list_tasks",
-    "new_id",
     "retry_task",
 ]
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
-
-
-_INSERTED_ROWS = 1000  # videos of one statement
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
@@ -358,45 +352,27 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: TaskReques
                 name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
                 method, settings = domain.method, dict(domain.settings)
             _refuse_duplicates(session, checked.videos)
-            captioned = any(video.captions for video in checked.videos)
-            times = StageTimes(videos=len(checked.videos), captioned=captioned)
             task = Task(
                 id=task_id,
                 position=position,
                 name=name,
                 method=method,
                 settings=settings,
-                state="queued",
-                progress=TaskProgress(stage="queued", times=times).model_dump(exclude_none=True),
-                counts=VideoCounts(videos=len(checked.videos)).model_dump(),
-                created_at=now(session),
-                request_id=current_request_id(),
-                attempts=0,
-                fencing_token=0,
-                cancel_requested=False,
-                trained=False,
                 target_id=request.target_id,
             )
-            if task.target_id is None:
-                assign_slug(session, task)
-            session.add(task)
-            session.flush()
             rows = (
                 {
                     "id": video.id or new_id("vid"),
-                    "task_id": task_id,
                     "uri": video.uri,
                     "captions": video.captions,
                     "split": video.split,
                     "extra": video.metadata,
-                    "added_at": task.created_at,
-                    "status": "pending",
                 }
                 for video in checked.videos
             )
-            while batch := list(islice(rows, _INSERTED_ROWS)):
-                session.execute(insert(Video), batch)
-            record(session, task_id, "state", {"state": "queued", "from": None}, task.created_at)
+            captioned = any(video.captions for video in checked.videos)
+            times = StageTimes(videos=len(checked.videos), captioned=captioned)
+            insert_queued_task(session, task, rows, times)
             _record_creation(session, task, len(checked.videos))
             session.flush()
             view = task_details(session, [task])[0]
@@ -441,8 +417,3 @@ def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpe
                 f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
                 "Choose another id, or omit it."
             )
-
-
-def new_id(prefix: str) -> str:
-    """Return a random identifier of a task (``tsk``) or a video (``vid``)."""
-    return f"{prefix}_{secrets.token_hex(8)}"

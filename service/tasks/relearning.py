@@ -13,28 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.audit_log import record_change
-from service.catalog.database import now, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
-from service.catalog.task_names import assign_slug, require_unused_name
+from service.catalog.task_names import require_unused_name
 from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
-from service.core.request_ids import current_request_id
-from service.core.schemas import RelearnSpec, StageTimes, TaskProgress, VideoCounts
+from service.core.schemas import RelearnSpec, StageTimes
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
-from service.tasks.commands import new_id
 from service.tasks.lifecycle.state_machine import next_position
+from service.tasks.queued_tasks import insert_queued_task, new_id
 from service.tasks.task_details import task_details
-from service.tasks.task_events import record
 from service.tasks.task_requests import CreateOutcome, TaskRequest
 
 __all__ = ["relearn_appended_videos"]
-
-_CHUNK = 1000  # rows per insert
 
 
 def relearn_appended_videos(
@@ -90,45 +86,25 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
                 "Append videos with POST /tasks/{id}/videos first."
             )
         require_disk_space(len(videos))
-        times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
         task = Task(
             id=new_id("tsk"),
             position=position,
             name=_free_name(session, domain.name, spec.name),
             method=domain.method,
             settings=dict(domain.settings),
-            state="queued",
-            progress=TaskProgress(stage="queued", times=times).model_dump(exclude_none=True),
-            counts=VideoCounts(videos=len(videos)).model_dump(),
-            created_at=now(session),
-            request_id=current_request_id(),
-            attempts=0,
-            fencing_token=0,
-            cancel_requested=False,
-            trained=False,
             relearns_id=domain.id,
         )
-        assign_slug(session, task)
-        session.add(task)
-        session.flush()
-        for start in range(0, len(videos), _CHUNK):
-            session.execute(
-                insert(Video),
-                [
-                    {
-                        "id": new_id("vid"),
-                        "task_id": task.id,
-                        "uri": video.uri,
-                        "captions": video.captions,
-                        "extra": video.extra,
-                        "added_at": task.created_at,
-                        "status": "pending",
-                        "copy_of": video.vector_id,
-                    }
-                    for video in videos[start : start + _CHUNK]
-                ],
-            )
-        record(session, task.id, "state", {"state": "queued", "from": None}, task.created_at)
+        rows = (
+            {
+                "uri": video.uri,
+                "captions": video.captions,
+                "extra": video.extra,
+                "copy_of": video.vector_id,
+            }
+            for video in videos
+        )
+        times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
+        insert_queued_task(session, task, rows, times)
         record_change(
             session,
             "task.relearn",
