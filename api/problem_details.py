@@ -15,9 +15,10 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.request_logging import explain_failure
+from api.response_status import StatusRecorder
 from api.unmatched_requests import allowed_methods
 from service.core.errors import CinestrataError, InvalidInput, problem_type
 
@@ -110,20 +111,16 @@ class UnexpectedErrorMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        has_started = False
-
-        async def track_start(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
-            await send(message)
-
+        recorder = StatusRecorder(send)
         try:
-            await self.app(scope, receive, track_start)
+            await self.app(scope, receive, recorder)
         except ClientDisconnect:
             log.info("client_disconnected", path=scope["path"])
         except Exception as error:
             log.error("unexpected_error", path=scope["path"], exc_info=error)
-            if has_started:  # the server closes the connection, which tells the client that data is missing
+            if (
+                recorder.status is not None
+            ):  # the server closes the connection, which tells the client that data is missing
                 raise
             internal_error = _InternalError("The server failed to process the request; see its log.")
             await problem_response(Request(scope, receive), internal_error)(scope, receive, send)

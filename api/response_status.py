@@ -1,4 +1,4 @@
-"""Status of a response and route template of its request, for log lines, metrics and spans."""
+"""Status of a response and route template of its request, for log lines, metrics, spans and errors."""
 
 from __future__ import annotations
 

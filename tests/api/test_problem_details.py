@@ -1,9 +1,12 @@
-"""Invalid search requests are refused with a field and a hint."""
+"""Invalid requests are refused with a field and a hint, and unexpected errors become problems."""
 
 from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from api.problem_details import UnexpectedErrorMiddleware
 
 JSON = {"Content-Type": "application/json"}
 
@@ -80,3 +83,18 @@ def test_multipart_body_without_boundary_is_refused_with_a_hint(client: TestClie
     answer = client.post("/search/clip", content=b"x", headers={"Content-Type": "multipart/form-data"})
     assert answer.status_code == 400
     assert "-F" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+def test_error_in_a_response_reaches_the_server(has_started: bool) -> None:
+    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+        if has_started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ValueError("broken")
+
+    client = TestClient(UnexpectedErrorMiddleware(fail))
+    if has_started:  # a problem cannot follow the beginning of another response
+        with pytest.raises(ValueError, match="broken"):
+            client.get("/")
+    else:
+        assert client.get("/").status_code == 500
