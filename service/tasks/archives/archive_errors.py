@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import PurePosixPath
 
 from service.core import request_limits
@@ -41,7 +42,7 @@ def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
         or ".." in path.parts
         or "\\" in name
         or ":" in path.parts[0]
-        or any(ord(c) < 32 or ord(c) == 127 or "\ud800" <= c <= "\udfff" for c in name)
+        or any(unicodedata.category(c) in ("Cc", "Cs") for c in name)
         or any(len(part.encode()) > 255 for part in path.parts)
         or len(name) > 1024
     )

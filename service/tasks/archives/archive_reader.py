@@ -30,6 +30,11 @@ __all__ = ["MAX_HEADER_CHARS", "Archive", "ArchiveMember", "list_members", "open
 MAX_HEADER_CHARS = 32 * 1024**2  # characters in the headers of a tar
 
 _MAX_READ_BYTES = 40 * 1024**2  # of one read call: a central directory or a manifest
+_MAX_MEMBER_HEADER_BYTES = 1024**2  # of the headers of one member of a tar
+_RECORD_CHARS = 64  # memory of a record of a header besides its characters
+_ZIP_ENTRY = b"PK\x01\x02"  # begins an entry of a central directory
+# zipfile decompresses the other methods without a limit: 773 bytes of bzip2 become 600 MB by one read call.
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,7 @@ def list_members(archive: Archive) -> dict[PurePosixPath, ArchiveMember]:
     total = 0
     for number, member in enumerate(archive.members(), 1):
         if number > request_limits.MAX_ARCHIVE_FILES:
-            raise TooLarge(
-                f"{ARCHIVE_FIELD}: It has more than {request_limits.MAX_ARCHIVE_FILES} files. Split it."
-            )
+            raise _too_many_files()
         if member is None:
             continue
         if member.path in members:
@@ -94,21 +97,22 @@ def open_archive(file: BinaryIO, filename: str) -> Iterator[Archive]:
     # The magic number of a tar comes first: a zip near the end of a tar would be taken for the whole archive.
     file.seek(257)
     if file.read(5) != b"ustar" and zipfile.is_zipfile(file):
-        with zipfile.ZipFile(_BoundedReader(file)) as opened:
+        with zipfile.ZipFile(_ZipReader(file)) as opened:
             yield _ZipArchive(opened)
         return
     file.seek(0)
     is_gzip = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     raw = gzip.GzipFile(fileobj=file) if is_gzip else file
+    reader = _TarReader(raw)
     try:
-        tar = tarfile.TarFile(fileobj=_BoundedReader(raw), mode="r")  # type: ignore[arg-type]
+        tar = tarfile.TarFile(fileobj=reader, mode="r")  # type: ignore[arg-type]
     except tarfile.ReadError as error:
         raise invalid_archive(
             f"{filename!r} is neither a zip nor a tar archive.", "Pack a .zip or .tar.gz."
         ) from error
     with tar:
-        yield _TarArchive(tar)
+        yield _TarArchive(tar, reader)
 
 
 class _ZipArchive:
@@ -122,6 +126,11 @@ class _ZipArchive:
                 continue
             if info.flag_bits & 1:
                 raise invalid_archive(f"{info.filename!r} is encrypted.", "Pack it without a password.")
+            if info.compress_type not in _ZIP_METHODS:
+                raise invalid_archive(
+                    f"{info.filename!r} is compressed by an unusual method.",
+                    "Pack it with deflate, or uncompressed.",
+                )
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG):
                 raise invalid_archive(
@@ -134,24 +143,36 @@ class _ZipArchive:
 
 
 class _TarArchive:
-    def __init__(self, opened: tarfile.TarFile) -> None:
+    def __init__(self, opened: tarfile.TarFile, reader: _TarReader) -> None:
         self._opened = opened
+        self._reader = reader
 
     def members(self) -> Iterator[ArchiveMember | None]:
         header_chars = 0
-        for info in self._opened:
-            # All headers stay in memory, and repeated characters compress to almost nothing.
-            header_chars += sum(map(len, (info.name, info.linkname, *info.pax_headers.values())))
+        for info in self._infos():
+            # All headers stay in memory, and repeated characters compress to almost nothing. Records of a global
+            # header are copied for each member.
+            records = info.pax_headers.items()
+            header_chars += len(info.name) + len(info.linkname)
+            header_chars += sum(len(key) + len(value) + _RECORD_CHARS for key, value in records)
             if header_chars > MAX_HEADER_CHARS:
                 raise invalid_archive("Its headers are too long.", "Pack it again.")
             if info.isdir():
                 yield None
                 continue
-            if not info.isreg():
+            if not info.isreg() or info.issparse():
                 raise invalid_archive(
                     f"{info.name!r} is not a plain file.", "Pack plain files only, no links."
                 )
             yield ArchiveMember(info.name, safe_path(info.name), info.size, info)
+
+    def _infos(self) -> Iterator[tarfile.TarInfo]:
+        """Yield the headers; the reader is bounded while one is parsed, and free for the content of the files."""
+        infos = iter(self._opened)
+        while (info := next(infos, None)) is not None:
+            self._reader.header_bytes = 0
+            yield info
+        self._reader.is_in_header = False
 
     def open(self, member: ArchiveMember) -> IO[bytes]:
         file = self._opened.extractfile(member.handle)
@@ -184,3 +205,38 @@ class _BoundedReader:
 
     def seekable(self) -> bool:
         return True
+
+
+class _ZipReader(_BoundedReader):
+    """Reader that refuses a directory of too many entries before zipfile creates an object for each."""
+
+    def read(self, size: int = -1) -> bytes:
+        data = super().read(size)
+        if data.count(_ZIP_ENTRY) > request_limits.MAX_ARCHIVE_FILES:
+            raise _too_many_files()
+        return data
+
+
+class _TarReader(_BoundedReader):
+    """Reader that bounds the headers of a member, which tarfile parses completely before it returns the member.
+
+    Attributes:
+        is_in_header: Whether bytes belong to headers; afterwards they are contents of files.
+        header_bytes: Bytes read of the headers of the next member.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        self.is_in_header = True
+        self.header_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        if self.is_in_header:
+            self.header_bytes += max(size, 0)
+            if self.header_bytes > _MAX_MEMBER_HEADER_BYTES:
+                raise invalid_archive("One of its headers is too large.", "Pack it again.")
+        return super().read(size)
+
+
+def _too_many_files() -> TooLarge:
+    return TooLarge(f"{ARCHIVE_FIELD}: It has more than {request_limits.MAX_ARCHIVE_FILES} files. Split it.")

@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -111,7 +111,17 @@ def test_csv_manifest_is_read() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["/etc/cron.d/x", "../x", "a/../../x", "C:/x", "a\\..\\x", "a\nb", "x/" + "y" * 300, "\\\\host\\x"],
+    [
+        "/etc/cron.d/x",
+        "../x",
+        "a/../../x",
+        "C:/x",
+        "a\\..\\x",
+        "a\nb",
+        "a\x9bb",
+        "x/" + "y" * 300,
+        "\\\\host\\x",
+    ],
 )
 def test_names_outside_the_folder_are_refused(name: str) -> None:
     for pack in (_zip, _tar):
@@ -204,6 +214,69 @@ class TestBombs:
         info = tarfile.TarInfo("pax")
         info.type, info.size = tarfile.XHDTYPE, 8 * 1024**3
         _refused(io.BytesIO(gzip.compress(info.tobuf() + bytes(50_000_000))))
+
+    @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+    def test_methods_without_bounded_decompression_are_refused(self, method: int) -> None:
+        """zipfile returns all bytes of a block of input at once, which a few hundred bytes expand to gigabytes."""
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w", method) as opened:
+            for name, content in FILES.items():
+                opened.writestr(name, content)
+        assert "unusual method" in str(_refused(made))
+
+    def test_entries_are_counted_before_they_become_objects(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        entries: list[str] = []
+
+        class CountedInfo(zipfile.ZipInfo):
+            def __init__(self, filename: str = "", *args: Any) -> None:
+                super().__init__(filename, *args)
+                entries.append(filename)
+
+        made = _zip({str(number): b"" for number in range(50)})
+        monkeypatch.setattr(request_limits, "MAX_ARCHIVE_FILES", 10)
+        monkeypatch.setattr(zipfile, "ZipInfo", CountedInfo)
+        _refused(made, TooLarge)
+        assert entries == []
+
+    def test_records_without_values_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each member keeps a copy of all records of a global header."""
+        monkeypatch.setattr(archive_reader, "MAX_HEADER_CHARS", 100_000)
+        made = io.BytesIO()
+        records = {f"CINESTRATA.{number}": "" for number in range(600)}
+        with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT, pax_headers=records) as opened:
+            for name, content in FILES.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                opened.addfile(info, io.BytesIO(content))
+        _refused(made)
+
+    def test_long_map_of_a_sparse_file_is_refused(self) -> None:
+        """The parser makes a list of the map before it returns the member."""
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as opened:
+            info = tarfile.TarInfo("a.mp4")
+            info.pax_headers = {
+                "GNU.sparse.major": "1",
+                "GNU.sparse.minor": "0",
+                "GNU.sparse.name": "a.mp4",
+                "GNU.sparse.realsize": "5",
+            }
+            content = b"1000000\n" + b"0\n" * 2_000_000
+            info.size = len(content)
+            opened.addfile(info, io.BytesIO(content))
+        assert "headers is too large" in str(_refused(made))
+
+    def test_sparse_file_is_refused(self) -> None:
+        """Its size is that of its holes, which take no byte of the archive."""
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as opened:
+            for name, content in FILES.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                if name == "a.mp4":
+                    info.pax_headers = {"GNU.sparse.map": "0,100", "GNU.sparse.size": "1000000"}
+                opened.addfile(info, io.BytesIO(content))
+        assert "plain file" in str(_refused(made))
 
 
 @pytest.mark.slow
