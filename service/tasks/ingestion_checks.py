@@ -199,7 +199,7 @@ def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
         field: Path of the URI in the errors.
         uri: The URI.
     """
-    if any(ord(c) < 32 or ord(c) == 127 for c in uri):
+    if any(unicodedata.category(c) == "Cc" for c in uri):
         yield FieldError(field, "The path contains a control character.", "Remove it.")
         return
     try:

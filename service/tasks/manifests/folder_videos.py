@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -130,7 +131,7 @@ def _check_file(path: Path, name: str) -> None:
     printable = repr(name)[1:-1]
     if not name.isascii() and name != name.encode("utf-8", "replace").decode():
         raise InvalidInput.at(printable, "The file name is not Unicode.", "Rename the file.")
-    if any(ord(c) < 32 or ord(c) == 127 for c in name):
+    if any(unicodedata.category(c) == "Cc" for c in name):
         raise InvalidInput.at(printable, "The file name contains a control character.", "Rename the file.")
     if not path.is_file():
         kind = "a link to a missing file" if path.is_symlink() else "not a regular file"

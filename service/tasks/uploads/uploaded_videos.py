@@ -25,7 +25,9 @@ _PREFIX = f"{UPLOAD_SCHEME}upl_"
 _MAX_ERRORS = 20
 _MAX_PART_BYTES = 200  # of 255, so that a number fits
 _MAX_DEPTH = 8
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\:]")
+_MAX_TRIES = 20  # consecutive numbers; then each is twice the former one
+# Terminals execute controls, and overrides of the writing direction show another ending than the name has.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\\:]")
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
@@ -78,13 +80,17 @@ def storable_paths(names: Sequence[str]) -> list[str]:
     """
     files: set[str] = set()
     folders: set[str] = set()
-    last_numbers: dict[PurePosixPath, int] = {}
+    last_numbers: dict[str, int] = {}
     stored = []
     for name in names:
         path = candidate = _storable_path(name)
+        tried = 0
         while _is_taken(candidate, files, folders):
-            last_numbers[path] = last_numbers.get(path, 1) + 1
-            candidate = _add_number(path, last_numbers[path])
+            tried += 1
+            number = last_numbers.get(_key(path), 1)
+            # Names that occupy all small numbers must not take a try for each.
+            last_numbers[_key(path)] = number + (1 if tried < _MAX_TRIES else number)
+            candidate = _add_number(path, last_numbers[_key(path)])
         files.add(_key(candidate))
         folders.update(map(_key, candidate.parents))
         stored.append(str(candidate))

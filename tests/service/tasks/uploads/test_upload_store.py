@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
+from pathlib import PurePosixPath
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +19,7 @@ from service.core.errors import InvalidInput, NotFound, TooLarge, Unavailable
 from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
-from service.tasks.uploads import upload_store
+from service.tasks.uploads import upload_store, uploaded_videos
 from service.tasks.uploads.upload_store import Upload, create_upload, find_upload, sweep_incoming
 from service.tasks.uploads.upload_writing import UploadWriter
 from service.tasks.uploads.uploaded_videos import adopted_uploads, storable_paths
@@ -116,6 +118,7 @@ def test_names_become_different_storable_paths() -> None:
         "Küche 厨房/видео.mp4",
         "x" * 500 + ".mp4",
         "new\nline\x00.mp4",
+        "\x9b31m\u202egpj.mp4",
         "",
         ".../.../catalog.db",
         "." * 300,
@@ -131,10 +134,30 @@ def test_names_become_different_storable_paths() -> None:
         "Küche 厨房/видео.mp4",
         "x" * 196 + ".mp4",
         "new_line_.mp4",
+        "_31m_gpj.mp4",
         "video",
         ".../.../catalog.db",
         "." * 200,
     ]
+
+
+@pytest.mark.parametrize("kind", ["letter case", "occupied numbers"])
+def test_collisions_are_resolved_with_few_tries(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "letter case":
+        cases = itertools.islice(itertools.product(*((c, c.upper()) for c in "abcdefghij")), 500)
+        names = ["".join(letters) + "/x" for letters in cases]
+    else:
+        numbered = [f"b ({number})" for number in range(2, 250)]
+        names = ["b", *numbered, *(f"b/{number}" for number in range(250))]
+    tries: list[PurePosixPath] = []
+
+    def count(*parts: str) -> PurePosixPath:
+        tries.append(PurePosixPath(*parts))
+        return tries[-1]
+
+    monkeypatch.setattr(uploaded_videos, "PurePosixPath", count)
+    assert len(set(map(str.casefold, storable_paths(names)))) == len(names)
+    assert len(tries) < 40 * len(names)
 
 
 @hypothesis_settings(max_examples=20)
