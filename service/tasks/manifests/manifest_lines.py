@@ -13,6 +13,9 @@ __all__ = ["MAX_LINE_BYTES", "read_lines"]
 MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions of the maximum length, escaped
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# Python also names codecs of host names, escapes and mail as encodings; they decode ASCII to other characters, take
+# quadratic time, or raise errors of other types.
+_PROBE = "".join(map(chr, range(32, 127))) + "\\u0041\t\r\n"
 
 
 def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[str]:
@@ -45,11 +48,6 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
             )
         try:
             text = raw.decode(encoding)
-            text.encode()  # some encodings have codes of lone surrogates, which are no characters
-        except UnicodeEncodeError:
-            raise InvalidInput.at(
-                f"{name}:{number}", "The line contains a lone surrogate.", "Save the file as UTF-8."
-            ) from None
         except UnicodeDecodeError as error:
             raise InvalidInput.at(
                 f"{name}:{number}",
@@ -61,7 +59,8 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
 
 def _check_encoding(encoding: str) -> None:
     try:
-        is_supported = "\n,".encode(encoding) == b"\n,"
+        raw = _PROBE.encode("ascii")
+        is_supported = _PROBE.encode(encoding) == raw and raw.decode(encoding) == _PROBE
     except (LookupError, UnicodeError, ValueError):
         is_supported = False
     if not is_supported:

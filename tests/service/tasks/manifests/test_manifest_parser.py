@@ -78,7 +78,7 @@ def test_text_that_is_not_utf8_names_the_line_and_the_option() -> None:
     assert [video.captions for video in parse(raw, encoding="cp1252")] == [["plain"], ["Küche"], ["Öl"]]
     assert "manifest.csv:1: Byte 6 of the line is not CP1252" in refusal(b"file,\x81", encoding="cp1252")
     assert "UTF-16" in refusal("file,caption\n".encode("utf-16"))
-    for unsupported in ("utf-16", "rot13", "no such", "\0"):
+    for unsupported in ("utf-16", "rot13", "no such", "\0", "idna", "utf-7", "hz", "raw_unicode_escape"):
         assert "not supported" in refusal(raw, encoding=unsupported)
 
 

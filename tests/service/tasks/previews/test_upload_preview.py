@@ -186,19 +186,17 @@ def test_destination_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "encoding"),
+    "content",
     [
-        ("m.jsonl", rb'{"uri": "a.mp4", "captions": ["\ud800"]}', "utf-8"),
-        ("m.jsonl", rb'{"uri": "a.mp4", "place": "\ud800"}', "utf-8"),
-        ("m.jsonl", b'{"uri": "a.mp4", "place": ' + b"[" * 400 + b"]" * 400 + b"}", "utf-8"),
-        ("m.csv", b"file,+2AA-\na.mp4,eggs\n", "utf-7"),
-        ("a.txt", b"+2AA-", "utf-7"),
+        rb'{"uri": "a.mp4", "captions": ["\ud800"]}',
+        rb'{"uri": "a.mp4", "place": "\ud800"}',
+        b'{"uri": "a.mp4", "place": ' + b"[" * 400 + b"]" * 400 + b"}",
     ],
 )
-def test_texts_that_no_response_can_contain_are_problems(path: str, content: bytes, encoding: str) -> None:
-    preview = _preview(["a.mp4"], {path: content}, name="kitchen", encoding=encoding)
+def test_texts_that_no_response_can_contain_are_problems(content: bytes) -> None:
+    preview = _preview(["a.mp4"], {"m.jsonl": content}, name="kitchen")
     (problem,) = preview.problems
-    assert problem.field.startswith(f"{path}:1")
+    assert problem.field.startswith("m.jsonl:1")
     assert preview.model_dump_json()
 
 
