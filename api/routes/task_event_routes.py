@@ -12,16 +12,20 @@ from starlette.concurrency import run_in_threadpool
 
 from api.security.route_scopes import ScopedRoute, requires
 from service.catalog.tables import FINAL_STATES
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, TooManyRequests
 from service.core.schemas import TaskEvent
 from service.tasks import commands
 
-__all__ = ["HEARTBEAT_POLLS", "POLL_SECONDS", "event_stream", "router"]
+__all__ = ["HEARTBEAT_POLLS", "MAX_STREAMS", "POLL_SECONDS", "event_stream", "router"]
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
+MAX_STREAMS = 128  # of this process; each reads the catalog twice a second, in the threads of all requests
+_RETRY_SECONDS = 30
+
+_open_streams: set[object] = set()
 
 
 @router.get(
@@ -42,6 +46,11 @@ async def watch_task(
     has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
     if has_ended and not events and last_id:
         return Response(status_code=204)
+    if len(_open_streams) >= MAX_STREAMS:
+        raise TooManyRequests(
+            f"{MAX_STREAMS} event streams are open; read the task with GET /tasks/{{id}} instead.",
+            _RETRY_SECONDS,
+        )
     return StreamingResponse(
         event_stream(task_id, last_id, request),
         media_type="text/event-stream",
@@ -51,20 +60,24 @@ async def watch_task(
 
 async def event_stream(task_id: str, last_id: int, request: Request) -> AsyncIterator[str]:
     """Server-sent events of a task after an id, with heartbeats, until the task has ended or the client disconnects."""
-    polls = 0
-    while not await request.is_disconnected():
-        has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
-        for event in events:
-            last_id = event.id
-            yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-        if events:
-            continue  # a poll returns a limited number of events
-        if has_ended:
-            return
-        polls += 1
-        if polls % HEARTBEAT_POLLS == 0:
-            yield ": heartbeat\n\n"
-        await asyncio.sleep(POLL_SECONDS)
+    polls, stream = 0, object()
+    _open_streams.add(stream)
+    try:
+        while not await request.is_disconnected():
+            has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
+            for event in events:
+                last_id = event.id
+                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+            if events:
+                continue  # a poll returns a limited number of events
+            if has_ended:
+                return
+            polls += 1
+            if polls % HEARTBEAT_POLLS == 0:
+                yield ": heartbeat\n\n"
+            await asyncio.sleep(POLL_SECONDS)
+    finally:
+        _open_streams.discard(stream)
 
 
 def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:

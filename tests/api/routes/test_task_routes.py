@@ -242,6 +242,29 @@ def test_idle_event_stream_sends_heartbeats_and_ends_with_the_task(
     assert '"state":"cancelled"' in lines[-1]
 
 
+def test_number_of_event_streams_is_limited(
+    client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = client.post("/tasks", json=_body(world, "watched")).json()["id"]
+    monkeypatch.setattr(task_event_routes, "MAX_STREAMS", 1)
+
+    async def silent() -> dict[str, Any]:
+        await asyncio.sleep(3600)
+        return {"type": "http.disconnect"}
+
+    async def statuses() -> list[int]:
+        stream = task_event_routes.event_stream(task, 0, Request({"type": "http", "headers": []}, silent))
+        await anext(stream)
+        during = await asyncio.to_thread(client.get, f"/tasks/{task}/events")
+        await stream.aclose()
+        client.post(f"/tasks/{task}/cancel")
+        after = await asyncio.to_thread(client.get, f"/tasks/{task}/events")
+        assert during.headers["retry-after"]
+        return [during.status_code, after.status_code]
+
+    assert asyncio.run(asyncio.wait_for(statuses(), timeout=30)) == [429, 200]
+
+
 def test_task_without_disk_space_returns_503_with_needed_and_free_bytes(
     client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
