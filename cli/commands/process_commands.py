@@ -38,6 +38,8 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
     """
     import uvicorn
 
+    from api.security.head_limit import HeadLimitProtocol
+
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the application checks the address against the API key
     settings = _start_logging(data)
@@ -48,6 +50,7 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
         port=settings.port if port is None else port,
         log_level=settings.log_level.lower(),
         access_log=False,
+        http=HeadLimitProtocol,
         log_config=None,  # its events go through the root logger, in the configured format
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )

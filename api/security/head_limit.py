@@ -1,0 +1,68 @@
+"""HTTP protocol of the server with a limit on the head of a request.
+
+The parser of uvicorn keeps the target and all header fields of a request, and the trailers behind its body, in memory
+until they end: without a limit, one connection without credentials fills the memory of the process.
+"""
+
+from __future__ import annotations
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["MAX_HEAD_BYTES", "HeadLimitProtocol"]
+
+MAX_HEAD_BYTES = 64 * 1024  # the limit of the other parser of uvicorn (h11)
+
+_REASON = b"The head of the request is too large."
+_REFUSAL = b"\r\n".join(
+    (
+        b"HTTP/1.1 431 Request Header Fields Too Large",
+        b"content-type: text/plain; charset=utf-8",
+        b"content-length: %d" % len(_REASON),
+        b"connection: close",
+        b"",
+        _REASON,
+    )
+)
+
+
+class HeadLimitProtocol(HttpToolsProtocol):
+    """Closes a connection that sends more than :data:`MAX_HEAD_BYTES` without a byte of a body.
+
+    Heads, trailers and extensions of chunks count; a head that arrives in one piece with its end is already parsed, and
+    its size is that of one read.
+    """
+
+    _pending_bytes = 0  # since the last end of a head or part of a body
+    _is_in_head = False
+    _is_in_message = False
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received bytes, and refuse a head that does not end."""
+        self._pending_bytes += len(data)
+        super().data_received(data)
+        if not self._is_in_message:
+            self._pending_bytes = 0
+        if self._pending_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            if self._is_in_head and (self.cycle is None or self.cycle.response_complete):
+                self.transport.write(_REFUSAL)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        self._is_in_head = self._is_in_message = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """End a head."""
+        self._is_in_head, self._pending_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Receive a part of a body."""
+        self._pending_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._is_in_message, self._pending_bytes = False, 0
+        super().on_message_complete()
