@@ -118,10 +118,8 @@ class UnexpectedErrorMiddleware:
             log.info("client_disconnected", path=scope["path"])
         except Exception as error:
             log.error("unexpected_error", path=scope["path"], exc_info=error)
-            if (
-                recorder.status is not None
-            ):  # the server closes the connection, which tells the client that data is missing
-                raise
+            if recorder.status is not None:
+                raise  # the server closes the connection, which tells the client that data is missing
             internal_error = _InternalError("The server failed to process the request; see its log.")
             await problem_response(Request(scope, receive), internal_error)(scope, receive, send)
 
