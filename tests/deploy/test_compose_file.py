@@ -50,6 +50,7 @@ def test_services_have_no_more_rights_than_they_need(compose: dict[str, Any]) ->
         assert service["restart"] in ("unless-stopped", "no")
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+        assert service["pids_limit"]
         assert name == "api" or "CINESTRATA_API_KEY" not in service.get("environment", {})
     for name in (*PRODUCT, "migrate"):
         assert services[name]["read_only"] is True
@@ -66,9 +67,30 @@ def test_every_volume_has_a_name(compose: dict[str, Any]) -> None:
     """Anonymous volumes remain after each ``down``."""
     for service in compose["services"].values():
         for volume in service.get("volumes", ()):
+            if isinstance(volume, dict):
+                assert volume["type"] == "bind"
+                continue
             source, separator, _ = re.sub(r"\$\{[^}]*\}", "/bind", volume).partition(":")
             assert separator
             assert source.startswith("/bind") or source in compose["volumes"]
+
+
+def test_a_misspelled_media_folder_is_not_created(compose: dict[str, Any]) -> None:
+    for name in (*PRODUCT, "migrate"):
+        (media,) = [volume for volume in compose["services"][name]["volumes"] if isinstance(volume, dict)]
+        assert media["source"].startswith("${CINESTRATA_MEDIA:?")
+        assert media["read_only"] is True
+        assert media["bind"] == {"create_host_path": False}
+
+
+def test_workers_have_limited_memory_and_less_processor_time_than_the_api(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert "cpu_shares" not in services["api"]  # 1024
+    # Mapped vectors count as memory of the API: a limit below their size would read them from disk for each search.
+    assert "mem_limit" not in services["api"]
+    for name in ("worker-cpu", "worker-gpu"):
+        assert services[name]["cpu_shares"] < 1024
+        assert re.fullmatch(r"\$\{WORKER_[CG]PU_MEMORY:-\d+g\}", services[name]["mem_limit"])
 
 
 def test_passwords_are_not_part_of_urls(compose: dict[str, Any]) -> None:

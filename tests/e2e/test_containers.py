@@ -226,7 +226,8 @@ def test_search_finds_the_videos_of_a_learned_domain(deployment: Deployment, cap
 
 
 def test_command_line_of_the_image_calls_the_service(deployment: Deployment, captions: list[str]) -> None:
-    found = deployment.compose("exec", "-T", "api", "cinestrata", "search", captions[0], "--json")
+    command = ("cinestrata", "search", captions[0], "--json", "--url", "http://127.0.0.1:8000")
+    found = deployment.compose("exec", "-T", "api", *command)
     assert {video["task"] for video in json.loads(found)["results"]} == {DOMAINS[0]}
 
 
