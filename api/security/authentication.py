@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from api.security.loopback import is_loopback
 from service.access import credentials
-from service.access.attempt_limits import KEY_LIMIT, AttemptLimits
+from service.access.attempt_limits import KEY_LIMIT, AttemptLimits, address_group
 from service.access.failed_attempts import FLUSH_SECONDS, FailedAttempts
 from service.access.principal import OPEN_PRINCIPAL, Principal
 from service.catalog.catalog_reads import CatalogReads
@@ -64,6 +64,7 @@ class Authenticator:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
         self._is_loopback = is_loopback(settings.host)
         self._known: LRUCache[tuple[str, str], tuple[float, int, Principal]] = LRUCache(_CACHED)
+        self._environment_addresses: LRUCache[str, bool] = LRUCache(_CACHED)
         self._protected: tuple[float, int, bool] | None = None
         self.limits = AttemptLimits(settings.redis_client_url)
         self.failures = FailedAttempts()
@@ -127,11 +128,16 @@ class Authenticator:
 
     async def identify_key(self, key: str, address: str, scope: AccessScope = "admin") -> Principal | None:
         """The owner of an API key; None for a wrong key. Scope and errors as for :meth:`identify`."""
-        if self.is_environment_key(key):
-            return _ENVIRONMENT
+        is_environment = self.is_environment_key(key)
+        # A person chose the key of the environment, so it may be guessed: it is known per address.
+        is_known = (
+            address_group(address) in self._environment_addresses
+            if is_environment
+            else ("key", credentials.digest(key)) in self._known
+        )
         match = credentials.KEY_PATTERN.fullmatch(key[:_MAX_SECRET_CHARS])
         key_id = match[1] if match else ""
-        if ("key", credentials.digest(key)) not in self._known:
+        if not is_known:
             # Keys that were valid before are exempt: an attacker with the same address does not lock them out.
             try:
                 self.limits.check_address(KEY_LIMIT, address)
@@ -139,6 +145,9 @@ class Authenticator:
             except TooManyRequests:
                 self.failures.add("key.fail", address, key_id, refused=True)
                 raise
+        if is_environment:
+            self._environment_addresses[address_group(address)] = True
+            return _ENVIRONMENT
         principal = await self._find(("key", key), lambda: credentials.find_key(key), scope)
         if principal is None:
             self.failures.add("key.fail", address, key_id)

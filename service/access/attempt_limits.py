@@ -20,7 +20,7 @@ from limits.strategies import FixedWindowRateLimiter
 
 from service.core.errors import TooManyRequests
 
-__all__ = ["KEY_LIMIT", "SIGN_IN_LIMIT", "AttemptLimits"]
+__all__ = ["KEY_LIMIT", "SIGN_IN_LIMIT", "AttemptLimits", "address_group"]
 
 SIGN_IN_LIMIT: RateLimitItem = RateLimitItemPerMinute(10, 5, "sign-in")  # failures in five minutes
 KEY_LIMIT: RateLimitItem = RateLimitItemPerMinute(60, 1, "key")

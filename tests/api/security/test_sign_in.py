@@ -202,6 +202,12 @@ def test_flood_of_wrong_keys_leaves_valid_keys_alone(guarded: TestClient) -> Non
     assert guarded.get("/livez", headers={"X-API-Key": "wrong"}).status_code == 200
 
 
+def test_guesses_of_the_environment_key_are_limited(guarded: TestClient) -> None:
+    statuses = [guarded.get("/tasks", headers={"X-API-Key": f"guess {n}"}).status_code for n in range(61)]
+    assert statuses == [401] * 60 + [429]
+    assert guarded.get("/tasks", headers=ADMIN).status_code == 429
+
+
 def test_key_is_created_used_and_revoked(guarded: TestClient) -> None:
     created = guarded.post(
         "/keys", json={"name": "ci", "scope": "ingest", "expires_in_days": 7}, headers=ADMIN
