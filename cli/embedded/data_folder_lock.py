@@ -76,6 +76,8 @@ def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
     Raises:
         FolderBusy: Another process holds the lock.
     """
+    # The catalog contains secrets of webhooks and hashes of passwords. An existing folder keeps its permissions.
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
     # Opened for appending, so that a second process does not truncate the holder's record.
     with _open_lock_file(run_dir, "a+") as file:

@@ -148,7 +148,7 @@ def open_engine(url: str) -> Engine:
         given = make_url(url).query
         options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in given}
         return create_engine(url, connect_args=options, pool_pre_ping=True, pool_size=10, max_overflow=20)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)

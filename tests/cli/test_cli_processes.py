@@ -216,6 +216,15 @@ def test_demo_reports_the_end_of_its_service(
     assert "has ended" in capsys.readouterr().err
 
 
+def test_new_data_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    new, existing = tmp_path / "above" / "new", tmp_path / "existing"
+    existing.mkdir(mode=0o750)
+    for data in (new, existing):
+        with hold_data_folder(data / "run", data):
+            pass
+    assert [stat.S_IMODE(data.stat().st_mode) for data in (new, existing)] == [0o700, 0o750]
+
+
 def test_lock_of_a_held_folder_names_the_holder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert read_lock_holder(run) is None
