@@ -93,6 +93,10 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         openapi_url=None,  # description_routes, which declares its scope
         docs_url=None,
         redoc_url=None,
+        form_limits={
+            "max_files": 1,
+            "max_fields": 8,
+        },  # small files stay in memory until the form is complete
         root_path_in_servers=False,  # the root path holds the prefix of the request
         # The framework's own would record addresses with their queries; RequestTracingMiddleware records neither.
         telemetry={"tracing": False, "metrics": False, "logs": False},

@@ -483,6 +483,13 @@ def test_clip_filters_keep_the_metadata_cache(
     assert (reads, len(cache.metadata_by_task)) == ([], 2)
 
 
+def test_form_with_several_files_is_refused(client: TestClient) -> None:
+    """The parser keeps small files in memory, so that many of them would fill it."""
+    answer = client.post("/search/clip", files=[("clip", ("a.gif", b"x")), ("clip", ("b.gif", b"x"))])
+    assert answer.status_code == 400
+    assert "Maximum number of files is 1" in answer.text
+
+
 def test_captions_of_a_deleted_video_are_not_returned(
     client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
