@@ -33,6 +33,7 @@ __all__ = ["Deployment", "Fault", "FaultContext", "available_faults"]
 _PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0
+_START_SECONDS = 10.0  # of an API that loads its snapshot while the database is unreachable
 _API_OPERATIONS = frozenset({"delete", "post"})  # operations whose kill points are in the API
 
 
@@ -137,6 +138,9 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     for role, network in deployment.networks.items():
         cut = _network_fault(network, network.cut)
         faults.append(Fault(f"cut the network of {role} to the database", cut))
+        if role == "api":
+            restart = _restart_without(network)
+            faults.append(Fault("restart the API without the database", restart, restarts_api=True))
         if isinstance(network, TcpProxy):
             freeze = _network_fault(network, network.freeze)
             faults.append(Fault(f"freeze the network of {role} to the database", freeze))
@@ -198,6 +202,17 @@ def _network_fault(network: DatabaseNetwork, interrupt: Callable[[], None]) -> C
         time.sleep(_CUT_SECONDS)
         network.restore()
         return True
+
+    return strike
+
+
+def _restart_without(network: DatabaseNetwork) -> Callable[[FaultContext], bool]:
+    def strike(context: FaultContext) -> bool:
+        network.cut()
+        killed = _kill(context.deployment.pids("api"))
+        time.sleep(_START_SECONDS + context.rng.uniform(0, _CUT_SECONDS))
+        network.restore()
+        return killed
 
     return strike
 
