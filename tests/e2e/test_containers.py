@@ -125,7 +125,13 @@ class Deployment:
             return bool(state == "ready")
 
         wait_until(is_settled, f"task {task_id} is ready")
-        return self.task(task_id)
+        ready = self.task(task_id)
+        # An API process loads a release after the worker has published it; until then it answers 503 or 404.
+        search = {"q": "a", "task": ready["name"]}
+        wait_until(
+            lambda: self.client.get("/search", params=search).is_success, f"task {task_id} is searched"
+        )
+        return ready
 
     def restart_count(self, service: str) -> int:
         """How often the engine has restarted the container of a service."""
