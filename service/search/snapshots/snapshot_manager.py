@@ -27,6 +27,7 @@ from service.search.errors import TaskNotServed
 from service.search.snapshots.edited_captions import EditedCaptions
 from service.search.snapshots.generation_loader import GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.snapshot_readiness import NOTHING_LEARNED, describe_readiness
 
 __all__ = ["SnapshotManager"]
 
@@ -35,13 +36,10 @@ log = structlog.get_logger(__name__)
 Ids = npt.NDArray[np.int64]
 
 POLL_SECONDS = 0.5
-RETRY_SECONDS = (
-    30.0  # between attempts to load a refused release or a degraded shard, which may have been repaired
-)
+RETRY_SECONDS = 30.0  # between attempts to load a refused release or a degraded shard; it may be repaired
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
 _CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
-_NOTHING_LEARNED = "no domain has been learned yet; add one with POST /tasks"
 
 
 class SnapshotManager:
@@ -127,7 +125,7 @@ class SnapshotManager:
             raise Unavailable(f"Searches cannot be answered: {self.last_error}", self._seconds_to_retry())
         if not self._has_looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
-        raise Unavailable(f"The library is empty: {_NOTHING_LEARNED}.", 10)
+        raise Unavailable(f"The library is empty: {NOTHING_LEARNED}.", 10)
 
     def loaded(self) -> SearchSnapshot | None:
         """The current snapshot; None where none is loaded."""
@@ -228,25 +226,8 @@ class SnapshotManager:
         A process with an empty library is ready: a client that waits for readiness before it posts the first task would
         otherwise wait forever.
         """
-        snapshot, error = self._current, self.last_error
-        is_loaded = self.backbone is not None
-        if snapshot is not None or error is not None:
-            index_state = error or "ok"
-        else:
-            index_state = _NOTHING_LEARNED if self._has_looked else "still loading"
-        return Readiness(
-            ready=is_loaded and (snapshot is not None or (self._has_looked and error is None)),
-            release=snapshot.release_id if snapshot else None,
-            pinned=snapshot is not None and snapshot.is_pinned,
-            generation=snapshot.generation if snapshot else 0,
-            tasks=len(snapshot.shards) if snapshot else 0,
-            degraded=snapshot.degraded_by_name if snapshot else {},
-            checks={
-                "model": "ok" if is_loaded else error or "still loading",
-                "index": index_state if is_loaded else "ok",
-                **_describe_pin(snapshot),
-                **_describe_verification(snapshot),
-            },
+        return describe_readiness(
+            self._current, self.last_error, is_loaded=self.backbone is not None, has_looked=self._has_looked
         )
 
     def degraded(self) -> dict[str, str]:
@@ -418,25 +399,6 @@ def _is_ready(task: str) -> bool:
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
-
-
-def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """The release that an operator pinned."""
-    if snapshot is None or not snapshot.is_pinned:
-        return {}
-    later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
-    return {"release": f"{snapshot.release_id[:12]} is pinned; later releases that are not searched: {later}"}
-
-
-def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
-    """Progress of shard verification, while it runs."""
-    unread = snapshot.index_snapshot.unverified_segments if snapshot else []
-    if snapshot is None or not unread:
-        return {}
-    manifest = snapshot.index_snapshot.manifest
-    total = sum(len(manifest.segments(task)) for task in manifest.shards)
-    gigabytes = sum(entry.bytes for entry in unread) / 1e9
-    return {"checksums": f"{len(unread)} of {total} shards ({gigabytes:.1f} GB) are not verified yet"}
 
 
 def _gone(reason: str) -> Gone:
