@@ -115,7 +115,7 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
         }
     except (KeyError, FileNotFoundError) as error:
         raise BackupDamaged(f"it is not a backup ({error})") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BackupDamaged(f"{DESCRIPTION} is not readable ({error})") from error
     for name in files:
         path = PurePosixPath(name)
@@ -167,7 +167,14 @@ def _with_progress(
 def open_backup(source: Path) -> Iterator[FileOpener]:
     """A function that opens the files of a backup by name."""
     if source.is_dir():
-        yield lambda name: (source / name).open("rb")
+
+        def open_regular(name: str) -> IO[bytes]:
+            path = source / name
+            if path.exists() and not path.is_file():  # a pipe would block, and a device has no end
+                raise BackupDamaged(f"{name} is not a file")
+            return path.open("rb")
+
+        yield open_regular
         return
     with tarfile.open(source, "r:") as archive:
 
@@ -197,7 +204,7 @@ def copy_and_verify(open_file: FileOpener, name: str, file: BackupFile, target: 
         BackupDamaged: The file differs from its description.
     """
     with open_file(name) as source:
-        if _copy(source, target) != (file.bytes, file.sha256):
+        if _copy(source, target, file.bytes) != (file.bytes, file.sha256):
             raise BackupDamaged(f"{name} differs from the published file")
 
 
@@ -213,8 +220,11 @@ def require_intact_catalog(path: Path) -> None:
         raise BackupDamaged(f"the catalog is damaged ({result})")
 
 
-def _copy(source: IO[bytes], target: Path | None = None) -> tuple[int, str]:
-    """Size and SHA-256 of a file, which is written durably to ``target`` if that is given."""
+def _copy(source: IO[bytes], target: Path | None = None, expected: int | None = None) -> tuple[int, str]:
+    """Size and SHA-256 of a file, which is written durably to ``target`` if that is given.
+
+    A file with more than the expected bytes is copied no further.
+    """
     digest, size = hashlib.sha256(), 0
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -223,6 +233,8 @@ def _copy(source: IO[bytes], target: Path | None = None) -> tuple[int, str]:
             digest.update(chunk)
             size += len(chunk)
             copy.write(chunk)
+            if expected is not None and size > expected:
+                break
         if target is not None:
             copy.flush()
             os.fsync(copy.fileno())
