@@ -23,7 +23,7 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _TIMEOUT_SECONDS = 600.0  # of a request; tasks of a hundred thousand videos are checked file by file
 _COMMAND = (sys.executable, "-P", "-m", "cli.main")
-WORKER_NICE = 5  # of the workers of `cinestrata up`
+WORKER_NICE = 10  # of the workers of `cinestrata up`
 
 
 @contextmanager
