@@ -17,10 +17,11 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 
 from api import openapi, openapi_document, problem_details
-from api.load_shedding import LoadSheddingMiddleware, limit_request_threads
+from api.load_shedding import LoadSheddingMiddleware
 from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, unknown_page
 from api.request_logging import RequestLoggingMiddleware
 from api.request_metrics import RequestMetricsMiddleware
+from api.request_threads import limit_request_threads
 from api.request_tracing import RequestTracingMiddleware
 from api.routes import (
     access_routes,

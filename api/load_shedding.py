@@ -8,38 +8,29 @@ its connections, where no limit applies.
 from __future__ import annotations
 
 import json
-import os
 import time
 from http import HTTPStatus
 
 import structlog
-from anyio import to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.problem_details import MEDIA_TYPE
 from api.request_logging import omit_from_log
+from api.request_threads import waiting_requests
 from api.security.security_middleware import SECURITY_HEADERS
 from api.version_prefix import route_path
 from service.core.errors import TooManyRequests
 from service.library import prometheus_metrics
 from service.search.admission import AdmissionControl
 
-__all__ = ["LoadSheddingMiddleware", "limit_request_threads"]
+__all__ = ["LoadSheddingMiddleware"]
 
-# Threads take turns at the interpreter lock: with 12 threads on two cores, a request takes 1.3 times the processor time
-# that it takes with four, and the event loop waits for its turn among all of them.
-_THREADS = min(40, max(4, 2 * (os.cpu_count() or 1)))
 _MAX_WAITING = 64  # requests that wait for a thread
 _SEARCH_PATHS = {"/search", "/search/clip"}
 _NEVER_REFUSED = {"/livez", "/readyz", "/metrics"}  # a refused health check would restart a busy process
 _LOG_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
-
-
-def limit_request_threads() -> None:
-    """Limit the threads of the running event loop that handle requests."""
-    to_thread.current_default_thread_limiter().total_tokens = _THREADS
 
 
 class LoadSheddingMiddleware:
@@ -73,7 +64,7 @@ class LoadSheddingMiddleware:
             except TooManyRequests as error:
                 return error
         elif path not in _NEVER_REFUSED:
-            waiting = to_thread.current_default_thread_limiter().statistics().tasks_waiting
+            waiting = waiting_requests()
             if waiting >= _MAX_WAITING:
                 return TooManyRequests(
                     f"The server is busy: {waiting} requests are waiting for a thread. Try again in a second."

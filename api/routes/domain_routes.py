@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
+from api.request_threads import run_long
 from api.search_parameters import QueryReportParameters
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import LossCurve, QueryReport
@@ -19,7 +20,7 @@ router = APIRouter(prefix="/tasks", tags=["measures"], route_class=ScopedRoute)
 
 @router.get("/{task_id}/queries", operation_id="get_query_report")
 @requires("search")
-def get_query_report(
+async def get_query_report(
     service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
 ) -> QueryReport:
     """Captions of a domain, searched like queries: share of found videos, worst queries, and confusion of domains.
@@ -28,7 +29,7 @@ def get_query_report(
     library. The searches run at the first request after a change of the library; later requests use their results.
     """
     with service.admit(1):
-        return service.report_queries(task_id, parameters.worst)
+        return await run_long(service.report_queries, task_id, parameters.worst)
 
 
 @router.get("/{task_id}/losses", operation_id="get_loss_curve")

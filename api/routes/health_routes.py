@@ -5,11 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.dependencies import QueryDep, SettingsDep
+from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
 from service.catalog import database
 from service.core.errors import Unavailable
 from service.core.schemas import Readiness
+from service.core.settings import Settings
 from service.library import prometheus_metrics
+from service.search.engine import SearchEngine
 from service.storage.data_folder import check_data_folder
 
 __all__ = ["router"]
@@ -22,7 +25,6 @@ router = APIRouter(tags=["health"], route_class=ScopedRoute)
 @requires("public")
 async def livez() -> dict[str, str]:
     """Liveness: the process runs."""
-    # A coroutine, because the threads of requests may all be occupied.
     return {"status": "ok"}
 
 
@@ -31,11 +33,19 @@ async def livez() -> dict[str, str]:
     "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )
 @requires("public")
-def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
+async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
     """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
 
     While the catalog database cannot be reached, a process with a copy of the rows of its results stays ready.
     """
+    ready = await run_health_check(_check_readiness, service, settings)
+    if not ready.ready:
+        response.status_code = 503
+        response.headers["Retry-After"] = "5"
+    return ready
+
+
+def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
     ready = service.readiness()
     folder, copied_at = check_data_folder(settings), service.mirror.as_of
     can_search = ready.ready and folder == "ok"
@@ -48,16 +58,12 @@ def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Read
         if copied_at is not None:
             catalog += f" Searches are answered with the copy of {copied_at:%Y-%m-%d %H:%M:%S} UTC."
     checks = {**ready.checks, "database": catalog, "data_folder": folder}
-    ready = ready.model_copy(update={"ready": can_search, "checks": checks})
-    if not ready.ready:
-        response.status_code = 503
-        response.headers["Retry-After"] = "5"
-    return ready
+    return ready.model_copy(update={"ready": can_search, "checks": checks})
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)
 @requires("search")
-def prometheus() -> Response:
+async def prometheus() -> Response:
     """Metrics in the Prometheus text format."""
-    content, media_type = prometheus_metrics.render()
+    content, media_type = await run_health_check(prometheus_metrics.render)
     return Response(content, media_type=media_type)

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import QueryDep
 from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
+from api.request_threads import run_long
 from api.search_parameters import ParameterModelRoute, SearchParameters
 from api.security.route_scopes import ScopedRoute, requires
 from service.core import tracing
@@ -59,7 +59,7 @@ async def search_many(
     """
     # Admission precedes the thread pool, whose queue has no limit.
     with service.admit(len(batch.queries)):
-        return await run_in_threadpool(_search_batch, service, batch.queries)
+        return await run_long(_search_batch, service, batch.queries)
 
 
 def _search_batch(service: SearchEngine, queries: list[SearchQuery]) -> Response:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic_core import from_json
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
@@ -22,6 +21,7 @@ from api.list_parameters import (
 )
 from api.next_page_link import PageLinkDep
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
+from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
 from api.version_prefix import api_link
 from service.core.errors import FieldError, InvalidInput
@@ -59,7 +59,7 @@ async def create_task(
         outcome = await _create_from_archive(request, idempotency_key, caller)
     else:
         body = await request.body()
-        outcome = await run_in_threadpool(_create_from_json, body, idempotency_key, caller)
+        outcome = await run_long(_create_from_json, body, idempotency_key, caller)
     return _answer(request, response, outcome)
 
 
@@ -87,7 +87,7 @@ async def append_videos(
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         async with _parsed_form(request) as form:
             archive = _require_archive(form)
-            outcome = await run_in_threadpool(
+            outcome = await run_long(
                 commands.append_archive,
                 task_id,
                 archive.file,
@@ -97,7 +97,7 @@ async def append_videos(
             )
     else:
         body = await request.body()
-        outcome = await run_in_threadpool(_append_from_json, task_id, body, idempotency_key, caller)
+        outcome = await run_long(_append_from_json, task_id, body, idempotency_key, caller)
     return _answer(request, response, outcome)
 
 
@@ -213,7 +213,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
         )
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
         method = form.get("method")
-        return await run_in_threadpool(
+        return await run_long(
             commands.create_task_from_archive,
             archive.file,
             archive.filename or "archive",

@@ -6,10 +6,10 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from api import openapi, tus_protocol
 from api.json_bodies import parse_json
+from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
 from api.version_prefix import api_link
 from service.audit import audit_log
@@ -54,7 +54,7 @@ async def preview(request: Request) -> UploadPreview:
     `upload://<upload id>`.
     """
     body = await request.body()
-    return await run_in_threadpool(lambda: preview_upload(parse_json(PreviewRequest, body)))
+    return await run_long(lambda: preview_upload(parse_json(PreviewRequest, body)))
 
 
 @_tus_router.options("", status_code=204, operation_id="upload_capabilities")
@@ -91,7 +91,7 @@ async def create_upload(
     if has_body:
         tus_protocol.require_content_type(content_type)
     checksum = tus_protocol.parse_checksum(upload_checksum)
-    upload = await run_in_threadpool(upload_store.create_upload, name, metadata, size)
+    upload = await run_long(upload_store.create_upload, name, metadata, size)
     received = await _receive(request, upload, 0, checksum) if has_body else 0
     headers = tus_protocol.upload_headers(upload, received)
     return Response(
@@ -128,7 +128,7 @@ async def append_to_upload(
     tus_protocol.require_content_type(content_type)
     offset = tus_protocol.parse_size("Upload-Offset", upload_offset)
     checksum = tus_protocol.parse_checksum(upload_checksum)
-    upload = await run_in_threadpool(upload_store.find_upload, upload_id)
+    upload = await run_long(upload_store.find_upload, upload_id)
     received = await _receive(request, upload, offset, checksum)
     return Response(status_code=204, headers=tus_protocol.upload_headers(upload, received))
 
@@ -148,7 +148,7 @@ router.include_router(_tus_router)
 
 async def _receive(request: Request, upload: Upload, offset: int, checksum: tuple[str, bytes] | None) -> int:
     """Write the body of a request to an upload; returns the number of bytes that are stored."""
-    writer = await run_in_threadpool(UploadWriter, upload, offset, checksum)
+    writer = await run_long(UploadWriter, upload, offset, checksum)
     try:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and offset + int(length) > upload.size:
@@ -157,7 +157,7 @@ async def _receive(request: Request, upload: Upload, offset: int, checksum: tupl
     except BaseException:
         writer.interrupt()  # without await, which is refused in a cancelled task
         raise
-    await run_in_threadpool(writer.finish)
+    await run_long(writer.finish)
     return writer.offset
 
 
@@ -173,7 +173,7 @@ async def _write_body(request: Request, writer: UploadWriter) -> None:
                     data = bytes(buffer)
                     buffer.clear()
                     idle.reschedule(None)
-                    await run_in_threadpool(writer.write, data)
+                    await run_long(writer.write, data)
                     idle.reschedule(loop.time() + _IDLE_SECONDS)
     except TimeoutError:
         raise RequestTimeout(

@@ -20,6 +20,7 @@ from api import load_shedding, request_logging
 from api.app import create_app
 from api.load_shedding import LoadSheddingMiddleware
 from api.request_logging import RequestLoggingMiddleware
+from api.request_threads import SHORT_REQUEST_THREADS, run_health_check, run_long
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core.settings import Settings
 from service.library import prometheus_metrics
@@ -145,4 +146,50 @@ def test_the_service_limits_its_threads(client: TestClient) -> None:
 
     with client:
         assert client.portal is not None
-        assert client.portal.call(read_limit) == load_shedding._THREADS
+        assert client.portal.call(read_limit) == SHORT_REQUEST_THREADS
+
+
+def test_long_work_and_health_checks_have_threads_of_their_own() -> None:
+    freed = threading.Event()
+
+    async def occupy_all() -> tuple[int, str]:
+        to_thread.current_default_thread_limiter().total_tokens = 2
+        waiting = [asyncio.create_task(to_thread.run_sync(freed.wait)) for _ in range(4)]
+        waiting += [asyncio.create_task(run_long(freed.wait, 60)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        answer = await run_health_check(str.upper, "ready")
+        short = to_thread.current_default_thread_limiter().borrowed_tokens
+        freed.set()
+        await asyncio.gather(*waiting)
+        return int(short), answer
+
+    try:
+        assert asyncio.run(occupy_all()) == (2, "READY")
+    finally:
+        freed.set()
+
+
+def test_health_checks_are_answered_while_all_threads_are_occupied(client: TestClient) -> None:
+    freed = threading.Event()
+
+    async def occupy() -> None:
+        limiter = to_thread.current_default_thread_limiter()
+        for _ in range(int(limiter.total_tokens)):
+            occupied.append(asyncio.create_task(to_thread.run_sync(freed.wait)))
+        while limiter.available_tokens:
+            await asyncio.sleep(0.01)
+
+    async def release() -> None:
+        freed.set()
+        await asyncio.gather(*occupied)
+
+    occupied: list[asyncio.Task[bool]] = []
+    with client:
+        assert client.portal is not None
+        client.portal.call(occupy)
+        try:
+            statuses = [client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")]
+        finally:
+            client.portal.call(release)
+    assert statuses[0] == statuses[2] == 200
+    assert statuses[1] in (200, 503)  # an empty library may still be loading
