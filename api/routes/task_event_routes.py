@@ -10,7 +10,8 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.security.route_scopes import ScopedRoute, requires
+from api.security.authentication import Authenticator
+from api.security.route_scopes import ScopedRoute, current_principal, requires
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import InvalidInput, TooManyRequests
 from service.core.schemas import TaskEvent
@@ -25,7 +26,7 @@ HEARTBEAT_POLLS = 30
 MAX_STREAMS = 128  # of this process; each reads the catalog twice a second, in the threads of all requests
 _RETRY_SECONDS = 30
 
-_open_streams: set[object] = set()
+_open_streams: list[str] = []  # their callers
 
 
 @router.get(
@@ -41,29 +42,41 @@ _open_streams: set[object] = set()
 async def watch_task(
     task_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
 ) -> Response:
-    """Server-sent events: ``state``, ``progress``, ``rejected`` and ``log``. The stream ends with the task."""
+    """Server-sent events: ``state``, ``progress``, ``rejected`` and ``log``.
+
+    The stream ends with the task, and seconds after the key or the session of the request.
+    """
     last_id = _parse_event_id(last_event_id)
     has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
     if has_ended and not events and last_id:
         return Response(status_code=204)
-    if len(_open_streams) >= MAX_STREAMS:
-        raise TooManyRequests(
-            f"{MAX_STREAMS} event streams are open; read the task with GET /tasks/{{id}} instead.",
-            _RETRY_SECONDS,
-        )
+    principal = current_principal(request)
+    caller = principal.caller if principal else ""
+    _require_stream()
     return StreamingResponse(
-        event_stream(task_id, last_id, request),
+        event_stream(task_id, last_id, request, caller),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def event_stream(task_id: str, last_id: int, request: Request) -> AsyncIterator[str]:
-    """Server-sent events of a task after an id, with heartbeats, until the task has ended or the client disconnects."""
-    polls, stream = 0, object()
-    _open_streams.add(stream)
+async def event_stream(task_id: str, last_id: int, request: Request, caller: str) -> AsyncIterator[str]:
+    """Server-sent events of a task after an id, with heartbeats.
+
+    The stream ends with the task, when the client disconnects, and when the credentials of the request become invalid.
+
+    Args:
+        task_id: Identifier of the task.
+        last_id: Identifier of the event after which the stream begins.
+        request: Request of the client.
+        caller: Identity of the caller, whose open streams are counted.
+    """
+    authenticator: Authenticator = request.app.state.authenticator
+    polls = 0
+    _open_streams.append(caller)
     try:
-        while not await request.is_disconnected():
+        # The authenticator remembers credentials for seconds, so most polls do not read the catalog for them.
+        while not await request.is_disconnected() and await authenticator.identify_again(request, "search"):
             has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
             for event in events:
                 last_id = event.id
@@ -77,7 +90,14 @@ async def event_stream(task_id: str, last_id: int, request: Request) -> AsyncIte
                 yield ": heartbeat\n\n"
             await asyncio.sleep(POLL_SECONDS)
     finally:
-        _open_streams.discard(stream)
+        _open_streams.remove(caller)
+
+
+def _require_stream() -> None:
+    """Check that a further stream may be opened. Raises TooManyRequests."""
+    advice = "close one, or read the task with GET /tasks/{id} instead."
+    if len(_open_streams) >= MAX_STREAMS:
+        raise TooManyRequests(f"{MAX_STREAMS} event streams are open; {advice}", _RETRY_SECONDS)
 
 
 def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:

@@ -117,6 +117,16 @@ class Authenticator:
             return await self.identify_key(key, client_address(request), scope)
         return await self.identify_browser(request, scope)
 
+    async def identify_again(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
+        """The sender of a permitted request whose answer is still being sent; None if the access has ended.
+
+        A key that was revoked meanwhile is no failed attempt. Arguments and errors as for :meth:`identify`.
+        """
+        key = _sent_key(request.headers)
+        if key is None or await self.is_open():
+            return await self.identify(request, scope)
+        return _ENVIRONMENT if self.is_environment_key(key) else await self._find_key(key, scope)
+
     async def identify_browser(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
         """The owner of the session of a browser; None without a session. Arguments as for :meth:`identify`."""
         token = request.cookies.get(SESSION_COOKIE, "")
@@ -148,7 +158,7 @@ class Authenticator:
         if is_environment:
             self._environment_addresses[address_group(address)] = True
             return _ENVIRONMENT
-        principal = await self._find(("key", key), lambda: credentials.find_key(key), scope)
+        principal = await self._find_key(key, scope)
         if principal is None:
             self.failures.add("key.fail", address, key_id)
             await run_in_threadpool(self.limits.count_failure, KEY_LIMIT, address, key_id)
@@ -184,6 +194,9 @@ class Authenticator:
             self.failures.flush()
         except Unavailable as error:
             log.warning("failed_attempts_not_recorded", error=error.detail)
+
+    async def _find_key(self, key: str, scope: AccessScope) -> Principal | None:
+        return await self._find(("key", key), lambda: credentials.find_key(key), scope)
 
     async def _find(
         self, sent: tuple[str, str], look_up: Callable[[], Principal | None], scope: AccessScope

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import re
@@ -13,10 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import Request
 from fastapi.testclient import TestClient
 
-from api.routes import task_event_routes
 from service.core import request_limits
 from tests.api.learned_library import FIRST
 
@@ -212,57 +209,6 @@ def test_broken_form_is_refused_with_a_hint(client: TestClient) -> None:
         assert all(error["hint"] for error in answer.json()["errors"])
     twice = [("archive", ("a.zip", b"x")), ("archive", ("b.zip", b"x"))]
     assert client.post("/tasks", data={"name": "x"}, files=twice).status_code == 422
-
-
-def test_idle_event_stream_sends_heartbeats_and_ends_with_the_task(
-    client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = client.post("/tasks", json=_body(world, "streamed")).json()["id"]
-    monkeypatch.setattr(task_event_routes, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(task_event_routes, "HEARTBEAT_POLLS", 2)
-
-    async def silent() -> dict[str, Any]:
-        await asyncio.sleep(3600)
-        return {"type": "http.disconnect"}
-
-    async def watched() -> list[str]:
-        lines = []
-        async for line in task_event_routes.event_stream(
-            task, 0, Request({"type": "http", "headers": []}, silent)
-        ):
-            lines.append(line)
-            if line.startswith(":") and sum(entry.startswith(":") for entry in lines) == 1:
-                client.post(f"/tasks/{task}/cancel")
-        return lines
-
-    lines = asyncio.run(asyncio.wait_for(watched(), timeout=20))
-    assert lines[0].startswith("id: ")
-    assert '"state":"queued"' in lines[0]
-    assert any(line.startswith(":") for line in lines[1:])
-    assert '"state":"cancelled"' in lines[-1]
-
-
-def test_number_of_event_streams_is_limited(
-    client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = client.post("/tasks", json=_body(world, "watched")).json()["id"]
-    monkeypatch.setattr(task_event_routes, "MAX_STREAMS", 1)
-
-    async def silent() -> dict[str, Any]:
-        await asyncio.sleep(3600)
-        return {"type": "http.disconnect"}
-
-    async def statuses() -> list[int]:
-        stream = task_event_routes.event_stream(task, 0, Request({"type": "http", "headers": []}, silent))
-        await anext(stream)
-        during = await asyncio.to_thread(client.get, f"/tasks/{task}/events")
-        await stream.aclose()
-        client.post(f"/tasks/{task}/cancel")
-        after = await asyncio.to_thread(client.get, f"/tasks/{task}/events")
-        assert during.headers["retry-after"]
-        return [during.status_code, after.status_code]
-
-    assert asyncio.run(asyncio.wait_for(statuses(), timeout=30)) == [429, 200]
 
 
 def test_task_without_disk_space_returns_503_with_needed_and_free_bytes(
