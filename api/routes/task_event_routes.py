@@ -17,13 +17,21 @@ from service.core.errors import InvalidInput, TooManyRequests
 from service.core.schemas import TaskEvent
 from service.tasks import commands
 
-__all__ = ["HEARTBEAT_POLLS", "MAX_STREAMS", "POLL_SECONDS", "event_stream", "router"]
+__all__ = [
+    "HEARTBEAT_POLLS",
+    "MAX_STREAMS",
+    "MAX_STREAMS_OF_CALLER",
+    "POLL_SECONDS",
+    "event_stream",
+    "router",
+]
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
 MAX_STREAMS = 128  # of this process; each reads the catalog twice a second, in the threads of all requests
+MAX_STREAMS_OF_CALLER = 32  # of a key or a user, so that others have streams left
 _RETRY_SECONDS = 30
 
 _open_streams: list[str] = []  # their callers
@@ -52,7 +60,7 @@ async def watch_task(
         return Response(status_code=204)
     principal = current_principal(request)
     caller = principal.caller if principal else ""
-    _require_stream()
+    _require_stream(caller)
     return StreamingResponse(
         event_stream(task_id, last_id, request, caller),
         media_type="text/event-stream",
@@ -93,9 +101,13 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
         _open_streams.remove(caller)
 
 
-def _require_stream() -> None:
+def _require_stream(caller: str) -> None:
     """Check that a further stream may be opened. Raises TooManyRequests."""
     advice = "close one, or read the task with GET /tasks/{id} instead."
+    if _open_streams.count(caller) >= MAX_STREAMS_OF_CALLER:
+        raise TooManyRequests(
+            f"{MAX_STREAMS_OF_CALLER} event streams of this key or user are open; {advice}", _RETRY_SECONDS
+        )
     if len(_open_streams) >= MAX_STREAMS:
         raise TooManyRequests(f"{MAX_STREAMS} event streams are open; {advice}", _RETRY_SECONDS)
 
