@@ -8,19 +8,15 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from service.audit.audit_log import record_change
-from service.catalog.database import id_chunks, now, session_scope
+from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name
-from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.schemas import (
     AppendSpec,
     RetrySpec,
-    StageTimes,
     TaskDetails,
     TaskProgress,
     TaskSpec,
@@ -37,7 +33,6 @@ from service.tasks.estimates.stage_times import restarted_times
 from service.tasks.ingestion_checks import (
     AppendRecord,
     TaskRecord,
-    VideoRecord,
     raise_first,
     task_errors,
     validate_append,
@@ -46,10 +41,11 @@ from service.tasks.ingestion_checks import (
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
-from service.tasks.queued_tasks import insert_queued_task, new_id
+from service.tasks.queued_tasks import new_id
 from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
 from service.tasks.task_requests import CreateOutcome, TaskRequest
+from service.tasks.task_storage import refuse_duplicates, require_learned, store_task
 from service.tasks.uploads.uploaded_videos import adopted_uploads
 
 __all__ = [
@@ -122,10 +118,10 @@ def check_destination(name: str | None, target_id: str | None, videos: Sequence[
     """
     with session_scope() as session:
         if target_id is not None:
-            name = _require_learned(session.get(Task, target_id), target_id).name
+            name = require_learned(session.get(Task, target_id), target_id).name
         elif name is not None:
             require_unused_name(session, name)
-        _refuse_duplicates(session, videos)
+        refuse_duplicates(session, videos)
         return name
 
 
@@ -293,7 +289,7 @@ def _create_from_spec(
         task_id = new_id("tsk")
         require_disk_space(len(spec.videos), is_append=request.target_id is not None)
         with adopted_uploads(spec, task_id) as adopted:
-            stored = _store(task_id, validate(adopted), request)
+            stored = store_task(task_id, validate(adopted), request)
         broker.send_probe(task_id)
         return stored
 
@@ -314,7 +310,7 @@ def _create_from_archive(
         is_append = request.target_id is not None
         if is_append:  # before the archive is unpacked
             with session_scope() as session:
-                _require_learned(session.get(Task, request.target_id), request.target_id)
+                require_learned(session.get(Task, request.target_id), request.target_id)
         # Videos are compressed already, so their files in the archive have about their size.
         require_disk_space(0, files_bytes=archive_bytes(archive), is_append=is_append)
         try:
@@ -326,7 +322,7 @@ def _create_from_archive(
                 )
             except ValidationError as error:
                 raise InvalidInput.from_pydantic(error.errors()) from None
-            stored = _store(task_id, checked, request)
+            stored = store_task(task_id, checked, request)
         except BaseException as error:
             if not isinstance(error, InDoubt):
                 upload_storage.remove_upload(task_id)
@@ -336,84 +332,3 @@ def _create_from_archive(
         return stored
 
     return request.create_once(content, create, archive=archive)
-
-
-def _store(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRequest) -> CreateOutcome:
-    try:
-        with session_scope(write=True) as session:
-            # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
-            position = next_position(session)
-            if isinstance(checked, TaskRecord):
-                name, method, settings = checked.name, checked.method, checked.settings
-                require_unused_name(session, name)
-            else:
-                domain = _require_learned(session.get(Task, request.target_id), request.target_id)
-                suffix = f" (append {task_id})"
-                name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
-                method, settings = domain.method, dict(domain.settings)
-            _refuse_duplicates(session, checked.videos)
-            task = Task(
-                id=task_id,
-                position=position,
-                name=name,
-                method=method,
-                settings=settings,
-                target_id=request.target_id,
-            )
-            rows = (
-                {
-                    "id": video.id or new_id("vid"),
-                    "uri": video.uri,
-                    "captions": video.captions,
-                    "split": video.split,
-                    "extra": video.metadata,
-                }
-                for video in checked.videos
-            )
-            captioned = any(video.captions for video in checked.videos)
-            times = StageTimes(videos=len(checked.videos), captioned=captioned)
-            insert_queued_task(session, task, rows, times)
-            _record_creation(session, task, len(checked.videos))
-            session.flush()
-            view = task_details(session, [task])[0]
-            request.settle(session, view)
-    except IntegrityError as error:
-        raise Conflict(
-            "The name or an id of this task belongs to a task that was created at the same moment; choose another."
-        ) from error
-    return CreateOutcome(view, replayed=False)
-
-
-def _record_creation(session: Session, task: Task, videos: int) -> None:
-    if task.target_id is None:
-        record_change(
-            session, "task.create", task.id, {"name": task.name, "method": task.method, "videos": videos}
-        )
-    else:
-        record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
-
-
-def _require_learned(task: Task | None, task_id: str | None) -> Task:
-    """Return the task of a domain that videos can be appended to; raises NotFound or Conflict."""
-    if task is None:
-        raise NotFound(f"There is no task {task_id!r}.")
-    if task.target_id is not None:
-        raise Conflict(f"Task {task_id} is itself an append; append to task {task.target_id}.")
-    if task.deleted_at is not None:
-        raise Conflict(f"The domain of task {task_id} was deleted; post its videos as a new task.")
-    if task.state != "ready":
-        raise Conflict(f"Task {task_id} is {task.state}; videos can be appended once it is ready.")
-    return task
-
-
-def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
-    numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
-    for chunk in id_chunks(list(numbers)):
-        taken = session.execute(
-            select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
-        ).first()
-        if taken:
-            raise Conflict(
-                f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
-                "Choose another id, or omit it."
-            )

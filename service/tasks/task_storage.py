@@ -1,0 +1,131 @@
+"""Storage of the task of a request, and the conditions that the catalog sets on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.audit.audit_log import record_change
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import Task, Video
+from service.catalog.task_names import require_unused_name
+from service.core.domain_names import MAX_NAME_CHARS
+from service.core.errors import Conflict, NotFound
+from service.core.schemas import StageTimes, VideoSpec
+from service.tasks.ingestion_checks import AppendRecord, TaskRecord, VideoRecord
+from service.tasks.lifecycle.state_machine import next_position
+from service.tasks.queued_tasks import insert_queued_task, new_id
+from service.tasks.task_details import task_details
+from service.tasks.task_requests import CreateOutcome, TaskRequest
+
+__all__ = ["refuse_duplicates", "require_learned", "store_task"]
+
+
+def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRequest) -> CreateOutcome:
+    """Store a validated task with its videos, and the outcome of its request, in one transaction.
+
+    Args:
+        task_id: Identifier of the new task.
+        checked: Specification of a task, or of an append.
+        request: The request, which names the domain of an append.
+
+    Raises:
+        NotFound: the domain of the append does not exist.
+        Conflict: the name or an id belongs to another task, or the domain receives no videos.
+        Unavailable, InDoubt: see ``service.catalog.database.session_scope``.
+    """
+    try:
+        with session_scope(write=True) as session:
+            # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
+            position = next_position(session)
+            if isinstance(checked, TaskRecord):
+                name, method, settings = checked.name, checked.method, checked.settings
+                require_unused_name(session, name)
+            else:
+                domain = require_learned(session.get(Task, request.target_id), request.target_id)
+                suffix = f" (append {task_id})"
+                name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
+                method, settings = domain.method, dict(domain.settings)
+            refuse_duplicates(session, checked.videos)
+            task = Task(
+                id=task_id,
+                position=position,
+                name=name,
+                method=method,
+                settings=settings,
+                target_id=request.target_id,
+            )
+            rows = (
+                {
+                    "id": video.id or new_id("vid"),
+                    "uri": video.uri,
+                    "captions": video.captions,
+                    "split": video.split,
+                    "extra": video.metadata,
+                }
+                for video in checked.videos
+            )
+            captioned = any(video.captions for video in checked.videos)
+            times = StageTimes(videos=len(checked.videos), captioned=captioned)
+            insert_queued_task(session, task, rows, times)
+            _record_creation(session, task, len(checked.videos))
+            session.flush()
+            view = task_details(session, [task])[0]
+            request.settle(session, view)
+    except IntegrityError as error:
+        raise Conflict(
+            "The name or an id of this task belongs to a task that was created at the same moment; choose another."
+        ) from error
+    return CreateOutcome(view, replayed=False)
+
+
+def require_learned(task: Task | None, task_id: str | None) -> Task:
+    """Return the task of a domain that videos can be appended to.
+
+    Args:
+        task: The task; None if it does not exist.
+        task_id: Its identifier.
+
+    Raises:
+        NotFound: the task does not exist.
+        Conflict: the task is not a learned domain.
+    """
+    if task is None:
+        raise NotFound(f"There is no task {task_id!r}.")
+    if task.target_id is not None:
+        raise Conflict(f"Task {task_id} is itself an append; append to task {task.target_id}.")
+    if task.deleted_at is not None:
+        raise Conflict(f"The domain of task {task_id} was deleted; post its videos as a new task.")
+    if task.state != "ready":
+        raise Conflict(f"Task {task_id} is {task.state}; videos can be appended once it is ready.")
+    return task
+
+
+def refuse_duplicates(session: Session, videos: Sequence[VideoRecord | VideoSpec]) -> None:
+    """Check that no video of the catalog has one of the ids.
+
+    Raises:
+        Conflict: an id belongs to another video; the error names the first one.
+    """
+    numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
+    for chunk in id_chunks(list(numbers)):
+        taken = session.execute(
+            select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
+        ).first()
+        if taken:
+            raise Conflict(
+                f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
+                "Choose another id, or omit it."
+            )
+
+
+def _record_creation(session: Session, task: Task, videos: int) -> None:
+    if task.target_id is None:
+        record_change(
+            session, "task.create", task.id, {"name": task.name, "method": task.method, "videos": videos}
+        )
+    else:
+        record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
