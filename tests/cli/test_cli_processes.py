@@ -27,7 +27,9 @@ from cli.embedded.child_process import ChildProcess
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import StartFailed, Supervisor
-from cli.embedded.up_command import probing_worker_names, readiness_check
+from cli.embedded.up_command import probing_worker_names, readiness_check, run_up
+from service.catalog.database import dispose
+from service.core.settings import settings
 
 
 def script(code: str) -> list[str]:
@@ -85,6 +87,39 @@ def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
         assert supervisor.wait_until(lambda: log.read_bytes() == b"end\n", 20)
     finally:
         supervisor.stop()
+
+
+def test_process_has_its_niceness(tmp_path: Path) -> None:
+    child = ChildProcess("part", ["sleep", "60"], tmp_path / "part.log", nice=3)
+    child.start()
+    try:
+        assert child.process is not None
+        expected = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
+        assert os.getpriority(os.PRIO_PROCESS, child.process.pid) == expected
+    finally:
+        child.kill()
+
+
+def test_searches_have_priority_over_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[ChildProcess] = []
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://127.0.0.1:9")
+    monkeypatch.setattr(Supervisor, "start", lambda self, *children: started.extend(children))
+    monkeypatch.setattr(Supervisor, "wait_until", lambda self, *_: True)
+    monkeypatch.setattr(Supervisor, "watch", lambda self: None)
+    settings.cache_clear()
+    try:
+        run_up(None, None, 0)
+    finally:
+        dispose()
+        settings.cache_clear()
+    assert {
+        child.name: child.nice for child in started if child.name in ("api", "worker-cpu", "worker-gpu")
+    } == {
+        "api": 0,
+        "worker-cpu": 10,
+        "worker-gpu": 10,
+    }
 
 
 @pytest.mark.slow
