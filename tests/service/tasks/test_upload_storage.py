@@ -25,7 +25,7 @@ from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage import index_manifest, library_paths, video_files
-from service.tasks import commands, lifecycle
+from service.tasks import commands, lifecycle, task_storage
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import unpack_archive
 
@@ -239,7 +239,7 @@ def test_failure_before_the_commit_leaves_no_files(monkeypatch: pytest.MonkeyPat
     def busy(*_: Any) -> None:
         raise OperationalError("INSERT", {}, Exception("database is locked"))
 
-    monkeypatch.setattr(commands, "next_position", busy)
+    monkeypatch.setattr(task_storage, "next_position", busy)
     with pytest.raises(Unavailable) as caught:
         _post()
     assert not isinstance(caught.value, InDoubt)
