@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,6 +147,9 @@ class Chaos:
             self.records.append(record)
             report(self.records)
             if record.violations:
+                # The volume is released with its content, and logs and catalog explain a violation.
+                evidence = self._folder / f"violation-{len(self.records)}"
+                shutil.copytree(deployment.data, evidence, ignore_dangling_symlinks=True)
                 break  # the damage would be reported again in each further round
         if searches is not None:
             searches.stop()
