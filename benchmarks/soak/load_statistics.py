@@ -21,7 +21,7 @@ class PhaseStatistics:
     """Responses of a phase.
 
     Attributes:
-        rate: Scheduled requests per second.
+        rate: Scheduled requests per second, on average.
         requests: Number of requests.
         answered: Number of responses with status 200.
         refused: Number of responses with status 429 and ``Retry-After``.

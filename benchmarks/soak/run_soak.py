@@ -2,16 +2,18 @@
 
 The phases, with their share of the duration:
 
-1. *warm-up* (not part of the duration): batches of new texts fill the cache of query vectors, and growing numbers of
-   clients produce batches of all sizes, for which the process allocates memory once.
-2. *capacity* (10 %): clients that send their next request when the previous one is answered measure the capacity of a
-   mix of searches and other reads.
-3. *steady* (45 %): 80 % of the capacity. No response is an error or a refusal, and the memory of the API does not grow.
-4. *learning* (25 %): the same rate while tasks are learned one after the other. The 99th percentile of the latency is
-   at most twice that of the steady phase.
-5. *overload* (20 %): 200 % of the capacity. Responses are answers or 429 with ``Retry-After``. A search waits at most
+1. *warm-up* (not part of the duration): batches of new texts fill the cache of query vectors, growing numbers of
+   clients produce batches of all sizes, and an overload fills the queue, for which the process allocates memory once.
+2. *steady* (50 %): 80 % of the capacity. No response is an error or a refusal, and the memory of the API does not grow.
+3. *learning* (30 %): 80 % of the capacity while tasks are learned one after the other. The 99th percentile of the
+   latency is at most twice that of the steady phase.
+4. *overload* (20 %): 200 % of the capacity. Responses are answers or 429 with ``Retry-After``. A search waits at most
    two seconds until it starts (``CINESTRATA_LIMITS__MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
    After it, the time until a search is answered as fast as 99 % of the steady phase is the recovery.
+
+The speed of a shared machine changes from minute to minute. A phase therefore consists of rounds of at most a minute,
+and each round first measures the capacity: clients that send their next request when the previous one is answered,
+without a task that is learned. These requests are not part of the figures of the phase.
 
 The load generator and the service share the cores of the machine, so the capacity is that of both together; the report
 has the processor time of each. The command prints a table and the verdict of each requirement, writes JSON, and exits
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import re
@@ -30,8 +33,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,17 +47,20 @@ from benchmarks.ingest.embedded_service import FINAL_STATES, create, embedded_se
 from benchmarks.ingest.process_memory import descendants
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.search.server_load import process_memory, processor_seconds
-from benchmarks.soak.load_generator import LoadGenerator, RequestMix
+from benchmarks.soak.load_generator import LoadGenerator, RequestMix, RequestRecord
 from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
 from benchmarks.soak.verdicts import WAIT_SECONDS, PhaseOutcome, judge
 
 __all__ = ["main", "parse_duration"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_SHARES = {"capacity": 0.1, "steady": 0.45, "learning": 0.25, "overload": 0.2}
+_SHARES = {"steady": 0.5, "learning": 0.3, "overload": 0.2}
+_ROUND_SECONDS = 60.0
+_CAPACITY_SHARE = 0.1  # of a round
 _STEADY, _OVERLOAD = 0.8, 2.0
 _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _WARM_UP_SECONDS = 2.0  # of each number of clients
+_FILLING_SECONDS = 15.0  # of overload
 _CACHE_BYTES, _CACHED_TEXTS = 1024**2, 2048  # more texts than the cache of query vectors holds
 _BATCH_TEXTS = 128
 _SETTLING = 0.1  # share of a phase before its memory is fitted
@@ -122,24 +128,21 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
         _wait_ready(api)
         for _ in range(2):
             domains.learn(api)
-        load = LoadGenerator(str(api.base_url), mix)
+        load = _Load(api, LoadGenerator(str(api.base_url), mix))
         _warm_up(api, load, mix)
-        duration = _SHARES["capacity"] * seconds
-        records = asyncio.run(load.saturate(_CLIENTS, duration))
-        capacity = sum(record.status == 200 for record in records) / duration
-        rate = _STEADY * capacity
-        steady, _ = _measure_phase(load, rate, _SHARES["steady"] * seconds)
-        with _learned_tasks(api, domains) as learned:
-            learning, _ = _measure_phase(load, rate, _SHARES["learning"] * seconds)
-        overload, ended = _measure_phase(load, _OVERLOAD * capacity, _SHARES["overload"] * seconds)
-        recovery = _measure_recovery(api, mix, steady.statistics.p99 or 0.0, ended)
+        learned: list[float] = []
+        steady = load.measure_phase(_STEADY, _SHARES["steady"] * seconds)
+        learning = load.measure_phase(
+            _STEADY, _SHARES["learning"] * seconds, lambda: _learned_tasks(api, domains, learned)
+        )
+        overload = load.measure_phase(_OVERLOAD, _SHARES["overload"] * seconds)
+        recovery = _measure_recovery(api, mix, steady.statistics.p99 or 0.0, load.ended)
     phases = {"steady": steady, "learning": learning, "overload": overload}
     report: dict[str, Any] = {
         "seconds": seconds,
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "capacity": round(capacity, 1),
         "learned_tasks": len(learned),
         "recovery_seconds": recovery,
         **{name: asdict(phase) for name, phase in phases.items()},
@@ -150,13 +153,78 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
     }
 
 
-def _warm_up(api: httpx.Client, load: LoadGenerator, mix: RequestMix) -> None:
-    """Fill the cache of query vectors, and let the API allocate memory for batches of all sizes."""
+class _Load:
+    """Load of a service, whose rate follows the capacity.
+
+    Args:
+        api: Client of the service.
+        generator: Sender of the requests.
+
+    Attributes:
+        ended: Time on the monotonic clock at which the last request of the last phase was due.
+    """
+
+    def __init__(self, api: httpx.Client, generator: LoadGenerator) -> None:
+        self._api = api
+        self._process = next(pid for pid, role in descendants() if role == "API")
+        self._generator = generator
+        self.ended = 0.0
+
+    def saturate(self, clients: int, seconds: float) -> float:
+        """Answers per second to clients that send their next request when the previous one is answered."""
+        records = asyncio.run(self._generator.saturate(clients, seconds))
+        return sum(record.status == 200 for record in records) / seconds
+
+    def fill_queue(self, seconds: float) -> None:
+        """Send more requests than the service answers."""
+        asyncio.run(self._generator.send_at_rate(_OVERLOAD * self.saturate(_CLIENTS, seconds), seconds))
+
+    def measure_phase(
+        self, share: float, seconds: float, beside: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> PhaseOutcome:
+        """Outcome of a phase.
+
+        Args:
+            share: Rate of the requests as a share of the capacity.
+            seconds: Duration of all rounds.
+            beside: Other work of the service during the load of a round.
+        """
+        rounds = math.ceil(seconds / _ROUND_SECONDS)
+        capacity_seconds = _CAPACITY_SHARE * seconds / rounds
+        load_seconds = seconds / rounds - capacity_seconds
+        capacities: list[float] = []
+        records: list[RequestRecord] = []
+        started, taken, served, sending = time.monotonic(), 0.0, 0.0, 0.0
+        with _memory_samples(self._process) as samples:
+            for _ in range(rounds):
+                capacities.append(self.saturate(_CLIENTS, capacity_seconds))
+                with beside():
+                    before = time.monotonic(), processor_seconds(self._process), time.process_time()
+                    sent = self._generator.send_at_rate(share * capacities[-1], load_seconds)
+                    records += asyncio.run(sent)
+                    after = time.monotonic(), processor_seconds(self._process), time.process_time()
+                taken, served, sending = (
+                    total + end - start
+                    for total, start, end in zip((taken, served, sending), before, after, strict=True)
+                )
+        self.ended = max(record.due for record in records)
+        return PhaseOutcome(
+            summarize_phase(records, len(records) / (rounds * load_seconds)),
+            fit_memory_trend([sample for sample in samples if sample[0] >= started + _SETTLING * seconds]),
+            [round(capacity, 1) for capacity in capacities],
+            round(served / taken, 2),
+            round(sending / taken, 2),
+        )
+
+
+def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
+    """Fill the cache of query vectors, and let the API allocate memory for batches and queues of all sizes."""
     for _ in range(_CACHED_TEXTS // _BATCH_TEXTS):
         queries = [{"q": mix.new_text()} for _ in range(_BATCH_TEXTS)]
         api.post("/search", json={"queries": queries}).raise_for_status()
     for clients in _WARM_UP_CLIENTS:
-        asyncio.run(load.saturate(clients, _WARM_UP_SECONDS))
+        load.saturate(clients, _WARM_UP_SECONDS)
+    load.fill_queue(_FILLING_SECONDS)
 
 
 def _wait_ready(api: httpx.Client) -> None:
@@ -165,26 +233,10 @@ def _wait_ready(api: httpx.Client) -> None:
         time.sleep(0.2)
 
 
-def _measure_phase(load: LoadGenerator, rate: float, seconds: float) -> tuple[PhaseOutcome, float]:
-    """Outcome of a load at a constant rate, and the time at which its last request was due."""
-    api = next(pid for pid, role in descendants() if role == "API")
-    started, generator, served = time.monotonic(), time.process_time(), processor_seconds(api)
-    with _memory_samples(api) as samples:
-        records = asyncio.run(load.send_at_rate(rate, seconds))
-    taken = time.monotonic() - started
-    phase = PhaseOutcome(
-        summarize_phase(records, rate),
-        fit_memory_trend([sample for sample in samples if sample[0] >= started + _SETTLING * seconds]),
-        round((processor_seconds(api) - served) / taken, 2),
-        round((time.process_time() - generator) / taken, 2),
-    )
-    return phase, max(record.due for record in records)
-
-
 @contextmanager
-def _learned_tasks(api: httpx.Client, domains: _Domains) -> Iterator[list[float]]:
-    """Learn one task after the other during the ``with`` statement; yields the times at which each was learned."""
-    finished, learned, errors = threading.Event(), list[float](), list[Exception]()
+def _learned_tasks(api: httpx.Client, domains: _Domains, learned: list[float]) -> Iterator[None]:
+    """Learn one task after the other during the ``with`` statement; adds the times at which each was learned."""
+    finished, errors = threading.Event(), list[Exception]()
 
     def learn_tasks() -> None:
         try:
@@ -197,7 +249,7 @@ def _learned_tasks(api: httpx.Client, domains: _Domains) -> Iterator[list[float]
     learner = threading.Thread(target=learn_tasks, name="learning")
     learner.start()
     try:
-        yield learned
+        yield
     finally:
         finished.set()
         learner.join()
@@ -244,9 +296,11 @@ def _tables(report: dict[str, Any]) -> str:
     rows = []
     for name in ("steady", "learning", "overload"):
         phase, memory = report[name]["statistics"], report[name]["memory"]
+        capacities = report[name]["capacities"]
         rows.append(
             [
                 name,
+                f"{min(capacities):.0f} to {max(capacities):.0f}",
                 f"{phase['rate']:.1f}",
                 *(str(phase[column]) for column in ("requests", "answered", "refused")),
                 str(sum(phase["errors"].values())),
@@ -256,7 +310,18 @@ def _tables(report: dict[str, Any]) -> str:
                 f"{report[name]['api_cores']:.2f}, {report[name]['generator_cores']:.2f}",
             ]
         )
-    header = ["phase", "requests/s", "requests", "answered", "429", "errors", "p50 ms", "p99 ms", "worst ms"]
+    header = [
+        "phase",
+        "capacity per second",
+        "requests/s",
+        "requests",
+        "answered",
+        "429",
+        "errors",
+        "p50 ms",
+        "p99 ms",
+        "worst ms",
+    ]
     header += ["delay of generator ms", "memory MiB", "MiB per minute", "cores of API, generator"]
     verdicts = [
         [verdict["requirement"], verdict["measured"], "met" if verdict["is_met"] else "not met"]
@@ -281,7 +346,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report = measure(Path(folder) / "data", options.duration)
     options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     lines = [
-        f"Capacity: {report['capacity']:g} requests/s.",
         _tables(report),
         f"Tasks learned under load: {report['learned_tasks']}.",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
@@ -21,11 +22,13 @@ class PhaseOutcome:
     Attributes:
         statistics: Figures of the requests.
         memory: Trend of the private memory of the API.
-        api_cores, generator_cores: Processor time of the API and of the load generator per second.
+        capacities: Capacity in answers per second, measured before each round.
+        api_cores, generator_cores: Processor time of the API and of the load generator per second of load.
     """
 
     statistics: PhaseStatistics
     memory: MemoryTrend
+    capacities: Sequence[float]
     api_cores: float
     generator_cores: float
 
@@ -46,7 +49,7 @@ def judge(
 
     Args:
         steady: Outcome at 80 % of the capacity.
-        learning: Outcome at the same rate while tasks are learned.
+        learning: Outcome at 80 % of the capacity while tasks are learned.
         overload: Outcome at 200 % of the capacity.
         recovery: Time in seconds after the overload until a search is answered as fast as in the steady phase.
     """

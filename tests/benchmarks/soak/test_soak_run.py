@@ -18,9 +18,9 @@ def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
     with suppress(SystemExit):  # a busy machine misses the times, which no test asserts
         main(["--duration", "60s", "--out", str(out)])
     report = json.loads(out.read_text())
-    assert report["capacity"] > 0
     assert report["learned_tasks"] >= 1
     for phase in ("steady", "learning", "overload"):
+        assert min(report[phase]["capacities"]) > 0
         assert report[phase]["statistics"]["answered"] > 0
         assert report[phase]["statistics"]["errors"] == {}
         assert report[phase]["memory"]["samples"] > 3

@@ -10,7 +10,7 @@ from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
 from benchmarks.soak.verdicts import PhaseOutcome, judge
 
 STATISTICS = PhaseStatistics(50, 1000, 1000, 0, {}, 20.0, 100.0, 150.0, 1.0)
-GOOD = PhaseOutcome(STATISTICS, MemoryTrend(500, 500, 0.01, 0.2, 100), 1.0, 0.1)
+GOOD = PhaseOutcome(STATISTICS, MemoryTrend(500, 500, 0.01, 0.2, 100), [62.5], 1.0, 0.1)
 OVERLOAD = replace(GOOD, statistics=replace(STATISTICS, answered=600, refused=400, p99=2900.0))
 
 
