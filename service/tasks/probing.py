@@ -7,7 +7,7 @@ do, and completes the stage when all chunks are done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +36,8 @@ from service.core.errors import (
     DecoderOutage,
     LeaseLost,
     SourceUnavailable,
-    TaskInterruption,
     WorkerStopping,
 )
-from service.core.request_ids import use_request_id
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.data_folder import require_writable
@@ -47,7 +45,15 @@ from service.storage.library_backbone import library_backbone
 from service.storage.video_access import local_video
 from service.storage.video_files import remove_deleted_files
 from service.tasks.chunk_isolation import isolate_failures
-from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
+from service.tasks.lifecycle import (
+    ChunkClaim,
+    Claim,
+    claim_chunk,
+    plan_chunks,
+    process_free_chunks,
+    read_totals,
+    send_due,
+)
 from service.tasks.probing_completion import complete_probing
 from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
@@ -125,28 +131,16 @@ def probe(claim: Claim) -> None:
 
 
 def probe_free_chunks(task_id: str, owner: str) -> None:
-    """Probe free chunks of a task that another worker has claimed, for half a minute at most.
+    """Probe free chunks of a task that another worker has claimed; see :func:`process_free_chunks`."""
 
-    Errors are logged and stored with the chunk; the owner of the task decides on its state.
-    """
-    deadline = time.monotonic() + _TURN_SECONDS
-    chunk = claim_chunk(task_id, "probing", owner)
-    if chunk is None:
-        return
-    with use_request_id(chunk.request_id):
-        log.info("task_joined", task=task_id, stage="probing")
-        send_due()  # another worker may take the next chunk
-        try:
-            require_writable(settings().cache_dir, settings().thumbnails_dir)
-            spec = _frame_spec()
-            with _open_decoder() as decoder:
-                while chunk is not None:
-                    _probe_chunk(chunk, decoder, spec)
-                    chunk = claim_chunk(task_id, "probing", owner) if time.monotonic() < deadline else None
-        except (TaskInterruption, SourceUnavailable) as error:
-            log.info("chunk_released", task=task_id, reason=str(error))
-        except Exception:
-            log.exception("chunk_failed", task=task_id)
+    def probe_chunks(chunks: Iterator[ChunkClaim]) -> None:
+        require_writable(settings().cache_dir, settings().thumbnails_dir)
+        spec = _frame_spec()
+        with _open_decoder() as decoder:
+            for chunk in chunks:
+                _probe_chunk(chunk, decoder, spec)
+
+    process_free_chunks(task_id, "probing", owner, _TURN_SECONDS, probe_chunks)
 
 
 def _probe_chunks(claim: Claim) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,11 +28,18 @@ from models.releases.release_state import ReleaseState
 from service.catalog.database import session_scope
 from service.catalog.tables import Chunk
 from service.celery_worker import worker_name
-from service.core.errors import LeaseLost, TaskInterruption, Unavailable
-from service.core.request_ids import use_request_id
+from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks.broker import EMBED, celery_app
-from service.tasks.lifecycle import ChunkClaim, Claim, claim_chunk, plan_chunks, read_totals, send_due
+from service.tasks.lifecycle import (
+    ChunkClaim,
+    Claim,
+    claim_chunk,
+    plan_chunks,
+    process_free_chunks,
+    read_totals,
+    send_due,
+)
 from trainer.task_data import Clip
 from trainer.training_checkpoint import run_identity
 from trainer.video_embedding import embed_clips
@@ -114,34 +121,22 @@ def embed_shared(
 
 
 def embed_free_chunks(task_id: str, owner: str) -> None:
-    """Embed free chunks of a task that another worker has claimed, for a minute at most.
+    """Embed free chunks of a task that another worker has claimed; see :func:`process_free_chunks`."""
 
-    Errors are logged and stored with the chunk; the owner of the task decides on its state.
-    """
-    deadline = time.monotonic() + _TURN_SECONDS
-    chunk = claim_chunk(task_id, "indexing", owner)
-    if chunk is None:
-        return
-    with use_request_id(chunk.request_id):
-        log.info("task_joined", task=task_id, stage="indexing")
-        send_due()  # another worker may take the next chunk
+    def embed_chunks(chunks: Iterator[ChunkClaim]) -> None:
         run: str | None = None
         encode: Encode | None = None
         backbone: Backbone | None = None
-        try:
-            while chunk is not None:
-                with chunk:
-                    folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
-                    backbone = backbone or task_backbone()
-                    if encode is None or run != chunk.run:
-                        run, encode = chunk.run, _open_encoder(task_id, folder, backbone)
-                    clips = load_clips(task_id, backbone, chunk.first_id, chunk.last_id)
-                    _embed_chunk(chunk, folder, encode, clips)
-                chunk = claim_chunk(task_id, "indexing", owner) if time.monotonic() < deadline else None
-        except TaskInterruption as error:
-            log.info("chunk_released", task=task_id, reason=str(error))
-        except Exception:
-            log.exception("chunk_failed", task=task_id)
+        for chunk in chunks:
+            with chunk:
+                backbone = backbone or task_backbone()
+                folder = PartFolder(settings().checkpoints_dir / task_id, chunk.run or "")
+                if encode is None or run != chunk.run:
+                    run, encode = chunk.run, _open_encoder(task_id, folder, backbone)
+                clips = load_clips(task_id, backbone, chunk.first_id, chunk.last_id)
+                _embed_chunk(chunk, folder, encode, clips)
+
+    process_free_chunks(task_id, "indexing", owner, _TURN_SECONDS, embed_chunks)
 
 
 def write_encoder(state: ReleaseState) -> Callable[[Path], None]:

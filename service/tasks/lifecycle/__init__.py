@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks, read_totals
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
+from service.tasks.lifecycle.free_chunks import process_free_chunks
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
 from service.tasks.lifecycle.publishing import (
     AppendPublication,
@@ -35,6 +36,7 @@ __all__ = [
     "claim_training",
     "is_stopping",
     "plan_chunks",
+    "process_free_chunks",
     "read_totals",
     "reconcile",
     "request_stop",

@@ -1,0 +1,54 @@
+"""Help of further workers with the chunks of a task that another worker has claimed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from service.core.errors import SourceUnavailable, TaskInterruption
+from service.core.request_ids import use_request_id
+from service.tasks.lifecycle.chunks import ChunkClaim, Stage, claim_chunk
+from service.tasks.lifecycle.reconciler import send_due
+
+__all__ = ["process_free_chunks"]
+
+log = structlog.get_logger(__name__)
+
+
+def process_free_chunks(
+    task_id: str, stage: Stage, owner: str, seconds: float, process: Callable[[Iterator[ChunkClaim]], None]
+) -> None:
+    """Process free chunks of a task until none is left or the time has passed.
+
+    Errors are logged and stored with the chunk; the owner of the task decides on its state.
+
+    Args:
+        task_id: Identifier of the task.
+        stage: Stage of the chunks.
+        owner: Name of the worker.
+        seconds: Time after which no further chunk is claimed, so that the next message has its turn.
+        process: Function that processes the chunks of an iterator, each of which is claimed when it is taken. It is
+            not called if no chunk is free.
+    """
+    deadline = time.monotonic() + seconds
+    first = claim_chunk(task_id, stage, owner)
+    if first is None:
+        return
+
+    def claim_until_deadline() -> Iterator[ChunkClaim]:
+        chunk: ChunkClaim | None = first
+        while chunk is not None:
+            yield chunk
+            chunk = claim_chunk(task_id, stage, owner) if time.monotonic() < deadline else None
+
+    with use_request_id(first.request_id):
+        log.info("task_joined", task=task_id, stage=stage)
+        send_due()  # another worker may take the next chunk
+        try:
+            process(claim_until_deadline())
+        except (TaskInterruption, SourceUnavailable) as error:
+            log.info("chunk_released", task=task_id, reason=str(error))
+        except Exception:
+            log.exception("chunk_failed", task=task_id)
