@@ -45,6 +45,7 @@ from api.routes import (
     webhook_routes,
 )
 from api.security.authentication import Authenticator, require_network_credentials
+from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
@@ -94,10 +95,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         openapi_url=None,  # description_routes, which declares its scope
         docs_url=None,
         redoc_url=None,
-        form_limits={
-            "max_files": 1,
-            "max_fields": 8,
-        },  # small files stay in memory until the form is complete
+        form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS},
         root_path_in_servers=False,  # the root path holds the prefix of the request
         # The framework's own would record addresses with their queries; RequestTracingMiddleware records neither.
         telemetry={"tracing": False, "metrics": False, "logs": False},

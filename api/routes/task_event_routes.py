@@ -10,8 +10,9 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from api.dependencies import CallerDep
 from api.security.authentication import Authenticator
-from api.security.route_scopes import ScopedRoute, current_principal, requires
+from api.security.route_scopes import ScopedRoute, requires
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import InvalidInput, TooManyRequests
 from service.core.schemas import TaskEvent
@@ -48,7 +49,10 @@ _open_streams: list[str] = []  # their callers
 )
 @requires("search")
 async def watch_task(
-    task_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
+    task_id: str,
+    request: Request,
+    caller: CallerDep,
+    last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Server-sent events: ``state``, ``progress``, ``rejected`` and ``log``.
 
@@ -58,8 +62,6 @@ async def watch_task(
     has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
     if has_ended and not events and last_id:
         return Response(status_code=204)
-    principal = current_principal(request)
-    caller = principal.caller if principal else ""
     _require_stream(caller)
     return StreamingResponse(
         event_stream(task_id, last_id, request, caller),

@@ -22,6 +22,7 @@ from api.list_parameters import (
 from api.next_page_link import PageLinkDep
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_threads import run_long
+from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
 from api.version_prefix import api_link
 from service.core.errors import FieldError, InvalidInput
@@ -237,7 +238,7 @@ def _require_archive(form: FormData, errors: Sequence[FieldError] = ()) -> Uploa
 @asynccontextmanager
 async def _parsed_form(request: Request) -> AsyncIterator[FormData]:
     try:
-        form = await request.form(max_files=1, max_fields=8)
+        form = await request.form(max_files=MAX_FORM_FILES, max_fields=MAX_FORM_FIELDS)
     except HTTPException as error:
         raise InvalidInput.at(
             "body",

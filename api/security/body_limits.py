@@ -1,4 +1,4 @@
-"""Size limits of request bodies."""
+"""Limits of the size of request bodies, and of the parts of forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from service.core import request_limits
 from service.core.errors import TooLarge
 from service.core.settings import Settings
 
-__all__ = ["body_limit", "check_content_length", "limit_body"]
+__all__ = ["MAX_FORM_FIELDS", "MAX_FORM_FILES", "body_limit", "check_content_length", "limit_body"]
+
+MAX_FORM_FILES, MAX_FORM_FIELDS = 1, 8  # a form is kept in memory until it is complete
 
 _APPEND_PATH = re.compile(r"/tasks/[^/]+/videos")
 _MAX_TASK_BYTES = 128 * 1024**2  # a task of 100,000 videos with 1.3 KB each, as JSON
