@@ -1,7 +1,9 @@
 """Idempotency keys: a request that is sent several times with the same key is executed once.
 
-A short transaction reserves the key, so that a concurrent second request is refused. The transaction that stores the
-task also stores the response under the key, so that both exist or neither.
+A short transaction reserves the key, so that a concurrent second request is refused. The reservation is a lease: the
+process of the request renews it, so that the key of a process that died is free when the lease expires. The transaction
+that stores the task also stores the response under the key, so that both exist or neither, and only the first of two
+requests whose reservations overlap because one of them could not renew its own.
 """
 
 from __future__ import annotations
@@ -10,19 +12,18 @@ import hashlib
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import delete, update
+from sqlalchemy import Update, delete, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey
 from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
+from service.core.settings import settings
 
-__all__ = ["RETENTION", "caller_scope", "check_key", "drop", "reserve", "settle"]
+__all__ = ["RETENTION", "caller_scope", "check_key", "drop", "renew", "reserve", "settle"]
 
 RETENTION = timedelta(hours=24)  # a key is forgotten after this time
-
-_FLIGHT_SECONDS = 300  # after this time the key of a request whose process died may be used again
 
 
 def check_key(key: str) -> None:
@@ -67,12 +68,25 @@ def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
 
 
 def settle(session: Session, caller: str, key: str, task_id: str, response: dict[str, Any]) -> None:
-    """Store the response, in the transaction that stores the task."""
-    session.execute(
-        update(IdempotencyKey)
-        .where(IdempotencyKey.caller == caller_scope(caller), IdempotencyKey.key == key)
-        .values(task_id=task_id, response=response)
+    """Store the response, in the transaction that stores the task.
+
+    Raises:
+        IdempotencyInFlight: another request with the same key has stored its response.
+    """
+    settled = session.execute(
+        _unsettled(caller, key).values(task_id=task_id, response=response).returning(IdempotencyKey.key)
     )
+    if settled.scalar() is None:
+        raise IdempotencyInFlight("Another request with this Idempotency-Key has been executed.")
+
+
+def renew(caller: str, key: str) -> bool:
+    """Extend the reservation of a request in execution; returns whether its key has no response yet."""
+    with session_scope(write=True) as session:
+        renewed = session.execute(
+            _unsettled(caller, key).values(locked_until=now(session) + _lease()).returning(IdempotencyKey.key)
+        )
+        return renewed.scalar() is not None
 
 
 def drop(caller: str, key: str) -> None:
@@ -105,7 +119,7 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
             return row.response
         if row.locked_until > at:
             raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.")
-        row.locked_until = at + timedelta(seconds=_FLIGHT_SECONDS)
+        row.locked_until = at + _lease()
         return None
     session.add(
         IdempotencyKey(
@@ -113,7 +127,20 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
             key=key,
             body_hash=body_hash,
             created_at=at,
-            locked_until=at + timedelta(seconds=_FLIGHT_SECONDS),
+            locked_until=at + _lease(),
         )
     )
     return None
+
+
+def _unsettled(caller: str, key: str) -> Update:
+    """Update of a key without a response."""
+    return update(IdempotencyKey).where(
+        IdempotencyKey.caller == caller_scope(caller),
+        IdempotencyKey.key == key,
+        IdempotencyKey.response.is_(None),
+    )
+
+
+def _lease() -> timedelta:
+    return timedelta(seconds=settings().lease_seconds)

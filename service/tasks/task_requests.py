@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from sqlalchemy.orm import Session
@@ -13,6 +16,7 @@ from sqlalchemy.orm import Session
 from service.core.schemas import TaskDetails
 from service.tasks import idempotency
 from service.tasks.archives.archive_unpacking import archive_digest
+from service.tasks.lifecycle.heartbeat import Heartbeat
 
 __all__ = ["CreateOutcome", "TaskRequest"]
 
@@ -58,11 +62,24 @@ class TaskRequest:
         stored = idempotency.reserve(self.caller, self.key, _content_hash(content, archive))
         if stored is not None:
             return CreateOutcome(TaskDetails.model_validate(stored), replayed=True)
-        try:
+        with self._holding(self.key):
             return create()
+
+    @contextmanager
+    def _holding(self, key: str) -> Iterator[None]:
+        """Hold the reserved key until the end of the ``with`` statement; free it if no task was stored."""
+        finished = threading.Event()
+        heartbeat = Heartbeat(partial(idempotency.renew, self.caller, key), finished, "idempotency-key")
+        heartbeat.start()
+        try:
+            yield
         except BaseException:
-            idempotency.drop(self.caller, self.key)
+            finished.set()
+            heartbeat.join()
+            idempotency.drop(self.caller, key)
             raise
+        finally:
+            finished.set()
 
     def settle(self, session: Session, task: TaskDetails) -> None:
         """Store the answer under the key, in the transaction that stores the task."""

@@ -1,0 +1,89 @@
+"""Reservations of Idempotency-Keys: held by requests in execution, free after the death of their process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import IdempotencyKey
+from service.core.errors import IdempotencyInFlight, NotFound
+from service.core.schemas import TaskSpec
+from service.core.settings import Settings
+from service.tasks import commands, idempotency
+from service.tasks.idempotency import renew, reserve, settle
+from service.tasks.task_requests import CreateOutcome, TaskRequest
+
+
+def _store_task(make_file: Callable[[str], Path]) -> str:
+    make_file("a.mp4")
+    spec = TaskSpec.model_validate({"name": "birds", "videos": [{"uri": "a.mp4"}]})
+    return commands.create_task(spec, idempotency_key="answered", caller="me").task.id
+
+
+def _expire() -> timedelta:
+    """Let the lease of the only unanswered key expire; returns its duration."""
+    with session_scope(write=True) as session:
+        row = session.scalars(select(IdempotencyKey).where(IdempotencyKey.response.is_(None))).one()
+        lease = row.locked_until - row.created_at
+        row.locked_until = now(session) - timedelta(seconds=1)
+    return lease
+
+
+def test_key_of_a_dead_process_is_free_after_its_lease(catalog: Settings) -> None:
+    assert reserve("me", "k", "hash") is None
+    with pytest.raises(IdempotencyInFlight):
+        reserve("me", "k", "hash")
+    assert _expire() == timedelta(seconds=catalog.lease_seconds)
+    assert reserve("me", "k", "hash") is None
+    with pytest.raises(IdempotencyInFlight):
+        reserve("me", "k", "hash")
+
+
+def test_only_the_first_of_two_overlapping_requests_stores_its_response(
+    catalog: Settings, make_file: Callable[[str], Path]
+) -> None:
+    """A process that stops for longer than the lease fails when it continues, and its transaction stores nothing."""
+    task = _store_task(make_file)
+    assert reserve("me", "k", "hash") is None  # the process that stops
+    _expire()
+    assert reserve("me", "k", "hash") is None
+    with session_scope(write=True) as session:
+        settle(session, "me", "k", task, {"id": "next"})
+    with pytest.raises(IdempotencyInFlight), session_scope(write=True) as session:
+        settle(session, "me", "k", task, {"id": "stopped"})
+    assert reserve("me", "k", "hash") == {"id": "next"}
+
+
+def test_request_in_execution_renews_its_key_until_its_end(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_factory(tmp_path, lease_seconds=0.3)
+    renewed = threading.Event()
+
+    def observe(caller: str, key: str) -> bool:
+        is_held = renew(caller, key)
+        if is_held:
+            renewed.set()
+        return is_held
+
+    def fail_late() -> CreateOutcome:
+        assert renewed.wait(30)
+        raise NotFound("late")
+
+    monkeypatch.setattr(idempotency, "renew", observe)
+    for _ in range(2):  # the first request frees the key
+        with pytest.raises(NotFound):
+            TaskRequest("k", "me").create_once("content", fail_late)
+    assert not [thread for thread in threading.enumerate() if thread.name == "idempotency-key"]
+
+
+def test_only_unanswered_keys_are_renewed(catalog: Settings, make_file: Callable[[str], Path]) -> None:
+    assert not renew("me", "answered")
+    _store_task(make_file)
+    assert not renew("me", "answered")
