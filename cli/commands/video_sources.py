@@ -113,7 +113,9 @@ def open_source(
         from service.tasks.manifests.remote_videos import list_remote_videos
 
         with console.status("Listing the source …"):
-            listing = list_remote_videos(source, SourceReader(False), encoding, captions_from_names)
+            listing = list_remote_videos(
+                source, SourceReader(False), encoding, captions_from_names, typed_tables=True
+            )
         if not listing.has_manifest:
             _report_captions(listing.videos)
         return _RemoteSource(listing)
@@ -141,7 +143,7 @@ def read_videos(
 
 def _read(path: Path, encoding: str | None, captions_from_names: bool) -> FolderVideos:
     try:
-        listing = list_folder_videos(path, encoding, captions_from_names)
+        listing = list_folder_videos(path, encoding, captions_from_names, typed_tables=True)
     except OSError as error:
         fail(f"{error.filename} cannot be read: {error.strerror}.", "Allow this user to read it, or move it.")
     if not listing.has_manifest:

@@ -20,6 +20,7 @@ from service.storage.video_access import SourceReader, find_allowed_prefix
 from service.syncs.sync_plan import SourceFile, shown_path
 from service.tasks.ingestion_checks import content_errors, uri_errors
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
+from service.tasks.manifests.manifest_parser import require_text_table
 from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
 __all__ = [
@@ -63,11 +64,15 @@ def check_source(source: str) -> None:
     """Check that a source is an allowed folder or manifest, before a sync of it is stored.
 
     Raises:
-        InvalidInput: the source is not allowed, cannot be listed, or does not exist.
+        InvalidInput: the source is not allowed, cannot be listed, does not exist, or is a manifest that the service
+            does not read.
     """
     if not is_source_uri(source):
-        _resolve(source)
+        path = _resolve(source)
+        if path.is_file():
+            require_text_table(path.name, "source")
         return
+    require_text_table(source.rpartition("/")[2], "source")
     try:
         folder = SourceUri.parse(source.rstrip("/") + "/")
         if folder.port is not None:

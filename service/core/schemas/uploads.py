@@ -51,7 +51,8 @@ class PreviewRequest(RequestModel):
         default_factory=list, max_length=200_000, description="Caption table and sidecar files."
     )
     table: str | None = Field(
-        default=None, description="Path of the caption table in `texts`; found by its name if omitted."
+        default=None,
+        description="Path of the caption table in `texts` (`.csv`, `.tsv` or `.jsonl`); found by its name if omitted.",
     )
     encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the texts.")
     captions_from_names: bool = Field(

@@ -50,6 +50,7 @@ def list_folder_videos(
     captions_from_names: bool = False,
     root: Path | None = None,
     report_progress: Callable[[], object] = lambda: None,
+    typed_tables: bool = False,
 ) -> FolderVideos:
     """List the videos of a manifest or a folder.
 
@@ -64,6 +65,7 @@ def list_folder_videos(
         root: Folder, without links in its path, that the links of manifests and sidecar files must not leave; None:
             they may lead anywhere.
         report_progress: Called for each folder and for each video.
+        typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
         InvalidInput: the manifest is invalid or outside of ``root``, the folder has no videos, or all are left out.
@@ -74,8 +76,8 @@ def list_folder_videos(
         base, (videos, left_out) = path, _read_folder(path, encoding or "utf-8", root, report_progress)
     else:
         with _open_inside(manifest, root) as stream:
-            base, videos = manifest.parent, parse_manifest(stream, manifest.name, encoding or "utf-8")
-            left_out = {}
+            base, left_out = manifest.parent, {}
+            videos = parse_manifest(stream, manifest.name, encoding or "utf-8", typed_tables=typed_tables)
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
     return FolderVideos(base, videos, manifest is not None, left_out)

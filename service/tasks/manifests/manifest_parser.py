@@ -20,7 +20,7 @@ from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.table_columns import FILE_COLUMNS, map_columns
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES, read_typed_table
 
-__all__ = ["MANIFEST_NAMES", "TYPED_MANIFEST_NAMES", "parse_manifest", "read_rows"]
+__all__ = ["MANIFEST_NAMES", "TYPED_MANIFEST_NAMES", "parse_manifest", "read_rows", "require_text_table"]
 
 MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", "captions.csv", "captions.tsv")
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
@@ -28,17 +28,42 @@ TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
 _DELIMITED_SUFFIXES = (".csv", ".tsv")
 
 
-def parse_manifest(stream: BinaryIO, name: str, encoding: str = "utf-8") -> list[VideoSpec]:
+def require_text_table(name: str, field: str) -> None:
+    """Check that a file that the service reads is no typed table, whose parsers do not bound the memory that it takes.
+
+    Args:
+        name: Name of the file.
+        field: Field of the error.
+
+    Raises:
+        InvalidInput: the ending of the file is that of a Parquet file or a spreadsheet.
+    """
+    if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
+        raise InvalidInput.at(
+            field,
+            f"The service does not read {name!r}: the memory for a Parquet file or a spreadsheet is not bounded by its "
+            "size.",
+            "Convert it to CSV or JSONL.",
+        )
+
+
+def parse_manifest(
+    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
+) -> list[VideoSpec]:
     """Parse the videos of a manifest.
 
     Args:
         stream: Content of the manifest.
         name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
         encoding: Encoding of a text.
+        typed_tables: Whether Parquet files and spreadsheets are read. A few kilobytes of them may fill the memory, so
+            only a command reads them, for its own user.
 
     Raises:
-        InvalidInput: a line is invalid; the error names the line.
+        InvalidInput: a line is invalid; the error names the line. Or the file is a typed table that is not read.
     """
+    if not typed_tables:
+        require_text_table(name, name)
     entries = ManifestEntries(name)
     for line, fields in read_rows(stream, name, encoding):
         entries.add(line, fields)

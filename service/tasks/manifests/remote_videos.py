@@ -17,7 +17,12 @@ from media.video_formats import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.core.schemas import VideoSpec
 from service.storage.video_access import SourceReader
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.manifest_parser import (
+    MANIFEST_NAMES,
+    TYPED_MANIFEST_NAMES,
+    parse_manifest,
+    require_text_table,
+)
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
 
 __all__ = ["RemoteVideos", "list_remote_videos"]
@@ -65,6 +70,7 @@ def list_remote_videos(
     encoding: str | None = None,
     captions_from_names: bool = False,
     report_progress: Callable[[], object] = lambda: None,
+    typed_tables: bool = False,
 ) -> RemoteVideos:
     """List the videos of a folder in an object store, or of a manifest in an object store or on a web server.
 
@@ -77,13 +83,14 @@ def list_remote_videos(
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
         report_progress: Called for each page of a listing and for each part of a file.
+        typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
         InvalidInput: the source is not allowed, has no videos, all are left out, or its manifest is invalid.
         SourceUnavailable: the source cannot be reached at the moment.
     """
     try:
-        return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress)
+        return _list(source, reader, encoding or "utf-8", captions_from_names, report_progress, typed_tables)
     except SourceOutage as error:
         raise SourceUnavailable(error.reason) from error
     except MediaError as error:
@@ -96,6 +103,7 @@ def _list(
     encoding: str,
     captions_from_names: bool,
     report_progress: Callable[[], object],
+    typed_tables: bool,
 ) -> RemoteVideos:
     named = SourceUri.parse(source)
     manifest = named.segments[-1] if named.segments[-1].endswith(_MANIFEST_SUFFIXES) else None
@@ -106,9 +114,12 @@ def _list(
         files = {file.name: file for file in reader.list_files(base, report_progress)}
         manifest = manifest or next((n for n in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES) if n in files), None)
     if manifest is not None:
+        if not typed_tables:
+            require_text_table(manifest, manifest)  # before the download
         uri = named if named.segments[-1] == manifest else SourceUri.parse(base.text + manifest)
         content = reader.read(uri, _MAX_MANIFEST_BYTES, report_progress)
-        videos, left_out = _split(base, parse_manifest(io.BytesIO(content), manifest, encoding), files)
+        listed = parse_manifest(io.BytesIO(content), manifest, encoding, typed_tables=typed_tables)
+        videos, left_out = _split(base, listed, files)
     else:
         videos, left_out = _read_folder(base, reader, files or {}, encoding, report_progress)
     if not videos:

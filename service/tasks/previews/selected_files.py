@@ -53,12 +53,18 @@ class SelectedFiles:
             path: Path that the client names; None searches by name.
 
         Raises:
-            InvalidInput: the named table was not sent, or several files can be the table.
+            InvalidInput: the named table was not sent or is not a text, or several files can be the table.
         """
         if path is not None:
             if normalize_path(path) not in self._texts:
                 raise InvalidInput.at(
                     "table", f"{path!r} is not one of the texts.", "Select the table again."
+                )
+            if not path.lower().endswith(_TABLE_SUFFIXES):
+                raise InvalidInput.at(
+                    "table",
+                    f"{path!r} ends in none of {', '.join(_TABLE_SUFFIXES)}.",
+                    "Save the caption table as CSV or JSONL, and select it again.",
                 )
             return normalize_path(path)
         tables = [each for each in self._texts if each.lower().endswith(_TABLE_SUFFIXES)]

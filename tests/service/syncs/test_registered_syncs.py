@@ -117,6 +117,16 @@ def test_domain_follows_its_source(films: Path, messages: list[str]) -> None:
     assert appends() == [1]
 
 
+def test_typed_manifest_is_not_read(films: Path) -> None:
+    sync = register()
+    (films / "manifest.parquet").write_bytes(b"PAR1")
+    assert "does not read 'manifest.parquet'" in str(run(sync).error)
+    assert commands.list_tasks() == []
+    with pytest.raises(InvalidInput) as caught:
+        register(source="films/manifest.parquet")
+    assert caught.value.errors[0].field == "source"
+
+
 def test_captions_of_unchanged_files_are_updated(films: Path) -> None:
     """Without a text file, the captions of the domain stay."""
     sync = register()

@@ -59,6 +59,17 @@ def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
             list_source("s3://films/videos/", captions_from_names=False)
 
 
+def test_typed_manifest_is_refused_before_its_download(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourceReader, "read", lambda *_: pytest.fail("the manifest is downloaded"))
+    put(bucket, manifest__parquet="PAR1")
+    for source in ("s3://films/videos/", "s3://films/videos/manifest.parquet"):
+        with pytest.raises(InvalidInput, match=r"does not read 'manifest\.parquet'.*CSV or JSONL"):
+            list_source(source, captions_from_names=False)
+    with pytest.raises(InvalidInput) as caught:
+        check_source("s3://films/videos/manifest.parquet")
+    assert caught.value.errors[0].field == "source"
+
+
 def test_objects_that_cannot_be_used_do_not_block_the_others(bucket: Any) -> None:
     bucket.put_object(Bucket="films", Key="videos/x/../c.mp4", Body=b"c")
     put(bucket, b__txt="\0")

@@ -56,7 +56,9 @@ class PreviewRequest(Model):
     files: list[LocalFile] = Field(description="All selected files.")
     texts: list[LocalText] | None = Field(default=None, description="Caption table and sidecar files.")
     table: str | None = Field(
-        default=None, description="Path of the caption table in `texts`; found by its name if omitted."
+        default=None,
+        description="Path of the caption table in `texts` (`.csv`, `.tsv` or `.jsonl`); found by its "
+        "name if omitted.",
     )
     encoding: str = Field(default="utf-8", description="Encoding of the texts.")
     captions_from_names: bool = Field(

@@ -136,6 +136,14 @@ def test_table_is_chosen_by_name_or_asked_for() -> None:
     assert [problem.field for problem in _preview(["a.mp4"], {}, table="gone.csv").problems] == ["table"]
 
 
+@pytest.mark.parametrize("name", ["t.parquet", "T.XLSX", "notes.txt"])
+def test_named_table_that_is_not_a_text_is_refused(name: str) -> None:
+    """Parsers of typed tables do not bound the memory that a file takes: 20 kB become millions of rows."""
+    (problem,) = _preview(["a.mp4"], {name: "file,caption\na.mp4,x\n"}, table=name).problems
+    assert (problem.field, name in problem.message) == ("table", True)
+    assert "CSV" in problem.hint
+
+
 def test_files_that_cannot_be_uploaded_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "MAX_VIDEO_BYTES", 5000)
     files = {"a.mp4": 1000, "./a.mp4": 1000, "empty.mp4": 0, "large.mp4": 5001, "v.zip": 10, "t.xlsx": 10}
