@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import structlog
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, or_, select
 
 from index.hits import Hit
 from service.catalog.catalog_reads import CatalogReads
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.core.domain_names import name_key
@@ -294,15 +294,15 @@ def _read_tasks() -> dict[str, _TaskRow]:
 
 def _read_videos(task: str) -> VideoRows:
     """Rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
+    tasks = select(Task.id).where(or_(Task.id == task, Task.target_id == task))
     with session_scope() as session:
-        appends = session.scalars(select(Task.id).where(Task.target_id == task)).all()
-        rows = [
-            (row.vector_id, VideoRow(row.id, row.captions, row.duration, row.extra))
-            for chunk in id_chunks([task, *appends])
-            for row in session.execute(
-                select(Video.vector_id, Video.id, Video.captions, Video.duration, Video.extra).where(
-                    Video.task_id.in_(chunk), Video.status == "accepted"
-                )
+        # One statement, because an append may be published between two: PostgreSQL shows it to the second only.
+        rows = session.execute(
+            select(Video.vector_id, Video.id, Video.captions, Video.duration, Video.extra).where(
+                Video.task_id.in_(tasks), Video.status == "accepted"
             )
-        ]
-    return VideoRows(sorted(rows, key=lambda row: row[0]))
+        ).all()
+    return VideoRows(
+        (row.vector_id, VideoRow(row.id, row.captions, row.duration, row.extra))
+        for row in sorted(rows, key=lambda row: row.vector_id)
+    )

@@ -1,0 +1,101 @@
+"""Reads of a domain's rows while an append is published: the append is in the rows, before or after its publication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from sqlalchemy import event, update
+
+from index.shard_store import ShardStore
+from index.shards.searchable_shard import SearchableShard
+from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import engine, now, session_scope
+from service.catalog.tables import Task, Video
+from service.core.settings import Settings
+from service.search.catalog_mirror import CatalogMirror
+from service.search.snapshots.appended_captions import appended_profiles
+
+APPENDS = 600  # an IN (…) of the catalog has at most 500 values
+TOKENS = {"a heron": 3, "a taxi": 5}
+
+
+@pytest.fixture
+def domain(catalog: Settings, tmp_path: Path) -> SearchableShard:
+    """Shard of a domain with a heron and, appended by the last of many appends, a taxi; each in its own catalog row."""
+    with session_scope(write=True) as session:
+        for number in range(APPENDS + 1):
+            name, target = f"birds {number}", "tsk_0" if number else None
+            task = Task(
+                id=f"tsk_{number}", position=number + 1, name=name, method="zero_shot", target_id=target
+            )
+            task.state, task.created_at = ("evaluating" if number == APPENDS else "ready"), now(session)
+            session.add(task)
+        session.flush()
+        for task_id, caption in (("tsk_0", "a heron"), (f"tsk_{APPENDS}", "a taxi")):
+            session.add(
+                Video(id=caption, task_id=task_id, uri="x", captions=[caption], extra={}, status="accepted")
+            )
+            session.flush()
+        ids = sorted(video.vector_id for video in session.query(Video))
+    store = ShardStore(tmp_path / "index")
+    store.root.mkdir()
+    entry = store.write_shard(
+        task="tsk_0",
+        release="r" * 64,
+        fingerprint="f" * 64,
+        ids=np.array(ids),
+        vectors=np.eye(2, dtype=np.float32),
+    )
+    return store.open([entry])
+
+
+@contextmanager
+def append_published_after_the_first_read() -> Iterator[None]:
+    """Move the video of the last append to its domain after the first query of videos in the block."""
+    remaining = [None]
+
+    def publish(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "videos.captions" in statement and remaining:
+            remaining.pop()
+            with session_scope(write=True) as session:
+                moved = {"task_id": "tsk_0", "effective_split": "appended"}
+                session.execute(update(Video).where(Video.task_id == f"tsk_{APPENDS}").values(moved))
+
+    event.listen(engine(), "after_cursor_execute", publish)
+    yield
+    event.remove(engine(), "after_cursor_execute", publish)
+    assert not remaining
+
+
+def _profile_tokens(shard: SearchableShard) -> list[int]:
+    def tokenize(texts: Any) -> list[Any]:
+        return [np.array([8, TOKENS[text], 9]) for text in texts]
+
+    return appended_profiles({"tsk_0": shard}, tokenize, 10, {})["tsk_0"].tokens.tolist()
+
+
+def _mirrored_captions(shard: SearchableShard) -> list[str]:
+    reads = CatalogReads(timeout=60)
+    mirror = CatalogMirror(reads)
+    try:
+        assert mirror.update(cast(Any, SimpleNamespace(shards={"tsk_0": shard})))
+    finally:
+        reads.close()
+    return [caption for _, row in mirror.videos("tsk_0")[1] for caption in row.captions]
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"), [(_profile_tokens, [3, 5]), (_mirrored_captions, ["a heron", "a taxi"])]
+)
+def test_append_that_is_published_during_a_read_is_not_lost(
+    domain: SearchableShard, read: Callable[[SearchableShard], list[Any]], expected: list[Any]
+) -> None:
+    with append_published_after_the_first_read():
+        assert read(domain) == expected
+    assert read(domain) == expected
