@@ -106,13 +106,23 @@ class CatalogReads:
                 return
             self._is_interrupted = True
         log.warning("catalog_unreachable", error=error.detail)
-        Thread(target=self._probe, name="catalog-probe", daemon=True).start()
+        try:
+            Thread(target=self._probe, name="catalog-probe", daemon=True).start()
+        except RuntimeError as failure:  # no thread is free; without it, the next read tries the database
+            self._is_interrupted = False
+            log.warning("catalog_probe_not_started", error=str(failure))
 
     def _probe(self) -> None:
+        reason: str | None = None
         while not self._is_closed.wait(_PROBE_SECONDS):
             try:
                 ping()
             except Unavailable:
+                continue
+            except Exception as error:  # without this thread, no read would resume
+                if str(error) != reason:
+                    reason = str(error)
+                    log.warning("catalog_probe_failed", error=reason, kind=type(error).__name__)
                 continue
             log.info("catalog_reachable")
             break

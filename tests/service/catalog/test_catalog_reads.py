@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy.exc import DatabaseError
 
 from service.catalog import catalog_reads
 from service.catalog.catalog_reads import CatalogReads
@@ -21,12 +22,15 @@ class _Database:
 
     def __init__(self) -> None:
         self.is_reachable, self.reads = True, 0
+        self.failures: list[Exception] = []  # of the next attempts to reach it
 
     def read(self) -> int:
         self.reads += 1
         return self.ping()
 
     def ping(self) -> int:
+        if self.failures:
+            raise self.failures.pop()
         if not self.is_reachable:
             raise Unavailable("no route")
         return 7
@@ -83,6 +87,38 @@ def test_read_that_does_not_return_is_given_up(reads: CatalogReads, database: _D
         other.close()
     finally:
         never.set()
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(24, "Too many open files"), DatabaseError("SELECT 1", None, Exception("malformed"))]
+)
+def test_reads_resume_after_any_error_of_the_probe(
+    failure: Exception, reads: CatalogReads, database: _Database
+) -> None:
+    database.failures = [failure, failure, Unavailable("no route")]  # the last one is that of the read
+    with pytest.raises(Unavailable):
+        reads.read(database.read)
+    for thread in threading.enumerate():
+        if thread.name == "catalog-probe":
+            thread.join(WAIT_SECONDS)
+    assert (reads.is_interrupted, database.failures) == (False, [])
+    assert reads.read(database.read) == 7
+
+
+def test_reads_are_not_interrupted_without_a_thread_for_the_probe(
+    reads: CatalogReads, database: _Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reads.read(database.read) == 7  # its thread exists now
+    database.failures = [Unavailable("no route")]
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable):
+            reads.read(database.read)
+    assert reads.read(database.read) == 7
 
 
 def test_other_errors_interrupt_nothing(reads: CatalogReads) -> None:
