@@ -12,6 +12,7 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from cli.main import app
+from service.core.settings import OidcSettings
 
 PRODUCT = ("api", "worker-cpu", "worker-gpu")
 REQUIRED = {"POSTGRES_PASSWORD", "CINESTRATA_API_KEY", "CINESTRATA_MEDIA"}
@@ -55,12 +56,15 @@ def test_services_have_no_more_rights_than_they_need(compose: dict[str, Any]) ->
     for name in (*PRODUCT, "migrate"):
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
-    assert [name for name, service in services.items() if "ports" in service] == ["api", "grafana"]
-    assert all(
-        service["ports"][0].startswith("${CINESTRATA_BIND:-127.0.0.1}:")
-        for service in services.values()
+    # An operator who opens the API to a network does not open Grafana.
+    assert {
+        name: service["ports"][0].rpartition("}:$")[0]
+        for name, service in services.items()
         if "ports" in service
-    )
+    } == {
+        "api": "${CINESTRATA_BIND:-127.0.0.1",
+        "grafana": "${GRAFANA_BIND:-127.0.0.1",
+    }
 
 
 def test_every_volume_has_a_name(compose: dict[str, Any]) -> None:
@@ -117,6 +121,14 @@ def test_environment_example_names_every_variable_and_no_secret_has_a_default(ro
         "GRAFANA_PASSWORD",
     }
     assert set(re.findall(r"\$\{(\w+)", text)) == set(example)
+
+
+def test_compose_passes_the_settings_of_proxies_and_of_sign_in(compose: dict[str, Any]) -> None:
+    """A variable without a value here has that of ``.env``, if it is set there."""
+    environment = compose["services"]["api"]["environment"]
+    fields = OidcSettings.model_fields
+    for name in ("FORWARDED_ALLOW_IPS", *(f"CINESTRATA_OIDC__{field.upper()}" for field in fields)):
+        assert environment[name] is None
 
 
 def test_settings_in_deployment_files_exist(
