@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from api.security.cross_origin import SAFE_METHODS, is_cross_site
 from api.security.loopback import is_loopback
 from service.access import credentials
 from service.access.attempt_limits import KEY_LIMIT, AttemptLimits, address_group
@@ -128,7 +129,12 @@ class Authenticator:
         return _ENVIRONMENT if self.is_environment_key(key) else await self._find_key(key, scope)
 
     async def identify_browser(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """The owner of the session of a browser; None without a session. Arguments as for :meth:`identify`."""
+        """The owner of the session of a browser; None without a session. Arguments as for :meth:`identify`.
+
+        A change that a page of another origin requests has no session: such pages send a key.
+        """
+        if request.method not in SAFE_METHODS and is_cross_site(request.headers):
+            return None
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token or len(token) > _MAX_SECRET_CHARS:
             return None

@@ -52,8 +52,9 @@ def check_content_length(value: str, limit: int) -> None:
     """
     if not (value.isascii() and value.isdecimal()):
         return
-    # The digits are compared first, because int() refuses numbers of thousands of digits.
-    if len(value.lstrip("0")) > len(str(limit)) or int(value) > limit:
+    digits = value.lstrip("0") or "0"
+    # The length is compared first, because int() refuses numbers of thousands of digits.
+    if len(digits) > len(str(limit)) or int(digits) > limit:
         raise _too_large(limit)
 
 

@@ -1,19 +1,23 @@
 """Cross-origin resource sharing (CORS) for the origins of the setting ``CINESTRATA_CORS_ORIGINS``.
 
-Credentials are never shared: pages of other origins send an API key, and the session cookie of a browser is not sent
-with their requests.
+Pages of other origins send an API key. Their scripts cannot read answers to requests with the session cookie. Browsers
+add this cookie to requests of other subdomains and ports of the same host, so changes ignore it there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 
 from service.core import request_ids
 
-__all__ = ["EXPOSED_HEADERS", "share_with_origins"]
+__all__ = ["EXPOSED_HEADERS", "SAFE_METHODS", "is_cross_site", "share_with_origins"]
+
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS")
 _REQUEST_HEADERS = (
@@ -54,6 +58,24 @@ EXPOSED_HEADERS = (
     "WWW-Authenticate",
     request_ids.HEADER,
 )
+
+
+def is_cross_site(headers: Headers) -> bool:
+    """Whether the headers of a browser name another site as origin. Programs send neither header.
+
+    If both headers are present, ``Sec-Fetch-Site`` decides: pages cannot forge it, and it stays correct behind a proxy
+    that changes the host name.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc != headers.get("host")
+    except ValueError:
+        return True
 
 
 def share_with_origins(app: FastAPI, origins: Collection[str]) -> None:

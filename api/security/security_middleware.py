@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.problem_details import problem_response
 from api.security.authentication import Authenticator
 from api.security.body_limits import body_limit, check_content_length, limit_body
+from api.security.cross_origin import SAFE_METHODS, is_cross_site
 from api.security.loopback import is_loopback
 from api.security.route_scopes import Forbidden, request_actor
 from api.version_prefix import route_path
@@ -29,7 +30,6 @@ from service.core.settings import Settings
 __all__ = ["SECURITY_HEADERS", "SecurityMiddleware"]
 
 _KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
-_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
@@ -81,7 +81,7 @@ class SecurityMiddleware:
         host = _host_name(headers.get("host", ""))
         if self.loopback_only and not is_loopback(host):
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
-        if request.method not in _SAFE_METHODS and self._is_foreign_site(headers):
+        if request.method not in SAFE_METHODS and self._is_foreign_site(headers):
             raise Forbidden("Pages of other sites cannot send this request. Call the API from a program.")
         path = route_path(request.scope)  # the decoded path, which the router matches
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a text
@@ -95,7 +95,7 @@ class SecurityMiddleware:
 
         There, every request has the scope admin: an allowed origin would administer the service without a key.
         """
-        is_change = request.method not in _SAFE_METHODS and _is_cross_site(request.headers)
+        is_change = request.method not in SAFE_METHODS and is_cross_site(request.headers)
         if is_change and await self.authenticator.is_open():
             raise Forbidden(
                 "Pages of other origins need an API key for this request, and this service has no key: create one "
@@ -104,7 +104,7 @@ class SecurityMiddleware:
 
     def _is_foreign_site(self, headers: Headers) -> bool:
         """Whether a browser names another site as origin, and the settings do not allow this origin."""
-        return _is_cross_site(headers) and headers.get("origin") not in self.settings.cors_origins
+        return is_cross_site(headers) and headers.get("origin") not in self.settings.cors_origins
 
 
 def _host_name(header: str) -> str:
@@ -112,24 +112,6 @@ def _host_name(header: str) -> str:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
-
-
-def _is_cross_site(headers: Headers) -> bool:
-    """Whether the headers of a browser name another site as origin. Programs send neither header.
-
-    If both headers are present, ``Sec-Fetch-Site`` decides: pages cannot forge it, and it stays correct behind a proxy
-    that changes the host name.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in ("same-origin", "none")
-    origin = headers.get("origin")
-    if origin is None:
-        return False
-    try:
-        return urlsplit(origin).netloc != headers.get("host")
-    except ValueError:
-        return True
 
 
 def _refuse_key_in_query(request: Request, authenticator: Authenticator) -> None:

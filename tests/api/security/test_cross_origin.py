@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr, ValidationError
 
 from api.app import create_app
+from api.security.authentication import SESSION_COOKIE
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
 
@@ -66,6 +67,21 @@ def test_only_listed_origins_with_a_key_may_change_state(
     assert answer.status_code == status
     assert answer.headers.get("access-control-allow-origin") == (LISTED if origin == LISTED else None)
     assert answer.headers["vary"] == "Origin"
+
+
+@pytest.mark.parametrize("site", [{"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site"}, {}])
+def test_listed_origin_does_not_act_with_the_session_of_a_browser(
+    keyed: TestClient, site: dict[str, str]
+) -> None:
+    """Browsers send the cookie of a host to all of its ports, and SameSite=Lax permits it between subdomains."""
+    signed_in = keyed.post("/login", data={"key": KEY}, follow_redirects=False)
+    assert signed_in.status_code == 303
+    cookie = {"Cookie": f"{SESSION_COOKIE}={signed_in.cookies[SESSION_COOKIE]}"}
+    foreign, own = {"Origin": LISTED, **site}, {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
+    keyed.cookies.clear()
+    assert keyed.delete("/v1/videos/x", headers={**cookie, **foreign}).status_code == 401
+    assert keyed.delete("/v1/videos/x", headers={**cookie, **own}).status_code == 404
+    assert keyed.get("/v1/tasks", headers={**cookie, "Sec-Fetch-Site": "cross-site"}).status_code == 200
 
 
 @pytest.mark.parametrize(
