@@ -16,42 +16,51 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from api.range_requests import RangeNotSatisfiable, parse_range
+from api.stream_limits import StreamLimit
 from media import MediaError
 from media.sources.media_source import RemoteStream
 from media.sources.source_errors import RangeOutside, SourceOutage
 from service.core.errors import NotFound, SourceUnavailable
 from service.storage.video_access import open_remote_video
 
-__all__ = ["remote_response"]
+__all__ = ["VIDEOS", "remote_response"]
 
 log = structlog.get_logger(__name__)
 
 # Threads of their own, so that sources without an answer do not occupy the threads of other requests.
 _READERS = CapacityLimiter(16)
+# Fewer than the connections to web servers, which paused players hold.
+VIDEOS = StreamLimit("remote videos", "close one of them", most=48, most_of_caller=24)
 _PAUSE = 10  # seconds after which a client may try again
 
 
 async def remote_response(
-    request: Request, video_id: str, uri: str, media_type: str, headers: dict[str, str]
+    request: Request, caller: str, video_id: str, uri: str, media_type: str, headers: dict[str, str]
 ) -> Response:
     """A remote video, or the range of it that the request names.
 
+    Args:
+        request: Request of the client.
+        caller: Identity of the caller, whose open videos are counted.
+        video_id: Identifier of the video, for errors.
+        uri: Address of the video.
+        media_type: Media type of the answer.
+        headers: Further headers of the answer.
+
     Raises:
+        TooManyRequests: The caller has too many open videos: a paused player holds a connection to the source.
         NotFound: The source does not have the file any more, or is not allowed any more.
         RangeNotSatisfiable: The file has no byte of the range.
         SourceUnavailable: The source cannot be reached at the moment.
     """
+    VIDEOS.require(caller)
     stack = ExitStack()
+    stack.enter_context(VIDEOS.opened(caller))
     try:
-        stream = await to_thread.run_sync(_open, stack, request, uri, limiter=_READERS)
-    except RangeOutside as error:
-        raise RangeNotSatisfiable(f"{error.reason}.") from error
-    except MediaError as error:
-        raise NotFound(
-            f"Video {video_id!r} stays searchable, but cannot be played: {error.reason}."
-        ) from error
-    except SourceOutage as error:
-        raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error
+        stream = await _open_stream(stack, request, uri, video_id)
+    except BaseException:
+        stack.close()
+        raise
     headers = {**headers, "Accept-Ranges": "bytes"}
     if stream.length is not None:
         headers["Content-Length"] = str(stream.length)
@@ -63,6 +72,19 @@ async def remote_response(
         await to_thread.run_sync(stack.close, limiter=_READERS)
         return Response(status_code=status, media_type=media_type, headers=headers)
     return StreamingResponse(_body(stream, stack, video_id), status, headers, media_type)
+
+
+async def _open_stream(stack: ExitStack, request: Request, uri: str, video_id: str) -> RemoteStream:
+    try:
+        return await to_thread.run_sync(_open, stack, request, uri, limiter=_READERS)
+    except RangeOutside as error:
+        raise RangeNotSatisfiable(f"{error.reason}.") from error
+    except MediaError as error:
+        raise NotFound(
+            f"Video {video_id!r} stays searchable, but cannot be played: {error.reason}."
+        ) from error
+    except SourceOutage as error:
+        raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error
 
 
 def _open(stack: ExitStack, request: Request, uri: str) -> RemoteStream:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Response
 
 from api.dependencies import QueryDep, SettingsDep
@@ -18,6 +20,8 @@ from service.storage.data_folder import check_data_folder
 __all__ = ["router"]
 
 router = APIRouter(tags=["health"], route_class=ScopedRoute)
+
+_running_checks: dict[SearchEngine, asyncio.Future[Readiness]] = {}
 
 
 @router.head("/livez", include_in_schema=False)
@@ -38,11 +42,22 @@ async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -
 
     While the catalog database cannot be reached, a process with a copy of the rows of its results stays ready.
     """
-    ready = await run_health_check(_check_readiness, service, settings)
+    ready = await _share_check(service, settings)
     if not ready.ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"
     return ready
+
+
+async def _share_check(service: SearchEngine, settings: Settings) -> Readiness:
+    """The result of a check that is running, or of a new one: everybody may ask, and a check writes to the disk."""
+    check = _running_checks.get(service)
+    if check is None or check.get_loop() is not asyncio.get_running_loop():
+        check = _running_checks[service] = asyncio.ensure_future(
+            run_health_check(_check_readiness, service, settings)
+        )
+        check.add_done_callback(lambda _: _running_checks.pop(service, None))
+    return await asyncio.shield(check)  # a client that disconnects does not end the check of the others
 
 
 def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:

@@ -13,16 +13,16 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import CallerDep
 from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires
+from api.stream_limits import StreamLimit
 from service.catalog.tables import FINAL_STATES
-from service.core.errors import InvalidInput, TooManyRequests
+from service.core.errors import InvalidInput
 from service.core.schemas import TaskEvent
 from service.tasks import commands
 
 __all__ = [
     "HEARTBEAT_POLLS",
-    "MAX_STREAMS",
-    "MAX_STREAMS_OF_CALLER",
     "POLL_SECONDS",
+    "STREAMS",
     "event_stream",
     "router",
 ]
@@ -31,11 +31,13 @@ router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
-MAX_STREAMS = 128  # of this process; each reads the catalog twice a second, in the threads of all requests
-MAX_STREAMS_OF_CALLER = 32  # of a key or a user, so that others have streams left
-_RETRY_SECONDS = 30
-
-_open_streams: list[str] = []  # their callers
+# Each stream reads the catalog twice a second, in the threads of all requests.
+STREAMS = StreamLimit(
+    "event streams",
+    "close one, or read the task with GET /tasks/{id} instead",
+    most=128,
+    most_of_caller=32,
+)
 
 
 @router.get(
@@ -62,7 +64,7 @@ async def watch_task(
     has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
     if has_ended and not events and last_id:
         return Response(status_code=204)
-    _require_stream(caller)
+    STREAMS.require(caller)
     return StreamingResponse(
         event_stream(task_id, last_id, request, caller),
         media_type="text/event-stream",
@@ -83,8 +85,7 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
     """
     authenticator: Authenticator = request.app.state.authenticator
     polls = 0
-    _open_streams.append(caller)
-    try:
+    with STREAMS.opened(caller):
         # The authenticator remembers credentials for seconds, so most polls do not read the catalog for them.
         while not await request.is_disconnected() and await authenticator.identify_again(request, "search"):
             has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
@@ -99,19 +100,6 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
             if polls % HEARTBEAT_POLLS == 0:
                 yield ": heartbeat\n\n"
             await asyncio.sleep(POLL_SECONDS)
-    finally:
-        _open_streams.remove(caller)
-
-
-def _require_stream(caller: str) -> None:
-    """Check that a further stream may be opened. Raises TooManyRequests."""
-    advice = "close one, or read the task with GET /tasks/{id} instead."
-    if _open_streams.count(caller) >= MAX_STREAMS_OF_CALLER:
-        raise TooManyRequests(
-            f"{MAX_STREAMS_OF_CALLER} event streams of this key or user are open; {advice}", _RETRY_SECONDS
-        )
-    if len(_open_streams) >= MAX_STREAMS:
-        raise TooManyRequests(f"{MAX_STREAMS} event streams are open; {advice}", _RETRY_SECONDS)
 
 
 def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:

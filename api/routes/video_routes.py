@@ -121,13 +121,13 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
     responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}, **UNCHANGED},
 )
 @requires("search")
-async def stream_video(video_id: str, request: Request) -> Response:
+async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:
     """The video file, with support for byte ranges. The service forwards videos of remote sources."""
     uri = await run_in_threadpool(video_details.video_uri, video_id)
     # Files of users are untrusted: a browser must treat them as videos and never execute them.
     headers = {"Cache-Control": _CACHE_ONE_DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
     if is_source_uri(uri):
-        return await remote_response(request, video_id, uri, _media_type(file_name(uri)), headers)
+        return await remote_response(request, caller, video_id, uri, _media_type(file_name(uri)), headers)
     path = await run_in_threadpool(video_details.stream_path, video_id)
     return await run_in_threadpool(range_response, request, path, _media_type(path.name), headers)
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 from fastapi.testclient import TestClient
+from httpx import ASGITransport, AsyncClient
 
+from api.routes import health_routes
+from service.core.schemas import Readiness
 from service.core.settings import Settings
 from service.storage import data_folder
+from tests.api.conftest import BASE_URL
 
 
 def test_readyz_names_a_data_folder_that_cannot_be_written(
@@ -23,3 +30,31 @@ def test_readyz_names_a_data_folder_that_cannot_be_written(
     assert "Permission denied" in response.json()["checks"]["data_folder"]
     monkeypatch.undo()
     assert client.get("/readyz").json()["checks"]["data_folder"] == "ok"
+
+
+def test_concurrent_requests_share_a_readiness_check(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, finished, count = threading.Event(), threading.Event(), 0
+
+    def check(*_: object) -> Readiness:
+        nonlocal count
+        count += 1
+        started.set()
+        assert finished.wait(30)
+        return Readiness.model_construct(ready=True, checks={})
+
+    async def statuses() -> list[int]:
+        async with AsyncClient(transport=ASGITransport(client.app), base_url=BASE_URL) as api:
+            waiting = [asyncio.create_task(api.get("/readyz")) for _ in range(5)]
+            await asyncio.to_thread(started.wait, 30)
+            waiting[0].cancel()
+            await asyncio.sleep(0.05)
+            finished.set()
+            answers = await asyncio.gather(*waiting, return_exceptions=True)
+            answers.append(await api.get("/readyz"))
+            return [getattr(answer, "status_code", 0) for answer in answers]
+
+    monkeypatch.setattr(health_routes, "_check_readiness", check)
+    assert asyncio.run(statuses()) == [0, 200, 200, 200, 200, 200]
+    assert count == 2

@@ -10,6 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.remote_playback import VIDEOS
+from service.access.principal import OPEN_PRINCIPAL
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands
@@ -63,6 +65,20 @@ def test_remote_video_is_forwarded_with_ranges(video: str, media_type: str, clie
     assert (outside.status_code, outside.headers["content-type"]) == (416, "application/problem+json")
     head = client.head(url)
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "25600")
+
+
+def test_open_videos_of_a_caller_are_limited(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VIDEOS, "most_of_caller", 1)
+    for _ in range(2):  # a video that was sent, or failed, is not open any more
+        assert client.get("/videos/web/stream").status_code == 200
+        assert client.head("/videos/web/stream").status_code == 200
+        assert client.get("/videos/page/stream").status_code == 404
+    with VIDEOS.opened(OPEN_PRINCIPAL.caller):
+        refused = client.get("/videos/web/stream")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
+    monkeypatch.setattr(VIDEOS, "most", 1)
+    with VIDEOS.opened("key:other"):
+        assert client.get("/videos/web/stream").status_code == 429
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def _open_stream(
         return {"type": "http.disconnect"}
 
     encoded = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
-    request = Request({"type": "http", "app": client.app, "headers": encoded}, silent)
+    request = Request({"type": "http", "method": "GET", "app": client.app, "headers": encoded}, silent)
     return task_event_routes.event_stream(task, 0, request, caller)
 
 
@@ -111,7 +111,7 @@ def test_event_stream_ends_with_the_access_of_its_request(
 def test_number_of_event_streams_is_limited(
     client: TestClient, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_event_routes, "MAX_STREAMS", 1)
+    monkeypatch.setattr(task_event_routes.STREAMS, "most", 1)
 
     async def statuses() -> list[int]:
         stream = _open_stream(client, task, caller="key:other")
@@ -129,7 +129,7 @@ def test_number_of_event_streams_is_limited(
 def test_one_key_leaves_event_streams_to_others(
     client: TestClient, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_event_routes, "MAX_STREAMS_OF_CALLER", 1)
+    monkeypatch.setattr(task_event_routes.STREAMS, "most_of_caller", 1)
     first, second = _key(), _key()
     cancel_task(task)  # so that an accepted stream ends
 
