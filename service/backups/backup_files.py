@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -43,6 +44,7 @@ __all__ = [
 CATALOG, DESCRIPTION, MANIFEST = "catalog.sqlite3", "snapshot.json", "index/manifest.json"
 _SCHEMA = 1
 _CHUNK_BYTES = 1 << 20
+_OWNER_MODE = 0o600
 
 FileOpener = Callable[[str], IO[bytes]]
 ProgressReport = Callable[[int, int], object]  # copied bytes, bytes of all files
@@ -130,11 +132,16 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
 def write_backup(
     target: Path, files: Mapping[str, BackupFile], progress: ProgressReport | None = None
 ) -> None:
-    """Write the files durably, to a tar archive if the target ends in ``.tar`` and to a folder otherwise."""
+    """Write the files durably, to a tar archive if the target ends in ``.tar`` and to a folder otherwise.
+
+    Only the owner of the process can read a new archive or folder: a catalog contains secrets of webhooks, hashes of
+    passwords and captions.
+    """
     (_write_tar if target.suffix == ".tar" else _write_folder)(target, _with_progress(files, progress))
 
 
 def _write_folder(target: Path, files: Iterable[tuple[str, BackupFile]]) -> None:
+    target.mkdir(mode=0o700, exist_ok=True)
     for name, file in files:
         with file.path.open("rb") as source:
             _copy(source, target / name)
@@ -143,10 +150,13 @@ def _write_folder(target: Path, files: Iterable[tuple[str, BackupFile]]) -> None
 
 
 def _write_tar(target: Path, files: Iterable[tuple[str, BackupFile]]) -> None:
-    with tarfile.open(target, "w") as archive:
+    with (
+        open(target, "xb", opener=partial(os.open, mode=_OWNER_MODE)) as target_file,
+        tarfile.open(fileobj=target_file, mode="w") as archive,
+    ):
         for name, file in files:
             member = tarfile.TarInfo(name)
-            member.size = file.bytes
+            member.size, member.mode = file.bytes, _OWNER_MODE
             with file.path.open("rb") as source:
                 archive.addfile(member, source)
     sync(target)

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import stat
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -132,6 +133,23 @@ def test_task_published_during_the_backup_is_included(
     dispose()
     assert _ready() == {"tsk_a", "tsk_b"}
     assert set(ShardStore(settings().index_dir).manifest().shards) == {"tsk_a", "tsk_b", "tsk_between"}
+
+
+@pytest.mark.parametrize(("name", "mode"), [("copy", 0o700), ("copy.tar", 0o600)])
+def test_backup_is_readable_for_its_owner_only(two: ShardStore, tmp_path: Path, name: str, mode: int) -> None:
+    """A catalog contains secrets of webhooks and hashes of passwords."""
+    before = os.umask(0)
+    try:
+        outcome = _run("snapshot", tmp_path / name)
+    finally:
+        os.umask(before)
+    assert outcome.exit_code == 0, outcome.output
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+    if name.endswith(".tar"):
+        with tarfile.open(tmp_path / name) as archive:
+            assert {member.mode for member in archive} == {mode}
+    restored = _run("restore", tmp_path / name, "--data", tmp_path / "other")
+    assert restored.exit_code == 0, restored.output
 
 
 @contextmanager
