@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 from sqlalchemy import select
 
 from index.errors import ManifestError, ShardStoreError
@@ -26,6 +27,8 @@ from service.storage.library_backbone import library_backbone
 from service.storage.vector_store_selection import library_store
 
 __all__ = ["BYTES_BEFORE_READY", "GenerationLoader"]
+
+log = structlog.get_logger(__name__)
 
 BYTES_BEFORE_READY = (
     256 * 1024**2
@@ -149,20 +152,25 @@ class GenerationLoader:
             earlier = [release for release in manifest.releases if release not in unserved]
             unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
-                with suppress(ModelError, ShardStoreError, OSError):
+                try:
                     snapshot = SearchSnapshot.load(
                         index_snapshot,
                         self.backbone,
                         release_id,
                         query_cache_bytes=self._settings.limits.query_cache_bytes,
                     )
-                    later = [
-                        task
-                        for task, shard in manifest.shards.items()
-                        if task not in snapshot.task_names and shard.release not in unserved
-                    ]
-                    snapshot.degraded.update(dict.fromkeys(later, f"the served release is refused: {reason}"))
-                    return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
+                except Unavailable:
+                    raise
+                except Exception as error:  # a broken release, or a full GPU, may raise anything
+                    log.warning("earlier_release_refused", release=release_id, error=str(error))
+                    continue
+                later = [
+                    task
+                    for task, shard in manifest.shards.items()
+                    if task not in snapshot.task_names and shard.release not in unserved
+                ]
+                snapshot.degraded.update(dict.fromkeys(later, f"the served release is refused: {reason}"))
+                return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
         return None
 
 

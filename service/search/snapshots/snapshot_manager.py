@@ -259,6 +259,8 @@ class SnapshotManager:
                 fresh = self._load_newest_or_earlier()
             except Unavailable as error:
                 self._refuse(error, 0.0)
+            except Exception as error:  # the search for an earlier release may raise anything, too
+                self._refuse(error, RETRY_SECONDS)
             if fresh is not None:
                 self._replace_current(fresh)
             self._has_looked = True
@@ -379,12 +381,12 @@ class SnapshotManager:
 
     def _follow_index(self) -> None:
         while not self._is_stopped.is_set():
-            self.refresh()
             try:
+                self.refresh()
                 if not self._reads.is_interrupted:
                     self.refresh_captions()
-            except Exception as error:  # the snapshot with the former captions stays
-                log.warning("edited_captions_not_read", error=str(error), kind=type(error).__name__)
+            except Exception as error:  # without this thread, no later generation would be loaded
+                log.warning("index_not_followed", error=str(error), kind=type(error).__name__)
             self._is_stopped.wait(POLL_SECONDS)
 
     def _verify_shards(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
+from service.search.snapshots.snapshot_manager import SnapshotManager
 from tests.service.search.caption_library import BIRDS, CARS, Library
 
 
@@ -76,6 +78,26 @@ def test_background_thread_loads_new_generations(
     assert service.search(CARS[1], k=1).results[0].video_id == "cars-1"
     service.close()
     assert not service.snapshots.is_following
+
+
+def test_background_thread_survives_any_error(
+    library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, original = threading.Event(), SnapshotManager.refresh
+
+    def fail_once(snapshots: SnapshotManager) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise MemoryError("out of memory")
+        return original(snapshots)
+
+    monkeypatch.setattr(SnapshotManager, "refresh", fail_once)
+    service.start()
+    deadline = time.monotonic() + 30
+    while not service.readiness().ready and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert failed.is_set()
+    assert service.readiness().tasks == 2
 
 
 @pytest.mark.parametrize(("configured_threads", "expected"), [(None, 1), (3, 3)])

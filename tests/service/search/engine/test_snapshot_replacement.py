@@ -15,6 +15,7 @@ from index.index_snapshot import IndexSnapshot
 from service.core.errors import Unavailable
 from service.core.schemas import SearchQuery
 from service.search.engine import SearchEngine
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import planner
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
@@ -183,6 +184,30 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     assert service.refresh()
     assert (service.readiness().release, service.readiness().degraded) == (manifest.release, {})
     assert service.search(CARS[1]).results[0].video_id == "cars-1"
+
+
+@pytest.mark.parametrize("step", [(SearchSnapshot, "load"), (IndexSnapshot, "open")])
+def test_process_starts_once_the_memory_suffices(
+    step: tuple[type, str],
+    library: Library,
+    service: SearchEngine,
+    pass_retry_interval: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full GPU refuses the newest release and all earlier ones with an error that is none of a broken file."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, refuse)
+        assert not service.refresh()
+        assert "CUDA out of memory" in service.readiness().checks["index"]
+        assert not service.readiness().ready
+    assert not service.refresh()  # the failed load is not repeated at every poll
+    pass_retry_interval()
+    assert service.refresh()
+    assert (service.readiness().ready, service.readiness().tasks) == (True, 2)
 
 
 def test_lost_manifest_is_not_an_empty_library(
