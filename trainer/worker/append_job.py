@@ -98,7 +98,7 @@ def process_append(claim: Claim) -> None:
             drift=measured.drift,
         )
     _compact(library, domain)
-    clean_up(library.store, task)
+    clean_up(task)
 
 
 def _write_segments(

@@ -7,12 +7,11 @@ import shutil
 import structlog
 from sqlalchemy import select
 
-from index.errors import ShardStoreError
-from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import Unavailable
 from service.core.settings import settings
+from service.library.compaction import sweep_index
 from service.storage.video_files import delete_unneeded_frames
 from trainer.task_data import TaskData
 
@@ -21,17 +20,17 @@ __all__ = ["clean_up", "remove_checkpoints", "remove_other_checkpoints"]
 log = structlog.get_logger(__name__)
 
 
-def clean_up(store: ShardStore, task: TaskData) -> None:
-    """Remove the checkpoints and frame caches of a ready task, and unpublished index files.
+def clean_up(task: TaskData) -> None:
+    """Remove the checkpoints and frame caches of a ready task, and index files that no task needs any more.
 
     Failures are logged, since nothing depends on the removal; :func:`service.library.compaction.sweep_frame_caches`
     deletes the frame caches that remain.
     """
     try:
         remove_checkpoints(task.task_id)
-        store.collect_garbage()
+        sweep_index()
         delete_unneeded_frames({clip.frames_path.stem for clip in task.clips})
-    except (OSError, ShardStoreError, Unavailable) as error:
+    except (OSError, Unavailable) as error:
         log.warning("cleanup_failed", task=task.task_id, error=str(error))
 
 

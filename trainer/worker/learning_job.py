@@ -89,7 +89,7 @@ def process_claim(claim: Claim) -> None:
     else:
         with restarted_without_deleted_videos(task):
             _learn(claim, backbone, library, task)
-    clean_up(library.store, task)
+    clean_up(task)
 
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:

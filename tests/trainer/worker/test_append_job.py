@@ -37,7 +37,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.methods import start_method
-from trainer.worker import append_job, job_environment
+from trainer.worker import append_job, job_environment, learning_job
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -222,6 +222,24 @@ def test_compaction_during_an_append_does_not_fail_it(
     assert (view.state, view.error) == ("ready", None)
     assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
     assert len(open_store().manifest().segments(learned_task)) == 2
+
+
+def test_append_that_ends_keeps_the_unpublished_files_of_a_training(
+    learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation may take more than an hour; the shard and the release are not in the manifest before its end."""
+    task, added = post_videos("night"), post_append(learned_task, "red")
+    original = learning_job.evaluate_task
+
+    def meanwhile(*given: Any, **options: Any) -> Any:
+        for folder in open_store().folders():
+            os.utime(folder, (time.time() - 7200,) * 2)
+        assert run(added).state == "ready"
+        return original(*given, **options)
+
+    monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
+    learn(task)
+    assert set(shard_vectors(task)) == set(catalog_vector_ids(task).values())
 
 
 def test_append_to_a_domain_that_is_deleted_fails_by_name(learned_task: str) -> None:
