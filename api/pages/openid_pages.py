@@ -11,9 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, login_page_with_error, start_browser_session
 from api.security.authentication import Authenticator, client_address
 from api.security.route_scopes import ScopedRoute, requires
-from service.access import users
+from service.access import sessions, users
 from service.access.attempt_limits import SIGN_IN_LIMIT
-from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, SignInRefused
+from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, RoleMissing, SignInRefused
 from service.access.sessions import SessionOwner
 from service.core.errors import NotFound, TooManyRequests
 
@@ -64,6 +64,8 @@ async def complete_sign_in(request: Request) -> Response:
         authenticator.failures.add("session.fail", address, _NAME, refused=True)
         return login_page_with_error(request, "/", error.detail, retry_after=error.retry_after)
     except SignInRefused as error:
+        if isinstance(error, RoleMissing):  # other browsers have sessions with the former role
+            await run_in_threadpool(sessions.end_sessions_of_identity, error.issuer, error.subject)
         authenticator.failures.add("session.fail", address, _NAME)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")
         return login_page_with_error(request, "/", error.detail)

@@ -31,7 +31,7 @@ from service.core.choice_types import AccessScope
 from service.core.errors import CinestrataError
 from service.core.settings import OidcSettings
 
-__all__ = ["FLOW_SECONDS", "Identity", "OpenIdProvider", "SignInRefused"]
+__all__ = ["FLOW_SECONDS", "Identity", "OpenIdProvider", "RoleMissing", "SignInRefused"]
 
 FLOW_SECONDS = 600  # from the redirect to the provider until the return
 
@@ -52,6 +52,18 @@ class SignInRefused(CinestrataError):
 
     status = 401
     title = "Unauthorized"
+
+
+class RoleMissing(SignInRefused):
+    """No role belongs to the claims of a verified identity.
+
+    Attributes:
+        issuer, subject: The identity; unique together.
+    """
+
+    def __init__(self, issuer: str, subject: str) -> None:
+        super().__init__("Your account has no role in this service; ask its administrator.")
+        self.issuer, self.subject = issuer, subject
 
 
 @dataclass(frozen=True)
@@ -129,8 +141,9 @@ class OpenIdProvider:
             cookie: Value of the cookie of :meth:`begin`.
 
         Raises:
-            SignInRefused: the sign-in belongs to another browser or is too old, the provider refused it, its ID token
-                is not valid, or no role belongs to its claims.
+            SignInRefused: the sign-in belongs to another browser or is too old, the provider refused it, or its ID
+                token is not valid.
+            RoleMissing: no role belongs to the claims of the ID token.
         """
         flow = self._read_flow(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), flow["state"].encode()):
@@ -158,14 +171,15 @@ class OpenIdProvider:
         except Exception as error:  # authlib and this module use different releases of the HTTP client
             log.warning("openid_provider_unreachable", error=type(error).__name__)
             raise SignInRefused("The provider does not answer; try again later.") from error
+        issuer, subject = metadata["issuer"], str(claims["sub"])[:255]
         scope = self._scope_of(claims)
         if scope is None:
-            raise SignInRefused("Your account has no role in this service; ask its administrator.")
+            raise RoleMissing(issuer, subject)
         name = next(
             (text for key in ("preferred_username", "name", "email") if (text := _text(claims.get(key)))),
-            str(claims["sub"]),
+            subject,
         )
-        return Identity(metadata["issuer"], str(claims["sub"])[:255], name[:255], scope, flow["next"])
+        return Identity(issuer, subject, name[:255], scope, flow["next"])
 
     def _client(self, metadata: Mapping[str, Any], redirect_uri: str) -> AsyncOAuth2Client:
         methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])

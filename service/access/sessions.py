@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from service.access.credentials import digest, note_change
 from service.audit.actor import Actor, ActorKind, current_actor
@@ -21,6 +22,7 @@ __all__ = [
     "SESSION_SECONDS",
     "SessionOwner",
     "end_session",
+    "end_sessions_of_identity",
     "end_sessions_of_user",
     "find_password_hash",
     "list_sessions",
@@ -158,12 +160,37 @@ def end_sessions_of_user(user_id: str) -> int:
         user = session.get(User, text)
         if user is None:
             raise NotFound(f"There is no user {user_id[:100]!r}.")
-        ended = session.execute(
-            delete(BrowserSession).where(BrowserSession.user_id == text).returning(BrowserSession.id)
-        ).all()
-        record_change(session, "session.end", user.id, {"user": user.name, "number": len(ended)})
+        ended = _delete_sessions(session, user)
+        record_change(session, "session.end", user.id, {"user": user.name, "number": ended})
     note_change()
-    return len(ended)
+    return ended
+
+
+def end_sessions_of_identity(issuer: str, subject: str) -> None:
+    """End all sessions of the user of an identity at an OpenID provider that has no role any more.
+
+    The user stays, and can sign in again as soon as the identity has a role.
+
+    Args:
+        issuer, subject: The identity; unique together.
+    """
+    with session_scope(write=True) as session:
+        user = session.scalars(
+            select(User).where(User.issuer == issuer, User.subject == subject)
+        ).one_or_none()
+        if user is None:
+            return
+        if ended := _delete_sessions(session, user):
+            details = {"user": user.name, "number": ended, "reason": "no role at the provider"}
+            record_change(session, "session.end", user.id, details)
+    note_change()
+
+
+def _delete_sessions(session: Session, user: User) -> int:
+    ended = session.execute(
+        delete(BrowserSession).where(BrowserSession.user_id == user.id).returning(BrowserSession.id)
+    )
+    return len(ended.all())
 
 
 def _storable(text: str) -> str:

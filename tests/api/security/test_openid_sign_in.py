@@ -16,6 +16,7 @@ from pydantic import SecretStr, ValidationError
 from api.app import create_app
 from api.security.authentication import SESSION_COOKIE
 from service.access.credentials import note_change
+from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import session_scope
 from service.core.settings import OidcSettings, Settings
@@ -78,6 +79,29 @@ def test_user_of_the_provider_signs_in(browser: TestClient, provider: IdentityPr
     assert browser.get("/access/current").json()["scope"] == "admin"
     (user,) = browser.get("/users", headers=ADMIN).json()
     assert user["provider"] == provider.issuer
+
+
+def test_withdrawal_of_the_last_role_ends_all_sessions(
+    browser: TestClient, provider: IdentityProvider
+) -> None:
+    other, colleague = (TestClient(browser.app, base_url=BASE, follow_redirects=False) for _ in range(2))
+    assert [_sign_in(each).status_code for each in (browser, other)] == [303, 303]
+    provider.claims = {"sub": "subject-2", "preferred_username": "bob"}
+    _sign_in(colleague)
+    provider.claims = {"groups": ["visitors"]}
+    for _ in range(2):
+        assert _sign_in(other).status_code == 401
+        statuses = [each.get("/access/current").status_code for each in (browser, other, colleague)]
+        assert statuses == [401, 401, 200]
+    entries = [
+        each for each in export_entries(AuditFilter(action=["session.end"])) if "reason" in each.details
+    ]
+    assert [each.details for each in entries] == [
+        {"user": "ada", "number": 2, "reason": "no role at the provider"}
+    ]
+    assert len(browser.get("/users", headers=ADMIN).json()) == 2
+    provider.reset()
+    assert _sign_in(browser).status_code == 303  # the user stays, and has a role again
 
 
 def test_rotated_keys_are_read_again(browser: TestClient, provider: IdentityProvider) -> None:
