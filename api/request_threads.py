@@ -1,4 +1,4 @@
-"""Threads of requests: few for short requests, others for work that takes seconds, and others for health checks.
+"""Threads of requests: few for short requests, others for long work, for long searches and for health checks.
 
 Threads take turns at the interpreter lock, and the event loop waits for its turn among all of them: with twelve threads
 on two cores, a request takes 1.3 times the processor time that it takes with four. But an archive that is unpacked for
@@ -20,11 +20,13 @@ __all__ = [
     "limit_request_threads",
     "run_health_check",
     "run_long",
+    "run_search",
     "waiting_requests",
 ]
 
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
 _LONG = CapacityLimiter(16)
+_SEARCHES = CapacityLimiter(8)
 _HEALTH = CapacityLimiter(2)
 
 Parameters = ParamSpec("Parameters")
@@ -44,8 +46,18 @@ def waiting_requests() -> int:
 async def run_long(
     function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Value:
-    """Run a function that may take seconds, such as the decoding of a clip, in a thread."""
+    """Run a function that may take seconds or minutes, such as the unpacking of an archive, in a thread."""
     return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_LONG)
+
+
+async def run_search(
+    function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
+) -> Value:
+    """Run a search that may take seconds, such as a batch or a clip, in a thread that ingest does not occupy.
+
+    An admitted search counts while it waits, so that work without a limit of its time would refuse all others.
+    """
+    return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_SEARCHES)
 
 
 async def run_health_check(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, File, Query, UploadFile
 
 from api.dependencies import QueryDep
 from api.openapi import CLIP_SEARCH_PROBLEMS
-from api.request_threads import run_long
+from api.request_threads import run_search
 from api.search_parameters import CaptionsParameters, ClipParameters
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import CaptionsResponse, ClipSearchResponse
@@ -35,7 +35,7 @@ async def search_by_clip(
     """
     arguments = parameters.service_arguments()
     with service.admit(_CLIP_COST):
-        return await run_long(service.search_clip, clip.file, **arguments)
+        return await run_search(service.search_clip, clip.file, **arguments)
 
 
 @router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_SEARCH_PROBLEMS)
@@ -45,4 +45,4 @@ async def describe_video(
 ) -> CaptionsResponse:
     """Captions of the library that describe a video best, each with the video that it belongs to."""
     with service.admit(_DESCRIPTION_COST):
-        return await run_long(service.caption_video, video_id, **dict(parameters))
+        return await run_search(service.caption_video, video_id, **dict(parameters))

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
-from api.request_threads import run_long
+from api.request_threads import run_search
 from api.search_parameters import QueryReportParameters
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import LossCurve, QueryReport
@@ -29,7 +29,7 @@ async def get_query_report(
     library. The searches run at the first request after a change of the library; later requests use their results.
     """
     with service.admit(1):
-        return await run_long(service.report_queries, task_id, parameters.worst)
+        return await run_search(service.report_queries, task_id, parameters.worst)
 
 
 @router.get("/{task_id}/losses", operation_id="get_loss_curve")

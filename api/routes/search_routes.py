@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from api.dependencies import QueryDep
 from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
-from api.request_threads import run_long
+from api.request_threads import run_search
 from api.search_parameters import ParameterModelRoute, SearchParameters
 from api.security.route_scopes import ScopedRoute, requires
 from service.core import tracing
@@ -59,7 +59,7 @@ async def search_many(
     """
     # Admission precedes the thread pool, whose queue has no limit.
     with service.admit(len(batch.queries)):
-        return await run_long(_search_batch, service, batch.queries)
+        return await run_search(_search_batch, service, batch.queries)
 
 
 def _search_batch(service: SearchEngine, queries: list[SearchQuery]) -> Response:

@@ -20,15 +20,16 @@ class AdmissionControl:
     """Admits searches of a process, and refuses those that would wait too long. Thread-safe.
 
     A number alone bounds no time, because the speed varies with the queries and with the other load of the machine. The
-    time until a new search is answered is therefore estimated by Little's law as *n·s*, with *n* admitted searches and
-    *s* seconds per answered search. The speed of a process that is not saturated is unknown: a few searches at a time
-    take longer each than those of full batches. So *s* is measured only while at least ``saturated`` searches are
-    admitted, and fewer are never refused.
+    time until a new search is answered is therefore estimated by Little's law as *n·s*, with *n* admitted requests of
+    one search and *s* seconds per answer to them. Requests of several searches count in their number alone: they have
+    threads of their own, and none of their searches is answered before all are. The speed of a process that is not
+    saturated is unknown: a few searches at a time take longer each than those of full batches. So *s* is measured only
+    while at least ``saturated`` requests of one search are admitted, and fewer are never refused.
 
     Args:
         max_admitted: Maximum number of searches at a time. A single request of any size is admitted.
         max_seconds: Maximum estimated time until a search is answered.
-        saturated: Number of searches that saturate the process.
+        saturated: Number of requests of one search that saturate the process.
         clock: Monotonic time in seconds.
     """
 
@@ -45,6 +46,7 @@ class AdmissionControl:
         self._clock = clock
         self._lock = Lock()
         self._admitted = 0
+        self._single = 0  # of them, those of requests of one search
         # Decaying sums over the time in which the process was saturated.
         self._busy_seconds = 0.0
         self._answered = 0.0
@@ -60,11 +62,12 @@ class AdmissionControl:
         Raises:
             TooManyRequests: The number of searches or the estimated time is above its maximum.
         """
+        single = int(count == 1)
         with self._lock:
             self._check(count)
-            is_saturating = self._admitted < self._saturated <= self._admitted + count
             self._admitted += count
-            if is_saturating:
+            self._single += single
+            if single and self._single == self._saturated:
                 self._saturated_since = self._clock()
         is_answered = False
         try:
@@ -72,9 +75,10 @@ class AdmissionControl:
             is_answered = True
         finally:
             with self._lock:
-                if self._admitted >= self._saturated:
-                    self._measure(count if is_answered else 0)
+                if single and self._single >= self._saturated:
+                    self._measure(int(is_answered))
                 self._admitted -= count
+                self._single -= single
 
     def check(self, count: int = 1) -> None:
         """Check whether a request would be admitted now.
@@ -93,7 +97,7 @@ class AdmissionControl:
                 f"The server is busy: {self._admitted} searches are waiting or running, the request adds {count}, "
                 f"and the limit is {self._max_admitted}. Try again in a second."
             )
-        seconds = self._expected_seconds(self._admitted + count)
+        seconds = self._expected_seconds(self._single + 1)
         if seconds > self._max_seconds:
             raise TooManyRequests(
                 f"The server is busy: an answer would take about {seconds:.1f} seconds, and the limit is "
@@ -101,7 +105,7 @@ class AdmissionControl:
             )
 
     def _expected_seconds(self, count: int) -> float:
-        """Estimated time until this number of searches is answered; 0 if they do not saturate the process."""
+        """Estimated time until this number of requests is answered; 0 if they do not saturate the process."""
         is_forgotten = self._clock() - self._saturated_since > _FORGOTTEN_SECONDS
         if count <= self._saturated or self._answered < 1 or is_forgotten:
             return 0.0

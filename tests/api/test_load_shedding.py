@@ -20,7 +20,7 @@ from api import load_shedding, request_logging
 from api.app import create_app
 from api.load_shedding import LoadSheddingMiddleware
 from api.request_logging import RequestLoggingMiddleware
-from api.request_threads import SHORT_REQUEST_THREADS, run_health_check, run_long
+from api.request_threads import SHORT_REQUEST_THREADS, run_health_check, run_long, run_search
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core.settings import Settings
 from service.library import prometheus_metrics
@@ -153,19 +153,20 @@ def test_the_service_limits_its_threads(client: TestClient) -> None:
 def test_long_work_and_health_checks_have_threads_of_their_own() -> None:
     freed = threading.Event()
 
-    async def occupy_all() -> tuple[int, str]:
+    async def occupy_all() -> tuple[int, str, str]:
         to_thread.current_default_thread_limiter().total_tokens = 2
         waiting = [asyncio.create_task(to_thread.run_sync(freed.wait)) for _ in range(4)]
         waiting += [asyncio.create_task(run_long(freed.wait, 60)) for _ in range(20)]
         await asyncio.sleep(0.05)
         answer = await run_health_check(str.upper, "ready")
+        found = await run_search(str.upper, "found")
         short = to_thread.current_default_thread_limiter().borrowed_tokens
         freed.set()
         await asyncio.gather(*waiting)
-        return int(short), answer
+        return int(short), answer, found
 
     try:
-        assert asyncio.run(occupy_all()) == (2, "READY")
+        assert asyncio.run(occupy_all()) == (2, "READY", "FOUND")
     finally:
         freed.set()
 
