@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-__all__ = ["LoadGenerator", "RequestMix", "RequestRecord"]
+__all__ = ["WORDS_OF_TEXT", "LoadGenerator", "RequestMix", "RequestRecord"]
 
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -24,7 +24,7 @@ _RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d+\r\n", re.IGNORECASE)
 _TIMEOUT = 60.0
 _MAX_IDLE_SECONDS = 2.0  # the service closes connections that are idle for five seconds
 _REPEATED, _RECENT_TEXTS = 0.5, 100
-_WORDS_OF_TEXT = 2, 14
+WORDS_OF_TEXT = 2, 14
 _WORDS = (
     "red",
     "small",
@@ -93,9 +93,10 @@ class RequestMix:
             else:
                 yield "tasks", "/tasks"
 
-    def new_text(self) -> str:
-        """A text that was not searched before."""
-        words = [self._rng.choice(_WORDS) for _ in range(self._rng.randint(*_WORDS_OF_TEXT) - 1)]
+    def new_text(self, length: int | None = None) -> str:
+        """A text that was not searched before, of a number of words."""
+        length = length or self._rng.randint(*WORDS_OF_TEXT)
+        words = [self._rng.choice(_WORDS) for _ in range(length - 1)]
         text = " ".join([*words, str(self._rng.randrange(10**6))])
         self._recent.append(text)
         return text

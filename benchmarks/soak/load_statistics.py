@@ -14,6 +14,7 @@ __all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "summarize_phas
 
 _MIB = 1024**2
 _MIN_SAMPLES = 3
+_MAX_CORRELATION, _TINY = 0.99, 1e-12
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,10 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
 def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
     """Least-squares line through samples of time in seconds and memory in bytes.
 
+    The memory of a process changes in steps, so successive residuals are alike. The standard error counts *n* samples,
+    whose successive residuals have the correlation *r*, as *n(1 - r)/(1 + r)* independent ones (a first-order
+    autoregression).
+
     Raises:
         ValueError: There are fewer than three samples, or all have the same time.
     """
@@ -103,7 +108,10 @@ def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
     slope, intercept = np.polyfit(minutes, memory, 1)
     residuals = memory - (slope * minutes + intercept)
     deviation = ((minutes - minutes.mean()) ** 2).sum()
-    error = np.sqrt((residuals**2).sum() / (len(times) - 2) / deviation)
+    correlation = (residuals[1:] * residuals[:-1]).sum() / max((residuals**2).sum(), _TINY)
+    correlation = np.clip(correlation, 0.0, _MAX_CORRELATION)
+    variance = (residuals**2).sum() / (len(times) - 2) / deviation
+    error = np.sqrt(variance * (1 + correlation) / (1 - correlation))
     ends = slope * minutes[[0, -1]] + intercept
     return MemoryTrend(
         round(float(ends[0]), 1), round(float(ends[1]), 1), float(slope), float(error), len(times)

@@ -47,7 +47,7 @@ from benchmarks.ingest.embedded_service import FINAL_STATES, create, embedded_se
 from benchmarks.ingest.process_memory import descendants
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.search.server_load import process_memory, processor_seconds
-from benchmarks.soak.load_generator import LoadGenerator, RequestMix, RequestRecord
+from benchmarks.soak.load_generator import WORDS_OF_TEXT, LoadGenerator, RequestMix, RequestRecord
 from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
 from benchmarks.soak.verdicts import WAIT_SECONDS, PhaseOutcome, judge
 
@@ -63,6 +63,7 @@ _WARM_UP_SECONDS = 2.0  # of each number of clients
 _FILLING_SECONDS = 15.0  # of overload
 _CACHE_BYTES, _CACHED_TEXTS = 1024**2, 2048  # more texts than the cache of query vectors holds
 _BATCH_TEXTS = 128
+_STEP_TEXTS = 32  # most texts of a step of the service
 _SETTLING = 0.1  # share of a phase before its memory is fitted
 _GIVE_UP_SECONDS = 120.0
 _CLIENTS = 16
@@ -219,9 +220,16 @@ class _Load:
 
 def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
     """Fill the cache of query vectors, and let the API allocate memory for batches and queues of all sizes."""
-    for _ in range(_CACHED_TEXTS // _BATCH_TEXTS):
-        queries = [{"q": mix.new_text()} for _ in range(_BATCH_TEXTS)]
-        api.post("/search", json={"queries": queries}).raise_for_status()
+    batches = [[mix.new_text() for _ in range(_BATCH_TEXTS)] for _ in range(_CACHED_TEXTS // _BATCH_TEXTS)]
+    # The text tower multiplies as many rows as a batch has tokens, and keeps code for each number of rows.
+    lengths = range(WORDS_OF_TEXT[0], WORDS_OF_TEXT[1] + 1, 2)
+    batches += [
+        [mix.new_text(length) for _ in range(count)]
+        for count in range(1, _STEP_TEXTS + 1)
+        for length in lengths
+    ]
+    for texts in batches:
+        api.post("/search", json={"queries": [{"q": text} for text in texts]}).raise_for_status()
     for clients in _WARM_UP_CLIENTS:
         load.saturate(clients, _WARM_UP_SECONDS)
     load.fill_queue(_FILLING_SECONDS)

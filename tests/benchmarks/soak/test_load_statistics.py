@@ -38,6 +38,20 @@ def test_slope_and_error_are_those_of_the_least_squares_line() -> None:
     assert not trend.is_flat
 
 
+def test_error_accounts_for_memory_that_changes_in_steps() -> None:
+    """A random walk without a trend is flat, and a leak of a tenth of its memory per minute is not."""
+    rng = np.random.default_rng(2)
+    flat = 0
+    for _ in range(50):
+        steps = rng.normal(0, 1.0, 600)
+        for n in range(1, 600):
+            steps[n] += 0.97 * steps[n - 1]
+        flat += fit_memory_trend([(s, int((700 + steps[s]) * MIB)) for s in range(600)]).is_flat
+        leak = fit_memory_trend([(s, int((700 + 70 * s / 60 + steps[s]) * MIB)) for s in range(600)])
+        assert not leak.is_flat
+    assert flat >= 45
+
+
 def test_constant_memory_with_noise_is_flat() -> None:
     rng = np.random.default_rng(2)
     trend = fit_memory_trend([(s, int((100 + rng.normal(0, 0.5)) * MIB)) for s in range(600)])
