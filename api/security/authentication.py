@@ -72,8 +72,8 @@ class Authenticator:
 
     @property
     def environment_key(self) -> str | None:
-        """Digest of the key of the environment; None without one."""
-        return credentials.digest(self._key.decode()) if self._key else None
+        """Key of the environment; None without one."""
+        return self._key.decode() if self._key else None
 
     def is_environment_key(self, candidate: str) -> bool:
         """Whether a text is the key of the environment, compared in constant time."""

@@ -1,6 +1,8 @@
 """Look-up of API keys and sessions, which every request needs.
 
-Secrets have 256 random bits, so their SHA-256 suffices as a stored form; only passwords need a slow hash.
+Secrets have 256 random bits, so their SHA-256 suffices as a stored form; only passwords need a slow hash. The key of
+the environment, which a person may have chosen, is stored only as an HMAC with the token of a session; tokens are not
+stored.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ __all__ = [
     "KEY_PATTERN",
     "change_count",
     "digest",
+    "environment_key_code",
     "find_key",
     "find_session",
     "has_admin",
@@ -40,6 +43,15 @@ _changes = 0
 def digest(secret: str) -> str:
     """Return the stored form of a key or of the token of a session."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def environment_key_code(token: str, environment_key: str) -> str:
+    """Return the stored form of the key of the environment: an HMAC-SHA256 that needs the token of the session.
+
+    Without the token, which only the browser has, a stolen catalog permits no guesses of the key.
+    """
+    key, message = (text.encode("utf-8", "replace") for text in (token, environment_key))
+    return hmac.digest(key, message, hashlib.sha256).hex()
 
 
 def is_key(session: Session, key_id: str, secret_digest: str) -> bool:
@@ -72,14 +84,15 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
 
     Args:
         token: Value of the cookie.
-        environment_key: Digest of the key of the environment; None without one.
+        environment_key: Key of the environment; None without one.
     """
     with session_scope() as session:
         at = now(session)
         row = session.scalars(
             select(BrowserSession).where(BrowserSession.token_hash == digest(token))
         ).one_or_none()
-        principal = _session_principal(session, row, at, environment_key) if row else None
+        code = None if environment_key is None else environment_key_code(token, environment_key)
+        principal = _session_principal(session, row, at, code) if row else None
         if row is None or principal is None:
             return None
         is_due = row.last_seen_at <= at - _USE_INTERVAL
@@ -130,7 +143,7 @@ def _key_principal(row: ApiKey, expires_at: datetime | None, session_id: str | N
 
 
 def _session_principal(
-    session: Session, row: BrowserSession, at: datetime, environment_key: str | None
+    session: Session, row: BrowserSession, at: datetime, environment_code: str | None
 ) -> Principal | None:
     if row.expires_at <= at:
         return None
@@ -145,9 +158,9 @@ def _session_principal(
             return None
         ends = min(row.expires_at, key.expires_at) if key.expires_at else row.expires_at
         return _key_principal(key, ends, row.id)
-    if environment_key is None or row.environment_key is None:
+    if environment_code is None or row.environment_key is None:
         return None
-    if not hmac.compare_digest(row.environment_key, environment_key):
+    if not hmac.compare_digest(row.environment_key, environment_code):
         return None
     return Principal("environment", "CINESTRATA_API_KEY", "admin", "environment", row.id, row.expires_at)
 

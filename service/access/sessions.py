@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.access.credentials import digest, note_change
+from service.access.credentials import digest, environment_key_code, note_change
 from service.audit.actor import Actor, ActorKind, current_actor
 from service.audit.audit_log import record_change
 from service.catalog.access_tables import ApiKey, BrowserSession, User
@@ -41,12 +41,12 @@ class SessionOwner:
     Attributes:
         user_id: Identifier of a user.
         key_id: Identifier of an API key.
-        environment_key: Digest of the key of the environment.
+        environment_key: Key of the environment.
     """
 
     user_id: str | None = None
     key_id: str | None = None
-    environment_key: str | None = None
+    environment_key: str | None = field(default=None, repr=False)
 
 
 def find_password_hash(name: str) -> tuple[str | None, str | None]:
@@ -88,7 +88,9 @@ def start_session(owner: SessionOwner, method: str, user_agent: str, former_toke
             token_hash=digest(token),
             user_id=owner.user_id,
             key_id=owner.key_id,
-            environment_key=owner.environment_key,
+            environment_key=(
+                None if owner.environment_key is None else environment_key_code(token, owner.environment_key)
+            ),
             created_at=at,
             expires_at=at + timedelta(seconds=SESSION_SECONDS),
             last_seen_at=at,
