@@ -59,9 +59,14 @@ class PostgresServer:
         os.kill(pid, signal.SIGKILL)
         return True
 
-    def start(self) -> None:
-        """Start the server after it was killed; the attempt fails while children of the former process run."""
-        options = ["-w", "-t", "30", "-o", '-h ""', "-o", f"-k {self._socket.parent}"]
+    def start(self, port: int | None = None) -> None:
+        """Start the server after it was killed; the attempt fails while children of the former process run.
+
+        Args:
+            port: Port on the loopback address, which replaces that of the Unix socket; None: no TCP.
+        """
+        address = '-h ""' if port is None else f"-h 127.0.0.1 -p {port}"
+        options = ["-w", "-t", "30", "-o", address, "-o", f"-k {self._socket.parent}"]
         with contextlib.suppress(subprocess.SubprocessError):
             self._control(*options, "-l", str(self._folder / "log"), "start")
 

@@ -48,6 +48,21 @@ _POSTGRESQL_OPTIONS = {
     "keepalives_interval": 5,
     "keepalives_count": 2,
 }
+# Of the server, for each session; a value that the URL, the role or the database gives has precedence.
+_POSTGRESQL_SETTINGS = {
+    # The transaction of a host that loses its power would otherwise keep its locks for hours, until the kernel of the
+    # server gives up. The user timeout is for answers in transit, which no keepalive follows.
+    "tcp_keepalives_idle": "10s",
+    "tcp_keepalives_interval": "5s",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20s",
+    # Long enough for a lost host, whose locks are free by then; as long as writers wait for the lock of SQLite.
+    "lock_timeout": f"{SQLITE_BUSY_SECONDS:g}s",
+}
+_SET_UNLESS_GIVEN = """
+    SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)
+    JOIN pg_settings USING (name) WHERE source NOT IN ('client', 'user', 'database', 'database user')
+"""
 _engines: dict[str, Engine] = {}
 
 
@@ -147,12 +162,21 @@ def open_engine(url: str) -> Engine:
     if file is None:
         given = make_url(url).query
         options = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in given}
-        return create_engine(url, connect_args=options, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        made = create_engine(url, connect_args=options, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        event.listen(made, "connect", _prepare_postgresql)
+        return made
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)
     return made
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    # A statement instead of the startup options, which connection poolers such as PgBouncer refuse.
+    connection.autocommit = True
+    connection.execute(_SET_UNLESS_GIVEN, [list(_POSTGRESQL_SETTINGS), list(_POSTGRESQL_SETTINGS.values())])
+    connection.autocommit = False
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -59,6 +59,8 @@ def upgrade_engine(database: Engine) -> None:
     try:
         with database.execution_options(cinestrata_write=True).begin() as connection:
             if connection.dialect.name == "postgresql":
+                # The migration of another process may take minutes: longer than the catalog waits for a lock otherwise.
+                connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, "head")

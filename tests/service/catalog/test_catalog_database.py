@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import delete, select, text, update
 
+from benchmarks.chaos.postgres_server import PostgresServer
 from service.catalog import database
 from service.catalog.database import dispose, engine, now, open_engine, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
@@ -18,6 +20,7 @@ from service.catalog.tables import Base, PositionCounter, Task, Video
 from service.core.errors import Unavailable
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
+from service.tasks.lifecycle.state_machine import lock_positions
 
 
 def test_migrations_and_models_agree(catalog: Settings) -> None:
@@ -205,3 +208,45 @@ def test_connections_to_postgresql_notice_a_network_that_drops_packets(postgres_
         assert options["connect_timeout"] == timeout
         assert options["tcp_user_timeout"] == "10000"
         assert options["keepalives_idle"] == "10"
+
+
+def test_server_frees_the_locks_of_lost_hosts(killable_postgres: PostgresServer) -> None:
+    """Settings of TCP do not apply to connections through Unix sockets, so the server listens to TCP here."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    killable_postgres.stop()
+    killable_postgres.start(port)
+    base = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+    for url, idle, lock in (
+        (base, "10", "30s"),
+        (f"{base}?options=-c tcp_keepalives_idle=60 -c lock_timeout=70s", "60", "70s"),
+    ):
+        opened = open_engine(url)
+        with opened.connect() as connection:
+            connection.rollback()  # does not take the settings back
+            shown = {
+                name: connection.execute(text(f"SHOW {name}")).scalar()
+                for name in (
+                    "tcp_keepalives_idle",
+                    "lock_timeout",
+                    "tcp_keepalives_count",
+                    "tcp_user_timeout",
+                )
+            }
+        opened.dispose()
+        assert list(shown.values()) == [idle, lock, "3", "20000"]
+
+
+def test_writer_does_not_wait_for_a_lock_without_a_limit(
+    tmp_path: Path, settings_factory: Callable[..., Settings], fresh_postgres_url: str
+) -> None:
+    settings_factory(tmp_path, database_url=f"{fresh_postgres_url}&options=-c lock_timeout=100ms")
+    with session_scope(write=True) as holder:
+        lock_positions(holder)
+        with pytest.raises(Unavailable) as caught, session_scope(write=True) as session:
+            lock_positions(session)
+        assert caught.value.headers["Retry-After"]
+        assert type(caught.value) is Unavailable
+    with session_scope(write=True) as session:
+        assert lock_positions(session).last_position == 0
