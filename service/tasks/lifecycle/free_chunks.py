@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import structlog
 
@@ -37,7 +38,8 @@ def process_free_chunks(
     if first is None:
         return
 
-    def claim_until_deadline() -> Iterator[ChunkClaim]:
+    def claim_until_deadline(release: ExitStack) -> Iterator[ChunkClaim]:
+        release.pop_all()  # from here on, the chunk is released by the block that the function enters with it
         chunk: ChunkClaim | None = first
         while chunk is not None:
             yield chunk
@@ -45,9 +47,11 @@ def process_free_chunks(
 
     with use_request_id(first.request_id):
         log.info("task_joined", task=task_id, stage=stage)
-        send_due()  # another worker may take the next chunk
         try:
-            process(claim_until_deadline())
+            with ExitStack() as release:
+                release.push(first)  # an error before the function takes the chunk must not leave it leased
+                send_due()  # another worker may take the next chunk
+                process(claim_until_deadline(release))
         except (TaskInterruption, SourceUnavailable) as error:
             log.info("chunk_released", task=task_id, reason=str(error))
         except Exception:

@@ -26,6 +26,7 @@ from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing
 from service.tasks.chunk_isolation import isolate_failures
+from service.tasks.lifecycle import free_chunks
 from service.tasks.lifecycle.state_machine import set_state
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
@@ -202,6 +203,32 @@ def test_broken_worker_does_not_fail_the_task_of_another(
         probing.probe(claim)
     view = commands.get_task(task.id)
     assert (view.counts.accepted, view.counts.rejected) == (2 * CHUNK, 0)
+
+
+@pytest.mark.parametrize(
+    "step", [(free_chunks, "send_due"), (probing, "require_writable"), (probing, "VideoDecoder")]
+)
+def test_chunk_is_released_if_its_worker_fails_before_it_begins(
+    step: tuple[Any, str],
+    sqlite_catalog: Settings,
+    post: Post,
+    decoder: type[InstantDecoder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = post(videos=CHUNK)
+    _plan(task.id)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, refuse)
+        probing.probe_free_chunks(task.id, "broken")
+    with session_scope() as session:
+        chunk = session.scalars(select(Chunk)).one()
+        assert (chunk.lease_owner, chunk.attempts) == (None, 1)
+        assert "Too many open files" in (chunk.error or "")
+    assert lifecycle.claim_chunk(task.id, "probing", "other") is not None
 
 
 @pytest.mark.slow
