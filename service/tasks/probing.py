@@ -155,7 +155,7 @@ def _probe_chunks(claim: Claim) -> None:
         while (totals := read_totals(task_id, "probing")).unfinished:
             progress.report(total - totals.remaining)
             isolate_failures(claim)
-            chunk = claim_chunk(task_id, "probing", claim.owner, with_isolated=True)
+            chunk = claim_chunk(task_id, "probing", claim.owner, owns_task=True)
             if chunk is None:
                 if outages and not totals.claimed:
                     raise outages[0]

@@ -1,7 +1,8 @@
 """Embedding of a task's videos by several workers: each chunk becomes a part file, and the owner joins the parts.
 
 The owner of the task plans the chunks and embeds chunks as other learning workers do. A worker that is killed loses at
-most its chunk; parts of an earlier attempt with the same encoder and videos are used again.
+most its chunk; parts of an earlier attempt with the same encoder and videos are used again. A chunk that fails for
+other workers is left to the owner, because they may be broken: a full GPU, or a checkpoint folder that is not shared.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def embed_shared(
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
         FramesMissing: The frames of a video are gone.
-        RuntimeError: A chunk has no attempts left; the message has the reason.
+        OSError: A part cannot be written.
     """
     total = len(clips)
 
@@ -105,9 +106,7 @@ def embed_shared(
     send_due()  # other workers may take chunks
     while (totals := read_totals(task_id, "indexing")).unfinished:
         _report(claim, total, total - totals.remaining)
-        if totals.failure is not None:
-            raise RuntimeError(totals.failure)
-        chunk = claim_chunk(task_id, "indexing", claim.owner)
+        chunk = claim_chunk(task_id, "indexing", claim.owner, owns_task=True)
         if chunk is None:  # other workers embed the last chunks
             time.sleep(_WAIT_SECONDS)
             continue

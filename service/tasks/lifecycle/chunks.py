@@ -64,14 +64,12 @@ class ChunkTotals:
         unfinished: Number of chunks that are not done.
         claimed: Number of chunks that workers process.
         remaining: Number of videos without a stored result.
-        failure: Reason why a chunk cannot be processed: it has no attempts left; None: no such chunk.
     """
 
     chunks: int
     unfinished: int
     claimed: int
     remaining: int
-    failure: str | None
 
 
 def plan_chunks(
@@ -130,28 +128,11 @@ def read_totals(task_id: str, stage: Stage) -> ChunkTotals:
             ).where(*of_stage, Chunk.done_at.is_(None))
         ).one()
         chunks = session.scalar(select(func.count()).where(*of_stage)) or 0
-        exhausted = session.scalars(
-            select(Chunk)
-            .where(
-                *of_stage,
-                Chunk.done_at.is_(None),
-                Chunk.attempts >= settings().max_attempts,
-                is_unleased(now(session)),
-            )
-            .order_by(Chunk.number)
-            .limit(1)
-        ).one_or_none()
-    failure = None
-    if exhausted is not None:
-        reason = exhausted.error or "its workers stopped without a message"
-        failure = (
-            f"{exhausted.videos} videos could not be processed in {exhausted.attempts} attempts ({reason})."
-        )
-    return ChunkTotals(chunks, unfinished, claimed, max(int(remaining or 0), 0), failure)
+    return ChunkTotals(chunks, unfinished, claimed, max(int(remaining or 0), 0))
 
 
 def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
-    """Condition of chunks of a stage that any worker may claim."""
+    """Condition of chunks of a stage that every worker may claim."""
     return and_(
         Chunk.stage == stage,
         Chunk.done_at.is_(None),
@@ -161,14 +142,17 @@ def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
     )
 
 
-def claim_chunk(task_id: str, stage: Stage, owner: str, *, with_isolated: bool = False) -> ChunkClaim | None:
+def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
     """Claim the first free chunk of a task.
+
+    Other workers stop after ``max_attempts`` at a chunk, since they may be broken. The worker that owns the task claims
+    every chunk: its own errors, and its end, count as attempts of the task.
 
     Args:
         task_id: Identifier of the task.
         stage: Stage of the chunk.
         owner: Name of the worker.
-        with_isolated: Whether chunks of one isolated video are free, too.
+        owns_task: Whether the worker has claimed the task.
 
     Returns:
         The claim; None if no chunk is free, or the task has no owner, is finished or about to be cancelled.
@@ -186,10 +170,9 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, with_isolated: bool =
             .exists()
         )
         is_free, order = free_chunk(stage, at), [Chunk.number]
-        if with_isolated:
+        if owns_task:
             order = [Chunk.attempts, Chunk.number]  # a video that may end this worker comes last
-            is_isolated = (Chunk.stage == stage) & (Chunk.run == ISOLATED) & Chunk.done_at.is_(None)
-            is_free = or_(is_free, is_isolated & is_unleased(at))
+            is_free = and_(Chunk.stage == stage, Chunk.done_at.is_(None), is_unleased(at))
         # Other workers skip a row that is being claimed instead of waiting for it.
         chunk = session.scalars(
             select(Chunk)

@@ -288,7 +288,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
             others = session.scalars(select(Chunk).where(Chunk.first_id != _videos(task.id)[1].vector_id))
             for chunk in others:
                 chunk.lease_expires_at = now(session) + timedelta(hours=1)
-        assert lifecycle.claim_chunk(task.id, "probing", "dead", with_isolated=True) is not None
+        assert lifecycle.claim_chunk(task.id, "probing", "dead", owns_task=True) is not None
         _expire_chunks(task.id)
     with session_scope(write=True) as session:
         for chunk in session.scalars(select(Chunk).where(Chunk.done_at.is_(None))):

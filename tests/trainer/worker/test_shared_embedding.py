@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sqlalchemy import select
 
 from service.catalog.database import now, session_scope
@@ -19,7 +20,7 @@ from service.core.errors import LeaseLost, Unavailable
 from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import lease
+from service.tasks.lifecycle import free_chunks, lease
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
@@ -84,12 +85,13 @@ def test_parts_of_two_workers_give_the_vectors_of_one(
     owners: list[str] = []
     original = shared_embedding.claim_chunk
 
-    def claim(task_id: str, stage: Any, owner: str) -> Any:
-        chunk = original(task_id, stage, owner)
+    def claim(task_id: str, stage: Any, owner: str, **options: Any) -> Any:
+        chunk = original(task_id, stage, owner, **options)
         owners.extend([owner] if chunk else [])
         return chunk
 
-    monkeypatch.setattr(shared_embedding, "claim_chunk", claim)
+    for module in (shared_embedding, free_chunks):
+        monkeypatch.setattr(module, "claim_chunk", claim)
     monkeypatch.setattr(video_embedding, "_BATCH", CHUNK)  # as in production, a chunk ends with a batch
     monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)  # the other worker has its turn for one chunk
     _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
@@ -214,24 +216,48 @@ def test_unfinished_chunk_of_a_dead_worker_is_no_progress(post_videos: Post, emb
     assert lifecycle.read_totals(task, "indexing").remaining == 4
 
 
-def test_error_of_a_worker_is_the_reason_of_the_failed_task(
+def test_chunks_that_fail_for_a_broken_worker_are_embedded_by_the_owner(
     post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day", videos=VIDEOS)
 
-    def refuse(*_: Any) -> str:
-        raise OSError(28, "No space left on device")
+    def refuse() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     def fail_often() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(PartFolder, "write", refuse)
-            for _ in range(settings().max_attempts):
+            patch.setattr(shared_embedding, "task_backbone", refuse)
+            for _ in range(VIDEOS // CHUNK * settings().max_attempts):
                 shared_embedding.embed_free_chunks(task, "broken")
+        assert lifecycle.claim_chunk(task, "indexing", "other") is None, "no attempt is left"
 
+    _after_planning(monkeypatch, fail_often)
+    learn(task)
+    assert embedded == [CHUNK] * (VIDEOS // CHUNK)
+    assert len(_vectors(task)) == VIDEOS
+
+
+def test_error_of_a_chunk_that_fails_for_the_owner_is_the_reason_of_the_failed_task(
+    post_videos: Post, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day", videos=VIDEOS)
+    write = PartFolder.write
+
+    def refuse_first(self: PartFolder, number: int, *rest: Any) -> str:
+        if number == 0:
+            raise OSError(28, "No space left on device")
+        return write(self, number, *rest)
+
+    def fail_often() -> None:
+        for _ in range(settings().max_attempts):
+            shared_embedding.embed_free_chunks(task, "broken")
+
+    monkeypatch.setattr(PartFolder, "write", refuse_first)
     _after_planning(monkeypatch, fail_often)
     view = run_job(task)
     assert view.state == "failed"
     assert "No space left on device" in (view.error or "")
+    assert len(embedded) == settings().max_attempts + VIDEOS // CHUNK, "the owner processes all chunks"
     assert commands.retry_task(task).state == "queued"
 
 
