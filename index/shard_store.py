@@ -186,6 +186,7 @@ class ShardStore(StoreFolder):
         segments: Sequence[SegmentEntry] = (),
         deleted: Iterable[int] = (),
         replaced: tuple[str, Sequence[int]] | None = None,
+        before_replace: Callable[[], object] = lambda: None,
     ) -> Manifest:
         """Make a release the newest, and shards visible with it. The publish point of the whole store.
 
@@ -200,6 +201,8 @@ class ShardStore(StoreFolder):
             deleted: Ids that were deleted while the shards were made; no generation ever shows them.
             replaced: A published task, and ids that the same generation deletes from its shard, because the new shards
                 have vectors of these videos.
+            before_replace: Called under the write lock just before the manifest is replaced; if it raises, nothing is
+                published.
 
         Raises:
             ShardInvalid: A shard conflicts with a published one (same task, same ids, other dimension), or is not in
@@ -232,6 +235,7 @@ class ShardStore(StoreFolder):
                 task, ids = replaced
                 present = self._present_ids(manifest, task, np.array(ids, np.int64))
                 manifest = self._without_ids(manifest, task, present)
+            before_replace()
             return self.replace_manifest(current, manifest)
 
     def serve(self, release: str | None) -> Manifest:
@@ -261,10 +265,16 @@ class ShardStore(StoreFolder):
                 return current
             return self.replace_manifest(current, replace(current, pinned=pinned))
 
-    def append(self, *segments: SegmentEntry) -> Manifest:
+    def append(
+        self, *segments: SegmentEntry, before_replace: Callable[[], object] = lambda: None
+    ) -> Manifest:
         """Append segments to the shards of published tasks; all of them become visible together.
 
         Appending a published segment changes nothing.
+
+        Args:
+            segments: Segments to append.
+            before_replace: As for :meth:`publish`.
 
         Raises:
             ShardInvalid: The task of a segment is not published, another release made the segment, the shard has one of
@@ -276,9 +286,18 @@ class ShardStore(StoreFolder):
             for segment in segments:
                 if segment.task not in current.shards or segment not in current.segments(segment.task):
                     changed = self._with_segment(segment, changed)
-            return current if changed is current else self.replace_manifest(current, changed)
+            if changed is current:
+                return current
+            before_replace()
+            return self.replace_manifest(current, changed)
 
-    def delete(self, ids: Iterable[int], *, task: str | None = None) -> Manifest:
+    def delete(
+        self,
+        ids: Iterable[int],
+        *,
+        task: str | None = None,
+        before_replace: Callable[[], object] = lambda: None,
+    ) -> Manifest:
         """Delete vectors: no later search returns them. Their rows stay until the task is compacted.
 
         Deleting a video deletes its moments. Deleting a deleted id changes nothing.
@@ -287,6 +306,7 @@ class ShardStore(StoreFolder):
             ids: Ids to delete.
             task: The only task to delete from. Ids that it does not have are then ignored: a video that was never
                 embedded, or whose task is not published, has no vector.
+            before_replace: As for :meth:`publish`.
 
         Raises:
             ShardMissing: No task has an id; nothing is deleted. Never with ``task``.
@@ -302,7 +322,10 @@ class ShardStore(StoreFolder):
                 changed = self._without_ids(changed, name, present)
             if len(unknown) and task is None:
                 raise ShardMissing(f"no task has a vector {int(unknown[0])}")
-            return current if changed is current else self.replace_manifest(current, changed)
+            if changed is current:
+                return current
+            before_replace()
+            return self.replace_manifest(current, changed)
 
     def compact(self, task: str) -> Manifest:
         """Copy the vectors of a task that are not deleted into one new segment; nothing is embedded again.

@@ -86,11 +86,11 @@ def process_append(claim: Claim) -> None:
         _store_calibration(claim, library, measured.confidence, is_published=not segments)
     with claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
-        manifest = library.store.append(*segments)
+        manifest = library.store.append(*segments, before_replace=publication.require_lock)
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [video for video in ids.tolist() if video not in remaining]
         if gone := [*deleted, *publication.duplicates]:
-            manifest = library.store.delete(gone, task=domain)
+            manifest = library.store.delete(gone, task=domain, before_replace=publication.require_lock)
         entries = manifest.segments(domain)
         publication.complete(
             vectors=sum(entry.count for entry in entries),

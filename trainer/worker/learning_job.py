@@ -283,6 +283,7 @@ def publish_task(
             segments=moments,
             deleted=[*deleted, *(takeover.orphans if takeover else ())],
             replaced=(takeover.domain, takeover.originals) if takeover else None,
+            before_replace=publication.require_lock,
         )
         publication.complete(
             release=ReleaseRecord(

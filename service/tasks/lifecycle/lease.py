@@ -278,7 +278,7 @@ class Claim:
         ::
 
             with claim.publishing() as publication:
-                store.publish(release=release, shards=[shard])
+                store.publish(release=release, shards=[shard], before_replace=publication.require_lock)
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 
         If the process dies between the two, the manifest lists the shard and the catalog does not. The next claim

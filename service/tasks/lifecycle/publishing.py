@@ -15,7 +15,7 @@ from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.core.choice_types import Gallery, QueryMode
-from service.core.errors import Conflict
+from service.core.errors import Conflict, LeaseLost
 from service.core.schemas import Drift, TaskProgress
 from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.lifecycle.state_machine import lock_task, set_state
@@ -83,15 +83,39 @@ class RecallRecord:
     first_hits: bytes | None = None
 
 
-class Publication:
-    """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
+class _OpenPublication:
+    """An open transaction that locks the row of a task.
+
+    Attributes:
+        completed: Whether the rows of the ready task are written.
+    """
 
     def __init__(self, session: Session, task: Task, finish_stages: _FinishStages) -> None:
         self._session = session
         self._task = task
         self._finish_stages = finish_stages
-        self._takeover: Takeover | None = None
         self.completed = False
+
+    def require_lock(self) -> None:
+        """Check that the transaction still locks the task: a restart of the database ends it without a notice.
+
+        Raises:
+            LeaseLost: another worker owns the task; nothing may be published.
+            SQLAlchemyError: the connection of the transaction is lost.
+        """
+        query = select(Task.fencing_token).where(Task.id == self._task.id)
+        with self._session.no_autoflush:
+            token = self._session.scalar(query)
+        if token != self._task.fencing_token:
+            raise LeaseLost(f"Task {self._task.id} no longer belongs to this worker.")
+
+
+class Publication(_OpenPublication):
+    """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
+
+    def __init__(self, session: Session, task: Task, finish_stages: _FinishStages) -> None:
+        super().__init__(session, task, finish_stages)
+        self._takeover: Takeover | None = None
 
     def take_over_videos(self) -> Takeover | None:
         """Replace the originals of a relearned domain's videos in the catalog; None for other tasks.
@@ -200,7 +224,7 @@ class Publication:
             )
 
 
-class AppendPublication:
+class AppendPublication(_OpenPublication):
     """The open transaction in which an append becomes ready; created by ``Claim.appending``.
 
     Attributes:
@@ -209,14 +233,11 @@ class AppendPublication:
     """
 
     def __init__(self, session: Session, append: Task, finish_stages: _FinishStages) -> None:
-        self._session = session
-        self._append = append
-        self._finish_stages = finish_stages
+        super().__init__(session, append, finish_stages)
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
         self.duplicates = self._reject_duplicates()
-        self.completed = False
 
     def complete(self, *, vectors: int, size: int, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.
@@ -226,7 +247,7 @@ class AppendPublication:
             size: Size of all segments of the shard in bytes.
             drift: Recall of the domain's encoder on appended videos; None where it cannot be measured.
         """
-        session, append, domain = self._session, self._append, self._domain
+        session, append, domain = self._session, self._task, self._domain
         accepted = (Video.task_id == append.id) & (Video.status == "accepted")
         count = session.scalar(select(func.count()).where(accepted)) or 0
         append.counts = count_task_videos(session, append.id) | {"appended": count}
@@ -268,7 +289,7 @@ class AppendPublication:
                     Video.status == "accepted",
                     Video.content_hash.in_(
                         select(Video.content_hash).where(
-                            Video.task_id == self._append.id, Video.status == "accepted"
+                            Video.task_id == self._task.id, Video.status == "accepted"
                         )
                     ),
                 )
@@ -276,7 +297,7 @@ class AppendPublication:
         }
         videos = session.scalars(
             select(Video).where(
-                Video.task_id == self._append.id,
+                Video.task_id == self._task.id,
                 Video.status == "accepted",
                 Video.content_hash.in_(list(known)),
             )
@@ -286,7 +307,7 @@ class AppendPublication:
             video.status, video.reason, video.content_hash = "rejected", reason, None
             record(
                 session,
-                self._append.id,
+                self._task.id,
                 "rejected",
                 {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
             )
