@@ -5,11 +5,26 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 __all__ = ["exclusive", "find_damage", "hash_files", "replace_text", "replacing", "sync"]
+
+_POLL_SECONDS = 0.02
+
+
+class _HeldLocks(threading.local):
+    """Lock files that the current thread holds."""
+
+    def __init__(self) -> None:
+        self.paths: set[Path] = set()
+
+
+_held = _HeldLocks()
 
 
 def sync(path: Path) -> None:
@@ -75,14 +90,43 @@ def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, ver
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a lock file, across threads and processes.
+def exclusive(path: Path, timeout: float | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on a lock file, across threads and processes. A thread that holds it may take it again.
 
     The kernel releases the lock when its process dies.
+
+    Args:
+        path: Path of the lock file.
+        timeout: Maximum seconds to wait; None: no limit.
+
+    Raises:
+        TimeoutError: Another holder kept the lock for so long.
     """
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    if path in _held.paths:
         yield
+        return
+    with path.open("a") as file:
+        _lock(file, timeout)
+        _held.paths.add(path)
+        try:
+            yield
+        finally:
+            _held.paths.remove(path)
+
+
+def _lock(file: TextIO, timeout: float | None) -> None:
+    if timeout is None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"another writer holds {file.name}") from None
+        time.sleep(_POLL_SECONDS)
 
 
 def _sha256(path: Path) -> str:

@@ -65,9 +65,9 @@ class StoreFolder:
         parents = (self._staging_path, self.shards_path, self.releases_path, self.tombstones_path)
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
-    def write_lock(self) -> AbstractContextManager[None]:
-        """Lock that excludes other writers, across threads and processes."""
-        return exclusive(self.root / "write.lock")
+    def write_lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
+        """Lock that excludes other writers, across threads and processes; see :func:`exclusive`."""
+        return exclusive(self.root / "write.lock", timeout)
 
     def stage(self) -> Path:
         """Create an empty staging folder on the file system of the store."""

@@ -1,6 +1,6 @@
 """Deletion of videos: one, some, or all of a task. Deleted videos are neither found, shown, trained on nor evaluated.
 
-A deletion runs in this order, with the row of the task locked::
+A deletion runs in this order, with the index and the row of the task locked::
 
     tombstones in the index ─▶ rows of the catalog ─▶ commit ─▶ files
 
@@ -46,6 +46,7 @@ from service.core.schemas import DeletionResult
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
+from service.storage.index_lock import index_lock
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task
@@ -109,7 +110,7 @@ def delete_task(task_id: str) -> DeletionResult:
         Conflict: the task is unfinished.
         Unavailable: as for :func:`delete_videos`.
     """
-    with session_scope(write=True) as session:
+    with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
@@ -156,7 +157,7 @@ def _delete_copies(originals: Sequence[int]) -> None:
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
     """Delete videos of a task; returns the ids of those that existed."""
-    with session_scope(write=True) as session:
+    with index_lock(), session_scope(write=True) as session:
         task = lock_task(session, task_id)
         videos = [
             video
@@ -210,8 +211,6 @@ def _delete_files(video_ids: Iterable[str]) -> None:
 
 
 def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:
-    if not settings().index_dir.exists():
-        return
     store = ShardStore(settings().index_dir)
     try:
         try:

@@ -31,6 +31,7 @@ from service.core.schemas import DomainChange, PinnedRelease, ServedChange, Serv
 from service.core.settings import settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.storage import index_manifest
+from service.storage.index_lock import index_lock
 from service.storage.vector_store_selection import library_store
 from service.webhooks.events import emit
 
@@ -71,7 +72,7 @@ def serve_release(name_or_id: str, *, dry_run: bool = False) -> ServeOutcome:
 
 def _serve(release: str | None, before: str) -> Manifest:
     """Move the pointer, with the entry of the audit log and the messages of webhooks."""
-    with session_scope(write=True) as session:
+    with index_lock(), session_scope(write=True) as session:
         try:
             manifest = library_store(settings()).serve(release)
         except ReleaseCorrupt as error:

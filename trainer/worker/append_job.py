@@ -26,6 +26,7 @@ from service.celery_worker import worker_name
 from service.core.errors import Unavailable
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.library.compaction import update_shard_rows
+from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due
@@ -84,7 +85,7 @@ def process_append(claim: Claim) -> None:
     measured = _measure(claim, library, backbone, task, domain, segments)
     if measured.confidence is not None:
         _store_calibration(claim, library, measured.confidence, is_published=not segments)
-    with claim.appending() as publication:
+    with index_lock(claim.tick), claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
         manifest = library.store.append(*segments, before_replace=publication.require_lock)
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}

@@ -23,6 +23,7 @@ from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
 from service.core.schemas.tasks import FRAME_VECTORS
 from service.core.settings import settings
+from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due
@@ -272,7 +273,7 @@ def publish_task(
         trained: Whether the task changed any weights.
         evaluation_error: Reason why ``recalls`` is empty.
     """
-    with claim.publishing() as publication:
+    with index_lock(claim.tick), claim.publishing() as publication:
         # The transaction locks the task's row, so every later deletion finds the shard published.
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]

@@ -277,7 +277,7 @@ class Claim:
 
         ::
 
-            with claim.publishing() as publication:
+            with index_lock(claim.tick), claim.publishing() as publication:
                 store.publish(release=release, shards=[shard], before_replace=publication.require_lock)
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +138,27 @@ def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
     view = run(second)
     assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 0, 1)
     assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
+
+
+def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(
+    learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, waits = fcntl.flock, []
+
+    def write_before(file: Any, operation: int) -> None:
+        with closing(sqlite3.connect(settings().data_dir / "catalog.sqlite3", timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")  # raises if the publication holds the lock of the catalog
+        waits.append(operation)
+        flock(file, operation)
+
+    append_id = post_append(learned_task, "red")
+    domain = post_videos("night", videos=2, tests=0)
+    monkeypatch.setattr(fcntl, "flock", write_before)
+    assert run(append_id).state == "ready"
+    assert waits
+    waits.clear()
+    learn(domain)
+    assert waits
 
 
 @pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])

@@ -1,0 +1,42 @@
+"""Exclusive locks of files: reentrant in a thread, with an optional limit of the wait."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from index.files.durable_files import exclusive
+
+
+def _is_free(path: Path) -> bool:
+    """Whether another thread gets the lock at once."""
+
+    def take() -> bool:
+        try:
+            with exclusive(path, timeout=0):
+                return True
+        except TimeoutError:
+            return False
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(take).result()
+
+
+def test_lock_is_taken_again_by_its_thread_and_freed_by_the_outermost_block(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with exclusive(path):
+        with exclusive(path), exclusive(path, timeout=0):
+            assert not _is_free(path)
+        assert not _is_free(path)
+    assert _is_free(path)
+
+
+def test_failed_block_frees_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with pytest.raises(ZeroDivisionError), exclusive(path):
+        raise ZeroDivisionError
+    assert _is_free(path)
+    with exclusive(path):
+        assert not _is_free(path)

@@ -1,0 +1,111 @@
+"""Changes of index and catalog wait for the index with a limit, and before they lock the catalog."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from index.files.durable_files import exclusive
+from service.core.errors import TaskCancelled, Unavailable
+from service.core.settings import Settings, settings
+from service.library.deletion import delete_task, delete_videos
+from service.library.release_serving import NEWEST, serve_release
+from service.storage import index_lock as locking
+from service.storage.index_lock import index_lock
+from service.tasks import lifecycle
+from tests.catalog_rows import add_release_and_shard
+from tests.service.search.caption_library import Library
+
+Change = Callable[[], Any]
+
+DELETIONS: dict[str, Change] = {
+    "video": lambda: delete_videos(["birds-1"]),
+    "task": lambda: delete_task("tsk_birds"),
+}
+CHANGES: dict[str, Change] = {**DELETIONS, "release": lambda: serve_release(NEWEST)}
+
+
+@pytest.fixture
+def published(learning: Library) -> None:
+    """Birds and cars, with the rows of the newest release."""
+    add_release_and_shard("tsk_cars", learning.store.manifest().shards["tsk_cars"], order=2)
+
+
+@contextmanager
+def compaction() -> Iterator[Callable[[], None]]:
+    """Another thread that holds the lock of the index until the yielded function is called."""
+    is_held, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        settings().index_dir.mkdir(parents=True, exist_ok=True)
+        with exclusive(settings().index_dir / "write.lock"):
+            is_held.set()
+            end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+
+    def finish() -> None:
+        end.set()
+        thread.join()
+
+    yield finish
+    finish()
+
+
+@pytest.mark.parametrize("change", DELETIONS.values(), ids=DELETIONS)
+def test_deletion_that_waits_for_the_index_does_not_lock_the_catalog(
+    published: None, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, waits = fcntl.flock, []
+
+    def write_before(file: Any, operation: int) -> None:
+        with closing(sqlite3.connect(settings().data_dir / "catalog.sqlite3", timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")  # raises if the deletion holds the lock of the catalog
+        waits.append(operation)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", write_before)
+    change()
+    assert waits
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_change_during_a_compaction_can_be_repeated(
+    published: None, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "WAIT_SECONDS", 0.1)
+    with compaction():
+        with pytest.raises(Unavailable, match="compaction") as caught:
+            change()
+        assert caught.value.headers["Retry-After"]
+    change()
+
+
+def test_worker_waits_for_the_end_of_a_compaction(sqlite_catalog: Settings, post_probed: Callable) -> None:
+    claim = lifecycle.claim_training(post_probed().id, "worker")
+    assert claim is not None
+    with compaction() as finish:
+
+        def tick() -> None:
+            claim.tick()
+            finish()
+
+        with index_lock(tick), claim.publishing() as publication:
+            publication.require_lock()
+            publication.completed = True
+
+
+def test_cancellation_ends_the_wait_of_a_worker(sqlite_catalog: Settings) -> None:
+    def cancel() -> None:
+        raise TaskCancelled("cancelled")
+
+    with compaction(), pytest.raises(TaskCancelled), index_lock(cancel):
+        pytest.fail("took the lock of a compaction")
