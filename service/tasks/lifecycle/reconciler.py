@@ -58,7 +58,8 @@ def reconcile() -> ReconcileReport:
         ).all()
     for task_id in abandoned:
         with session_scope(write=True) as session:
-            task = lock_task_if(session, task_id, _abandoned(now(session)))
+            # A lost host may hold the lock of a row for seconds; the other tasks must not wait for it.
+            task = lock_task_if(session, task_id, _abandoned(now(session)), skip_locked=True)
             if task is not None:
                 outcomes[_settle(session, task)].append(task_id)
     with session_scope(write=True) as session:

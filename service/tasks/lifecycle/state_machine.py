@@ -44,9 +44,19 @@ def lock_task(session: Session, task_id: str) -> Task:
     return task
 
 
-def lock_task_if(session: Session, task_id: str, still: ColumnElement[bool]) -> Task | None:
-    """Return a task, with its row locked until commit, if it fulfills a condition after locking."""
-    return session.scalars(_for_update(select(Task).where(Task.id == task_id, still))).one_or_none()
+def lock_task_if(
+    session: Session, task_id: str, still: ColumnElement[bool], *, skip_locked: bool = False
+) -> Task | None:
+    """Return a task, with its row locked until commit, if it fulfills a condition after locking.
+
+    Args:
+        session: Transaction.
+        task_id: Identifier of the task.
+        still: The condition.
+        skip_locked: Return None if another transaction has locked the row.
+    """
+    query = select(Task).where(Task.id == task_id, still)
+    return session.scalars(_for_update(query, skip_locked=skip_locked)).one_or_none()
 
 
 def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
@@ -134,6 +144,6 @@ def lock_positions(session: Session) -> PositionCounter:
     return session.scalars(_for_update(select(PositionCounter).where(PositionCounter.id == 1))).one()
 
 
-def _for_update(query: Select[_Row]) -> Select[_Row]:
+def _for_update(query: Select[_Row], *, skip_locked: bool = False) -> Select[_Row]:
     # SQLite ignores FOR UPDATE; BEGIN IMMEDIATE has locked the whole file there.
-    return query.with_for_update().execution_options(populate_existing=True)
+    return query.with_for_update(skip_locked=skip_locked).execution_options(populate_existing=True)

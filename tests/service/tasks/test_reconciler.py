@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import redis
+from sqlalchemy import select
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey, Task
@@ -26,6 +28,21 @@ def test_task_of_a_dead_worker_is_released(catalog: Settings, post_probed: Post,
     assert lifecycle.reconcile().recovered == ()
     assert "dies" in commands.events_after(view.id)[-1].data["message"]
     assert lifecycle.claim_training(view.id, "next") is not None
+
+
+def test_a_locked_task_does_not_delay_the_others(
+    tmp_path: Path, settings_factory: Callable[..., Settings], post: Post, expire: Callable
+) -> None:
+    """On PostgreSQL, the transaction of a lost host locks a row until the server notices."""
+    settings_factory(tmp_path, "postgresql", lease_seconds=30)
+    locked, other = post("locked"), post("other")
+    for view in (locked, other):
+        assert lifecycle.claim_probing(view.id, "dies") is not None
+        expire(view.id)
+    with session_scope(write=True) as session:
+        session.execute(select(Task).where(Task.id == locked.id).with_for_update())
+        assert lifecycle.reconcile().recovered == (other.id,)
+    assert lifecycle.reconcile().recovered == (locked.id,)
 
 
 def test_attempts_are_limited_and_the_next_task_starts(
