@@ -11,9 +11,10 @@ The phases, with their share of the duration:
    two seconds until it starts (``CINESTRATA_LIMITS__MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
    After it, the time until a search is answered as fast as 99 % of the steady phase is the recovery.
 
-The speed of a shared machine changes from minute to minute. A phase therefore consists of rounds of at most a minute,
+The speed of a shared machine changes from second to second. A phase therefore consists of rounds of at most a minute,
 and each round first measures the capacity: clients that send their next request when the previous one is answered,
-without a task that is learned. These requests are not part of the figures of the phase.
+without a task that is learned. These requests are not part of the figures of the phase. The capacity that the machine
+sustains is the lowest of the last five measurements, of which the warm-up makes four.
 
 The load generator and the service share the cores of the machine, so the capacity is that of both together; the report
 has the processor time of each. The command prints a table and the verdict of each requirement, writes JSON, and exits
@@ -33,6 +34,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
@@ -57,6 +59,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _SHARES = {"steady": 0.5, "learning": 0.3, "overload": 0.2}
 _ROUND_SECONDS = 60.0
 _CAPACITY_SHARE = 0.1  # of a round
+_MEASUREMENTS = 5
 _STEADY, _OVERLOAD = 0.8, 2.0
 _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _WARM_UP_SECONDS = 2.0  # of each number of clients
@@ -169,6 +172,7 @@ class _Load:
         self._api = api
         self._process = next(pid for pid, role in descendants() if role == "API")
         self._generator = generator
+        self._measured: deque[float] = deque(maxlen=_MEASUREMENTS)
         self.ended = 0.0
 
     def saturate(self, clients: int, seconds: float) -> float:
@@ -176,9 +180,15 @@ class _Load:
         records = asyncio.run(self._generator.saturate(clients, seconds))
         return sum(record.status == 200 for record in records) / seconds
 
+    def measure_capacity(self, seconds: float) -> float:
+        """Measure the capacity; returns the lowest of the last measurements."""
+        self._measured.append(self.saturate(_CLIENTS, seconds))
+        return min(self._measured)
+
     def fill_queue(self, seconds: float) -> None:
         """Send more requests than the service answers."""
-        asyncio.run(self._generator.send_at_rate(_OVERLOAD * self.saturate(_CLIENTS, seconds), seconds))
+        rate = _OVERLOAD * max(self._measured)
+        asyncio.run(self._generator.send_at_rate(rate, seconds))
 
     def measure_phase(
         self, share: float, seconds: float, beside: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -198,7 +208,7 @@ class _Load:
         started, taken, served, sending = time.monotonic(), 0.0, 0.0, 0.0
         with _memory_samples(self._process) as samples:
             for _ in range(rounds):
-                capacities.append(self.saturate(_CLIENTS, capacity_seconds))
+                capacities.append(self.measure_capacity(capacity_seconds))
                 with beside():
                     before = time.monotonic(), processor_seconds(self._process), time.process_time()
                     sent = self._generator.send_at_rate(share * capacities[-1], load_seconds)
@@ -230,8 +240,10 @@ def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
     ]
     for texts in batches:
         api.post("/search", json={"queries": [{"q": text} for text in texts]}).raise_for_status()
-    for clients in _WARM_UP_CLIENTS:
+    for number, clients in enumerate(_WARM_UP_CLIENTS):
         load.saturate(clients, _WARM_UP_SECONDS)
+        if number % 3 == 2:
+            load.measure_capacity(_WARM_UP_SECONDS)
     load.fill_queue(_FILLING_SECONDS)
 
 

@@ -22,7 +22,7 @@ class PhaseOutcome:
     Attributes:
         statistics: Figures of the requests.
         memory: Trend of the private memory of the API.
-        capacities: Capacity in answers per second, measured before each round.
+        capacities: Capacity in answers per second that the rate of each round follows.
         api_cores, generator_cores: Processor time of the API and of the load generator per second of load.
     """
 
