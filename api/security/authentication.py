@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from api.security.cross_origin import SAFE_METHODS, is_cross_site
+from api.security.cross_origin import is_cross_site_change
 from api.security.loopback import is_loopback
 from service.access import credentials
 from service.access.attempt_limits import KEY_LIMIT, AttemptLimits, address_group
@@ -133,7 +133,7 @@ class Authenticator:
 
         A change that a page of another origin requests has no session: such pages send a key.
         """
-        if request.method not in SAFE_METHODS and is_cross_site(request.headers):
+        if is_cross_site_change(request):
             return None
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token or len(token) > _MAX_SECRET_CHARS:

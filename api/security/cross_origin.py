@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 
 from service.core import request_ids
 
-__all__ = ["EXPOSED_HEADERS", "SAFE_METHODS", "is_cross_site", "share_with_origins"]
+__all__ = ["EXPOSED_HEADERS", "is_cross_site_change", "share_with_origins"]
 
-SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS")
 _REQUEST_HEADERS = (
     "Authorization",
@@ -60,7 +60,12 @@ EXPOSED_HEADERS = (
 )
 
 
-def is_cross_site(headers: Headers) -> bool:
+def is_cross_site_change(request: Request) -> bool:
+    """Whether a browser sends a state-changing request for a page of another site."""
+    return request.method not in _SAFE_METHODS and _is_cross_site(request.headers)
+
+
+def _is_cross_site(headers: Headers) -> bool:
     """Whether the headers of a browser name another site as origin. Programs send neither header.
 
     If both headers are present, ``Sec-Fetch-Site`` decides: pages cannot forge it, and it stays correct behind a proxy

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problem_details import problem_response
 from api.security.authentication import Authenticator
 from api.security.body_limits import body_limit, check_content_length, limit_body
-from api.security.cross_origin import SAFE_METHODS, is_cross_site
+from api.security.cross_origin import is_cross_site_change
 from api.security.loopback import is_loopback
 from api.security.route_scopes import Forbidden, request_actor
 from api.version_prefix import route_path
@@ -81,7 +81,7 @@ class SecurityMiddleware:
         host = _host_name(headers.get("host", ""))
         if self.loopback_only and not is_loopback(host):
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
-        if request.method not in SAFE_METHODS and self._is_foreign_site(headers):
+        if is_cross_site_change(request) and headers.get("origin") not in self.settings.cors_origins:
             raise Forbidden("Pages of other sites cannot send this request. Call the API from a program.")
         path = route_path(request.scope)  # the decoded path, which the router matches
         if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a text
@@ -95,16 +95,11 @@ class SecurityMiddleware:
 
         There, every request has the scope admin: an allowed origin would administer the service without a key.
         """
-        is_change = request.method not in SAFE_METHODS and is_cross_site(request.headers)
-        if is_change and await self.authenticator.is_open():
+        if is_cross_site_change(request) and await self.authenticator.is_open():
             raise Forbidden(
                 "Pages of other origins need an API key for this request, and this service has no key: create one "
                 "(cinestrata keys create NAME), and send it as X-API-Key."
             )
-
-    def _is_foreign_site(self, headers: Headers) -> bool:
-        """Whether a browser names another site as origin, and the settings do not allow this origin."""
-        return is_cross_site(headers) and headers.get("origin") not in self.settings.cors_origins
 
 
 def _host_name(header: str) -> str:

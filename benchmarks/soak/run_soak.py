@@ -132,7 +132,7 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
         _wait_ready(api)
         for _ in range(2):
             domains.learn(api)
-        load = _Load(api, LoadGenerator(str(api.base_url), mix))
+        load = _Load(LoadGenerator(str(api.base_url), mix))
         _warm_up(api, load, mix)
         learned: list[float] = []
         steady = load.measure_phase(_STEADY, _SHARES["steady"] * seconds)
@@ -161,15 +161,13 @@ class _Load:
     """Load of a service, whose rate follows the capacity.
 
     Args:
-        api: Client of the service.
         generator: Sender of the requests.
 
     Attributes:
         ended: Time on the monotonic clock at which the last request of the last phase was due.
     """
 
-    def __init__(self, api: httpx.Client, generator: LoadGenerator) -> None:
-        self._api = api
+    def __init__(self, generator: LoadGenerator) -> None:
         self._process = next(pid for pid, role in descendants() if role == "API")
         self._generator = generator
         self._measured: deque[float] = deque(maxlen=_MEASUREMENTS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import in_domain
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
@@ -95,6 +96,4 @@ def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[
     appends = select(Task.id).where(Task.target_id == task_id)
     if session.scalars(appends.limit(1)).first() is None:
         return query.where(Video.task_id == task_id)  # rows in the order of an index
-    return query.where(
-        Video.task_id.in_(select(Task.id).where(or_(Task.id == task_id, Task.target_id == task_id)))
-    )
+    return query.where(in_domain(task_id))

@@ -80,14 +80,14 @@ class AdmissionControl:
                 self._admitted -= count
                 self._single -= single
 
-    def check(self, count: int = 1) -> None:
-        """Check whether a request would be admitted now.
+    def check(self) -> None:
+        """Check whether a request of one search would be admitted now.
 
         Raises:
             TooManyRequests: As :meth:`admit`.
         """
         with self._lock:
-            self._check(count)
+            self._check(1)
 
     def _check(self, count: int) -> None:
         if not self._admitted:

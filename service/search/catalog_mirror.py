@@ -19,11 +19,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import structlog
-from sqlalchemy import bindparam, or_, select
+from sqlalchemy import bindparam, select
 
 from index.hits import Hit
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import in_domain
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
 from service.core.domain_names import name_key
@@ -294,12 +295,10 @@ def _read_tasks() -> dict[str, _TaskRow]:
 
 def _read_videos(task: str) -> VideoRows:
     """Rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
-    tasks = select(Task.id).where(or_(Task.id == task, Task.target_id == task))
     with session_scope() as session:
-        # One statement, because an append may be published between two: PostgreSQL shows it to the second only.
         rows = session.execute(
             select(Video.vector_id, Video.id, Video.captions, Video.duration, Video.extra).where(
-                Video.task_id.in_(tasks), Video.status == "accepted"
+                in_domain(task), Video.status == "accepted"
             )
         ).all()
     return VideoRows(

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
 from models.encoders.query_encoder import TokenIds
 from models.routing.router import distinct_tokens
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import in_domain
 from service.catalog.edit_counters import read_caption_edits
 from service.catalog.tables import Task, Video
 
@@ -109,12 +110,10 @@ def _has_appended_videos(task: str, shard: SearchableShard) -> bool:
 
 def _captions(task: str, shard: SearchableShard) -> list[str]:
     """Captions of the videos in a shard that are not held out, those of appends included."""
-    tasks = select(Task.id).where(or_(Task.id == task, Task.target_id == task))
     with session_scope() as session:
-        # One statement, because an append may be published between two: PostgreSQL shows it to the second only.
         rows = session.execute(
             select(Video.vector_id, Video.task_id, Video.effective_split, Video.captions).where(
-                Video.task_id.in_(tasks), Video.status == "accepted"
+                in_domain(task), Video.status == "accepted"
             )
         ).all()
     stored = np.isin(np.array([row.vector_id for row in rows], np.int64), shard.ids)

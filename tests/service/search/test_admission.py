@@ -96,7 +96,7 @@ def test_the_estimate_follows_the_speed(admission: AdmissionControl, requests: _
     with pytest.raises(TooManyRequests, match="about 78"):
         admission.check()
     requests.answer(500, seconds=0.03)
-    admission.check(40)
+    admission.check()
 
 
 def test_running_batches_and_clips_do_not_slow_down_the_estimate(
@@ -143,4 +143,4 @@ def test_a_speed_is_forgotten_and_never_refuses_few_searches(
     requests.answer(3, seconds=0.0)
     admission.check()
     clock.now += 61
-    admission.check(100)
+    admission.check()

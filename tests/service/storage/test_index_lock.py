@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from service.storage import index_lock as locking
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from tests.catalog_rows import add_release_and_shard
+from tests.index_lock_order import require_unlocked_catalog
 from tests.service.search.caption_library import Library
 
 Change = Callable[[], Any]
@@ -64,15 +63,7 @@ def compaction() -> Iterator[Callable[[], None]]:
 def test_deletion_that_waits_for_the_index_does_not_lock_the_catalog(
     published: None, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flock, waits = fcntl.flock, []
-
-    def write_before(file: Any, operation: int) -> None:
-        with closing(sqlite3.connect(settings().data_dir / "catalog.sqlite3", timeout=0)) as other:
-            other.execute("BEGIN IMMEDIATE")  # raises if the deletion holds the lock of the catalog
-        waits.append(operation)
-        flock(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", write_before)
+    waits = require_unlocked_catalog(monkeypatch)
     change()
     assert waits
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.claimed_probing import probe
+from tests.index_lock_order import require_unlocked_catalog
 from tests.trainer.worker.conftest import SMALL, write_video
 from tests.trainer.worker.library_state import (
     catalog_vector_ids,
@@ -143,17 +141,9 @@ def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
 def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(
     learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flock, waits = fcntl.flock, []
-
-    def write_before(file: Any, operation: int) -> None:
-        with closing(sqlite3.connect(settings().data_dir / "catalog.sqlite3", timeout=0)) as other:
-            other.execute("BEGIN IMMEDIATE")  # raises if the publication holds the lock of the catalog
-        waits.append(operation)
-        flock(file, operation)
-
     append_id = post_append(learned_task, "red")
     domain = post_videos("night", videos=2, tests=0)
-    monkeypatch.setattr(fcntl, "flock", write_before)
+    waits = require_unlocked_catalog(monkeypatch)
     assert run(append_id).state == "ready"
     assert waits
     waits.clear()
