@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
@@ -130,16 +130,21 @@ class LoadGenerator:
         self._close_idle()
         return records
 
-    async def send_at_rate(self, rate: float, seconds: float) -> list[RequestRecord]:
+    async def send_at_rate(
+        self, rate: float, seconds: float, is_over: Callable[[], bool] = lambda: False
+    ) -> list[RequestRecord]:
         """Records of requests at a constant rate.
 
         Args:
             rate: Requests per second.
             seconds: Duration; outstanding responses are awaited after it.
+            is_over: Whether to end before the duration.
         """
         start = time.monotonic()
         running = []
         for number in range(round(rate * seconds)):
+            if is_over():
+                break
             due = start + number / rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             running.append(asyncio.create_task(self._send(due)))

@@ -4,9 +4,9 @@ The phases, with their share of the duration:
 
 1. *warm-up* (not part of the duration): batches of new texts fill the cache of query vectors, growing numbers of
    clients produce batches of all sizes, and an overload fills the queue, for which the process allocates memory once.
-2. *steady* (50 %): 80 % of the capacity. No response is an error or a refusal, and the memory of the API does not grow.
-3. *learning* (30 %): 80 % of the capacity while tasks are learned one after the other. The 99th percentile of the
-   latency is at most twice that of the steady phase.
+2. *steady* (40 %): 80 % of the capacity. No response is an error or a refusal, and the memory of the API does not grow.
+3. *learning* (40 %): 80 % of the capacity, in each round first alone and then while a task is learned. The median over
+   the rounds of the ratio of the 99th percentiles of their latencies is at most two.
 4. *overload* (20 %): 200 % of the capacity. Responses are answers or 429 with ``Retry-After``. A search waits at most
    two seconds until it starts (``CINESTRATA_LIMITS__MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
    After it, the time until a search is answered as fast as 99 % of the steady phase is the recovery.
@@ -14,7 +14,8 @@ The phases, with their share of the duration:
 The speed of a shared machine changes from second to second. A phase therefore consists of rounds of at most a minute,
 and each round first measures the capacity: clients that send their next request when the previous one is answered,
 without a task that is learned. These requests are not part of the figures of the phase. The capacity that the machine
-sustains is the lowest of the last five measurements, of which the warm-up makes four.
+sustains is the lowest of the last five measurements, of which the warm-up makes four. A search takes longer in a larger
+library, so the latencies beside a task are compared with those at the same rate just before the task was added.
 
 The load generator and the service share the cores of the machine, so the capacity is that of both together; the report
 has the processor time of each. The command prints a table and the verdict of each requirement, writes JSON, and exits
@@ -32,11 +33,11 @@ import platform
 import re
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,18 @@ from benchmarks.ingest.clip_files import write_tiny_clips
 from benchmarks.ingest.embedded_service import FINAL_STATES, create, embedded_service
 from benchmarks.ingest.process_memory import descendants
 from benchmarks.reporting.markdown_tables import markdown_table
-from benchmarks.search.server_load import process_memory, processor_seconds
 from benchmarks.soak.load_generator import WORDS_OF_TEXT, LoadGenerator, RequestMix, RequestRecord
-from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
+from benchmarks.soak.phase_rounds import PhaseRounds, memory_samples
 from benchmarks.soak.verdicts import WAIT_SECONDS, PhaseOutcome, judge
 
 __all__ = ["main", "parse_duration"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_SHARES = {"steady": 0.5, "learning": 0.3, "overload": 0.2}
+_SHARES = {"steady": 0.4, "learning": 0.4, "overload": 0.2}
 _ROUND_SECONDS = 60.0
 _CAPACITY_SHARE = 0.1  # of a round
+_ALONE_SHARE = 0.4  # of a round in which a task is learned
+_MAX_TASK_SECONDS = 600.0
 _MEASUREMENTS = 5
 _STEADY, _OVERLOAD = 0.8, 2.0
 _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
@@ -70,8 +72,7 @@ _STEP_TEXTS = 32  # most texts of a step of the service
 _SETTLING = 0.1  # share of a phase before its memory is fitted
 _GIVE_UP_SECONDS = 120.0
 _CLIENTS = 16
-_DOMAIN_VIDEOS = 40
-_SAMPLE_SECONDS = 1.0
+_DOMAINS, _DOMAIN_VIDEOS = 6, 40  # at the start
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",
@@ -127,33 +128,30 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
     settings = _SETTINGS | {"CINESTRATA_MEDIA_ROOT": str(data / "media")}
     (data / "media").mkdir(parents=True)
     domains = _Domains(data / "media")
-    mix = RequestMix([f"v{domain}-{i}" for domain in range(2) for i in range(_DOMAIN_VIDEOS)], seed=1)
+    mix = RequestMix([f"v{domain}-{i}" for domain in range(_DOMAINS) for i in range(_DOMAIN_VIDEOS)], seed=1)
     with embedded_service(data, settings) as api:
         _wait_ready(api)
-        for _ in range(2):
+        for _ in range(_DOMAINS):
             domains.learn(api)
         load = _Load(LoadGenerator(str(api.base_url), mix))
         _warm_up(api, load, mix)
-        learned: list[float] = []
         steady = load.measure_phase(_STEADY, _SHARES["steady"] * seconds)
-        learning = load.measure_phase(
-            _STEADY, _SHARES["learning"] * seconds, lambda: _learned_tasks(api, domains, learned)
-        )
+        alone, learning = load.measure_learning(_SHARES["learning"] * seconds, api, domains)
         overload = load.measure_phase(_OVERLOAD, _SHARES["overload"] * seconds)
         recovery = _measure_recovery(api, mix, steady.statistics.p99 or 0.0, load.ended)
-    phases = {"steady": steady, "learning": learning, "overload": overload}
+    phases = {"steady": steady, "alone": alone, "learning": learning, "overload": overload}
     report: dict[str, Any] = {
         "seconds": seconds,
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "learned_tasks": len(learned),
+        "learned_tasks": len(learning.round_p99s),
         "recovery_seconds": recovery,
         **{name: asdict(phase) for name, phase in phases.items()},
     }
     return {
         **report,
-        "verdicts": [asdict(verdict) for verdict in judge(steady, learning, overload, recovery)],
+        "verdicts": [asdict(verdict) for verdict in judge(steady, alone, learning, overload, recovery)],
     }
 
 
@@ -188,42 +186,54 @@ class _Load:
         rate = _OVERLOAD * max(self._measured)
         asyncio.run(self._generator.send_at_rate(rate, seconds))
 
-    def measure_phase(
-        self, share: float, seconds: float, beside: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> PhaseOutcome:
+    def measure_phase(self, share: float, seconds: float) -> PhaseOutcome:
         """Outcome of a phase.
 
         Args:
             share: Rate of the requests as a share of the capacity.
             seconds: Duration of all rounds.
-            beside: Other work of the service during the load of a round.
         """
         rounds = math.ceil(seconds / _ROUND_SECONDS)
         capacity_seconds = _CAPACITY_SHARE * seconds / rounds
-        load_seconds = seconds / rounds - capacity_seconds
-        capacities: list[float] = []
-        records: list[RequestRecord] = []
-        started, taken, served, sending = time.monotonic(), 0.0, 0.0, 0.0
-        with _memory_samples(self._process) as samples:
+        phase = PhaseRounds(self._process)
+        started = time.monotonic()
+        with memory_samples(self._process) as samples:
             for _ in range(rounds):
-                capacities.append(self.measure_capacity(capacity_seconds))
-                with beside():
-                    before = time.monotonic(), processor_seconds(self._process), time.process_time()
-                    sent = self._generator.send_at_rate(share * capacities[-1], load_seconds)
-                    records += asyncio.run(sent)
-                    after = time.monotonic(), processor_seconds(self._process), time.process_time()
-                taken, served, sending = (
-                    total + end - start
-                    for total, start, end in zip((taken, served, sending), before, after, strict=True)
-                )
+                capacity = self.measure_capacity(capacity_seconds)
+                with phase.round(capacity) as records:
+                    records += self._send(share * capacity, seconds / rounds - capacity_seconds)
+        return phase.outcome([sample for sample in samples if sample[0] >= started + _SETTLING * seconds])
+
+    def measure_learning(
+        self, seconds: float, api: httpx.Client, domains: _Domains
+    ) -> tuple[PhaseOutcome, PhaseOutcome]:
+        """Outcomes of the load alone and of the load beside a task that is learned, at the same rates.
+
+        Args:
+            seconds: Duration after which no round begins.
+            api: Client of the service.
+            domains: Domains of the tasks.
+        """
+        round_seconds = min(seconds, _ROUND_SECONDS)
+        alone, learning = PhaseRounds(self._process), PhaseRounds(self._process)
+        end = time.monotonic() + seconds
+        with memory_samples(self._process) as samples:
+            while time.monotonic() < end:
+                capacity = self.measure_capacity(_CAPACITY_SHARE * round_seconds)
+                with alone.round(capacity) as records:
+                    records += self._send(_STEADY * capacity, _ALONE_SHARE * round_seconds)
+                with learning.round(capacity) as records, ThreadPoolExecutor(1) as learner:
+                    learned = learner.submit(domains.learn, api)
+                    records += self._send(_STEADY * capacity, _MAX_TASK_SECONDS, learned.done)
+                    learned.result()
+        return alone.outcome(samples), learning.outcome(samples)
+
+    def _send(
+        self, rate: float, seconds: float, is_over: Callable[[], bool] = lambda: False
+    ) -> list[RequestRecord]:
+        records = asyncio.run(self._generator.send_at_rate(rate, seconds, is_over))
         self.ended = max(record.due for record in records)
-        return PhaseOutcome(
-            summarize_phase(records, len(records) / (rounds * load_seconds)),
-            fit_memory_trend([sample for sample in samples if sample[0] >= started + _SETTLING * seconds]),
-            [round(capacity, 1) for capacity in capacities],
-            round(served / taken, 2),
-            round(sending / taken, 2),
-        )
+        return records
 
 
 def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
@@ -251,30 +261,6 @@ def _wait_ready(api: httpx.Client) -> None:
         time.sleep(0.2)
 
 
-@contextmanager
-def _learned_tasks(api: httpx.Client, domains: _Domains, learned: list[float]) -> Iterator[None]:
-    """Learn one task after the other during the ``with`` statement; adds the times at which each was learned."""
-    finished, errors = threading.Event(), list[Exception]()
-
-    def learn_tasks() -> None:
-        try:
-            while not finished.is_set():
-                domains.learn(api)
-                learned.append(time.monotonic())
-        except Exception as error:
-            errors.append(error)
-
-    learner = threading.Thread(target=learn_tasks, name="learning")
-    learner.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        learner.join()
-    if errors:
-        raise errors[0]
-
-
 def _measure_recovery(api: httpx.Client, mix: RequestMix, p99: float, ended: float) -> float:
     """Seconds from the last request of the overload until a search takes at most ``p99`` milliseconds."""
     for route, path in mix:
@@ -290,29 +276,10 @@ def _measure_recovery(api: httpx.Client, mix: RequestMix, p99: float, ended: flo
     return round(time.monotonic() - ended, 2)
 
 
-@contextmanager
-def _memory_samples(api: int) -> Iterator[list[tuple[float, int]]]:
-    """Samples of time and private bytes of the API process, which grow during the ``with`` statement."""
-    samples: list[tuple[float, int]] = []
-    stopped = threading.Event()
-
-    def sample() -> None:
-        while not stopped.wait(_SAMPLE_SECONDS):
-            samples.append((time.monotonic(), process_memory(api).own))
-
-    thread = threading.Thread(target=sample, name="memory")
-    thread.start()
-    try:
-        yield samples
-    finally:
-        stopped.set()
-        thread.join()
-
-
 def _tables(report: dict[str, Any]) -> str:
     """Tables of the phases and of the verdicts."""
     rows = []
-    for name in ("steady", "learning", "overload"):
+    for name in ("steady", "alone", "learning", "overload"):
         phase, memory = report[name]["statistics"], report[name]["memory"]
         capacities = report[name]["capacities"]
         rows.append(

@@ -48,6 +48,12 @@ def test_requests_are_sent_at_the_rate() -> None:
     assert due[-1] - due[0] == pytest.approx(49 / 200)
 
 
+def test_load_can_end_before_its_duration() -> None:
+    answers = iter([False, False, True])
+    records = _drive(OK, lambda load: load.send_at_rate(200, 60, lambda: next(answers)))
+    assert len(records) == 2
+
+
 def test_clients_send_until_the_time_is_over() -> None:
     records = _drive(OK, lambda load: load.saturate(4, 0.1))
     assert len(records) >= 4

@@ -19,9 +19,9 @@ def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
         main(["--duration", "60s", "--out", str(out)])
     report = json.loads(out.read_text())
     assert report["learned_tasks"] >= 1
-    for phase in ("steady", "learning", "overload"):
+    for phase in ("steady", "alone", "learning", "overload"):
         assert min(report[phase]["capacities"]) > 0
         assert report[phase]["statistics"]["answered"] > 0
         assert report[phase]["statistics"]["errors"] == {}
         assert report[phase]["memory"]["samples"] > 3
-    assert len(report["verdicts"]) == 7
+    assert len(report["verdicts"]) == 8
