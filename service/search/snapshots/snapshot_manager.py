@@ -10,20 +10,19 @@ from threading import Event, Lock, Thread
 import numpy as np
 import numpy.typing as npt
 import structlog
-from cachetools import LRUCache
 
 from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
-from models.errors import ModelError
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.task_names import find_task
-from service.core.errors import FieldError, Gone, Unavailable
+from service.core.errors import Unavailable
 from service.core.schemas import Readiness
 from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
 from service.search.errors import TaskNotServed
+from service.search.snapshots.earlier_releases import EarlierReleases
 from service.search.snapshots.edited_captions import EditedCaptions
 from service.search.snapshots.generation_loader import GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -39,7 +38,6 @@ POLL_SECONDS = 0.5
 RETRY_SECONDS = 30.0  # between attempts to load a refused release or a degraded shard; it may be repaired
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
-_CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
 
 
 class SnapshotManager:
@@ -63,8 +61,7 @@ class SnapshotManager:
         self.last_error: str | None = None
         self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
-        self._earlier: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED_EARLIER_RELEASES)  # by release ID
-        self._earlier_lock = Lock()
+        self._earlier = EarlierReleases()
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
         self._loaded_stamp: tuple[int, int, int] | None = None
@@ -161,29 +158,15 @@ class SnapshotManager:
 
         Raises:
             Gone: The release is no longer kept.
-            Unavailable: No snapshot is loaded.
+            Unavailable: No snapshot is loaded, or the memory has no space for another one.
         """
         current = self.current()
         if release_id == current.release_id:
             return current
-        with self._earlier_lock:
-            snapshot = self._earlier.get(release_id)
-            if snapshot is not None:
-                return snapshot
-            current, backbone = self.current(), self.backbone
-            reason = "The release that began this list is no longer kept"
-            manifest = current.index_snapshot.manifest
-            if backbone is None or release_id not in manifest.releases:
-                raise _gone(f"{reason}.")
-            # A list that began with a withdrawn release would show videos that are not searchable any more.
-            if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
-                raise _gone("The release that began this list is no longer served.")
-            try:
-                snapshot = SearchSnapshot.load(current.index_snapshot, backbone, release_id, other=current)
-            except (ModelError, ShardStoreError, OSError) as error:
-                raise _gone(f"{reason} intact: {error}.") from error
-            self._earlier[release_id] = snapshot
-            return snapshot
+        backbone = self.backbone
+        if backbone is None:
+            raise AssertionError("a snapshot is loaded with a backbone")
+        return self._earlier.load(release_id, self.current, backbone)
 
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
         """Load the generation that contains a task which the catalog reports as ready.
@@ -338,10 +321,7 @@ class SnapshotManager:
         return True
 
     def _replace_current(self, fresh: SearchSnapshot) -> None:
-        with self._earlier_lock:
-            # Earlier releases are loaded again on demand. They then share memory with this snapshot, and use no folder
-            # that this generation has dropped.
-            self._earlier.clear()
+        with self._earlier.dropped():
             self._current = fresh
         prometheus_metrics.GENERATION.set(fresh.generation)
         prometheus_metrics.RELEASE_PINNED.set(fresh.is_pinned)
@@ -401,8 +381,3 @@ def _is_ready(task: str) -> bool:
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
-
-
-def _gone(reason: str) -> Gone:
-    hint = "Search again without the cursor."
-    return Gone(f"cursor: {reason} {hint}", [FieldError("cursor", reason, hint)])

@@ -16,7 +16,7 @@ from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
-from service.core.errors import Gone, InvalidInput
+from service.core.errors import Gone, InvalidInput, Unavailable
 from service.core.schemas import SearchQuery, SearchResult
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -283,3 +283,22 @@ def test_cursor_of_a_removed_release_is_gone(served: Served) -> None:
     assert cursor.release in manifest.releases
     with pytest.raises(Gone, match=r"no longer kept\. Search again"):
         other_process.search("an owl", 3, cursor=str(Cursor(**{**vars(cursor), "release": "0" * 64})))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")], ids=repr)
+def test_cursor_waits_while_the_memory_is_full(
+    served: Served, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    library, service = served
+    first = service.search("an owl", 3)
+    library.add_task("sea", SEA)
+    assert service.refresh()
+
+    def fail(*args: object, **parameters: object) -> SearchSnapshot:
+        raise error
+
+    with monkeypatch.context() as full:
+        full.setattr(SearchSnapshot, "load", fail)
+        with pytest.raises(Unavailable, match="try again in 5 seconds"):
+            service.search("an owl", 3, cursor=first.next_cursor)
+    assert len(service.search("an owl", 3, cursor=first.next_cursor).results) == 3
