@@ -59,6 +59,27 @@ def test_pods_have_no_more_rights_than_they_need(deployments: dict[str, dict[str
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_network_policies_open_only_the_port_of_the_api(
+    manifests: list[dict[str, Any]], deployments: dict[str, dict[str, Any]], name: str
+) -> None:
+    labels = deployments[name]["template"]["metadata"]["labels"]
+    policies = [d["spec"] for d in manifests if d["kind"] == "NetworkPolicy"]
+    (policy,) = [policy for policy in policies if _selects(policy["podSelector"], labels)]
+    assert policy["policyTypes"] == ["Ingress"]
+    ports = [port["port"] for rule in policy.get("ingress", ()) for port in rule["ports"]]
+    containers = pod_of(deployments[name])["containers"]
+    assert ports == [port["containerPort"] for container in containers for port in container.get("ports", ())]
+
+
+def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a label selector selects a pod with these labels."""
+    is_equal = selector["matchLabels"].items() <= labels.items()
+    expressions = selector.get("matchExpressions", ())
+    assert {expression["operator"] for expression in expressions} <= {"NotIn"}
+    return is_equal and all(labels[rule["key"]] not in rule["values"] for rule in expressions)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_container_has_probes(deployments: dict[str, dict[str, Any]], name: str) -> None:
     (container,) = pod_of(deployments[name])["containers"]
     assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
