@@ -14,7 +14,7 @@ from cli.console import console, fail, print_json, progress_bar
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
 from index.files.durable_files import sync
-from service.backups.backup_catalog import has_catalog_rows, installed_catalog
+from service.backups.backup_catalog import find_catalog_rows, installed_catalog
 from service.backups.backup_files import (
     CATALOG,
     BackupDamaged,
@@ -127,8 +127,9 @@ def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catal
     existing = [path for path in targets if path.exists()]
     if existing:
         fail(f"{existing[0]} already exists.", "Restore into a new folder, or move the file away first.")
-    if has_catalog and catalog is None and has_catalog_rows(settings):
+    filled = find_catalog_rows(settings) if has_catalog and catalog is None else None
+    if filled is not None:
         fail(
-            "The database that CINESTRATA_DATABASE_URL names contains tasks already.",
+            f"The database that CINESTRATA_DATABASE_URL names is not empty: its table {filled} has rows.",
             "Restore into an empty database.",
         )

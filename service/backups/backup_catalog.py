@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from service.core.settings import Settings
 
-__all__ = ["has_catalog_rows", "installed_catalog", "write_catalog_copy"]
+__all__ = ["find_catalog_rows", "installed_catalog", "write_catalog_copy"]
 
 
 def write_catalog_copy(settings: Settings, target: Path) -> bool:
@@ -52,19 +52,15 @@ def write_catalog_copy(settings: Settings, target: Path) -> bool:
     return True
 
 
-def has_catalog_rows(settings: Settings) -> bool:
-    """Whether the PostgreSQL catalog of the settings contains tables with tasks."""
-    from sqlalchemy import inspect, select
-
+def find_catalog_rows(settings: Settings) -> str | None:
+    """Name of a table of the PostgreSQL catalog of the settings that has rows; None if there is none."""
+    from service.catalog.catalog_copy import find_filled_table
     from service.catalog.database import open_engine
-    from service.catalog.tables import Task
 
     engine = open_engine(settings.database_url)
     try:
         with engine.connect() as connection:
-            if not inspect(connection).has_table(Task.__tablename__):
-                return False
-            return connection.execute(select(Task.id).limit(1)).first() is not None
+            return find_filled_table(connection)
     finally:
         engine.dispose()
 

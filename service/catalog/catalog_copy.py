@@ -14,17 +14,20 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    inspect,
     select,
     text,
 )
 
+from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.migrations import alembic_config
-from service.catalog.tables import Base, PositionCounter
+from service.catalog.tables import PositionCounter
 from service.core.errors import Conflict
 
-__all__ = ["copy_catalog", "require_newest_schema"]
+__all__ = ["copy_catalog", "find_filled_table", "require_newest_schema"]
 
 _BATCH_ROWS = 1000
+_REVISION_TABLE = "alembic_version"  # written by the migrations of the target itself
 
 
 def copy_catalog(source: Connection, target: Connection) -> int:
@@ -41,16 +44,28 @@ def copy_catalog(source: Connection, target: Connection) -> int:
         Number of rows.
 
     Raises:
-        Conflict: One of the catalogs has another schema, or the target contains rows.
+        Conflict: One of the catalogs has another schema, the source has unknown tables, or the target contains rows.
     """
     require_newest_schema(source)
     require_newest_schema(target)
+    _require_known_tables(source)
+    filled = find_filled_table(target)
+    if filled is not None:
+        raise Conflict(f"The target catalog is not empty: its table {filled} has rows.")
     target.execute(delete(PositionCounter))  # a migration inserts its row
-    tables = Base.metadata.sorted_tables
-    for table in tables:
-        if target.execute(select(1).select_from(table).limit(1)).first() is not None:
-            raise Conflict(f"The target catalog is not empty: its table {table.name} has rows.")
-    return sum(_copy_table(source, target, table) for table in tables)
+    return sum(_copy_table(source, target, table) for table in CATALOG_SCHEMA.sorted_tables)
+
+
+def find_filled_table(connection: Connection) -> str | None:
+    """Return the name of a table of the catalog that has rows; None for an empty catalog, and without its tables."""
+    existing = inspect(connection).get_table_names()
+    for table in CATALOG_SCHEMA.sorted_tables:
+        # A migration inserts the row of the counter.
+        if table is PositionCounter.__table__ or table.name not in existing:
+            continue
+        if connection.execute(select(1).select_from(table).limit(1)).first() is not None:
+            return table.name
+    return None
 
 
 def require_newest_schema(connection: Connection) -> str:
@@ -67,6 +82,16 @@ def require_newest_schema(connection: Connection) -> str:
             f"{newest}. Run: cinestrata migrate"
         )
     return current
+
+
+def _require_known_tables(source: Connection) -> None:
+    """Refuse a catalog with tables that the copy would omit without a message."""
+    tables = set(inspect(source).get_table_names()) - {_REVISION_TABLE}
+    if differing := sorted(tables ^ set(CATALOG_SCHEMA.tables)):
+        raise Conflict(
+            f"The {source.dialect.name} catalog has other tables than this version knows: {', '.join(differing)}. "
+            "Move tables that are not part of the catalog to another schema or database."
+        )
 
 
 def _copy_table(source: Connection, target: Connection, table: Table) -> int:

@@ -1,7 +1,7 @@
 """Versions of the catalog's schema (alembic).
 
-To change the schema, change ``service/catalog/tables.py`` and add the next file to ``versions/``; a test compares
-the two on both databases.
+To change the schema, change a module of ``service/catalog/catalog_schema.py`` and add the next file to ``versions/``; a
+test compares the two on both databases.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from service.catalog.tables import Base
+from service.catalog.catalog_schema import CATALOG_SCHEMA
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=CATALOG_SCHEMA,
     compare_type=True,
     transactional_ddl=True,
 )

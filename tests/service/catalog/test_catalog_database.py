@@ -14,9 +14,10 @@ from sqlalchemy import delete, select, text, update
 
 from benchmarks.chaos.postgres_server import PostgresServer
 from service.catalog import database
+from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, engine, now, open_engine, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
-from service.catalog.tables import Base, PositionCounter, Task, Video
+from service.catalog.tables import PositionCounter, Task, Video
 from service.core.errors import Unavailable
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
@@ -27,7 +28,7 @@ def test_migrations_and_models_agree(catalog: Settings) -> None:
     with engine().connect() as connection:
         assert (
             compare_metadata(
-                MigrationContext.configure(connection, opts={"compare_type": True}), Base.metadata
+                MigrationContext.configure(connection, opts={"compare_type": True}), CATALOG_SCHEMA
             )
             == []
         )
