@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -38,6 +38,8 @@ _Id = TypeVar("_Id", str, int)
 _CHUNK = 500
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
+_FILE_ERRORS = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_PRIMARY_CODE = 0xFF  # bits of an extended error code of SQLite
 _POSTGRESQL_OPTIONS = {
     # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
     "client_encoding": "utf8",
@@ -169,6 +171,7 @@ def open_engine(url: str) -> Engine:
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)
+    event.listen(made, "handle_error", _discard_broken_connections)
     return made
 
 
@@ -201,6 +204,17 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
         time.sleep(0.01)
+
+
+def _discard_broken_connections(context: ExceptionContext) -> None:
+    """Close the connections of the pool after an error of the file, such as that of a full or read-only file system.
+
+    SQLite opens a file that cannot be written for reading only, without an error. Such a connection would refuse every
+    change for as long as the pool keeps it, also when the file can be written again.
+    """
+    code = getattr(context.original_exception, "sqlite_errorcode", None)
+    if code is not None and code & _PRIMARY_CODE in _FILE_ERRORS:
+        context.is_disconnect = True
 
 
 def _begin_sqlite(connection: Connection) -> None:

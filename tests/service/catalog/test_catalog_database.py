@@ -183,6 +183,25 @@ def test_full_disk_raises_unavailable_and_stores_nothing(
         assert session.scalars(select(Task.name)).all() == [task.name]
 
 
+def test_connections_that_cannot_write_are_replaced(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    """SQLite opens a file on a read-only file system for reading only, and stays so when it can be written again."""
+    settings_factory(tmp_path)
+    with engine().connect() as connection:  # returns to the pool
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+
+    def count() -> None:
+        with session_scope(write=True) as session:
+            session.execute(update(PositionCounter).values(last_position=7))
+
+    with pytest.raises(Unavailable):
+        count()
+    count()
+    with session_scope() as session:
+        assert session.scalars(select(PositionCounter.last_position)).all() == [7]
+
+
 def test_times_are_read_with_a_time_zone(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     with session_scope() as session:
         assert now(session).utcoffset() is not None
