@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,8 @@ class OperationDriver:
             added = {video.id for video in operation.videos}
             self.expected.stored |= added - set(operation.deleted)
         for video in operation.deleted:
-            self._request("DELETE", f"/videos/{video}")
+            # A deletion that was committed and not acknowledged is not found again.
+            self._request("DELETE", f"/videos/{video}", accepted_again=(404,))
             with self._lock:
                 self.expected.deleted.add(video)
         self._finish(task)
@@ -233,22 +235,33 @@ class OperationDriver:
             time.sleep(_PAUSE)
 
     def _request(
-        self, method: str, route: str, accepted: Sequence[int] = (), **fields: Any
+        self,
+        method: str,
+        route: str,
+        accepted: Sequence[int] = (),
+        accepted_again: Sequence[int] = (),
+        **fields: Any,
     ) -> httpx.Response:
-        """Send a request until it is acknowledged; 409 of an Idempotency-Key in flight is repeated, too."""
+        """Send a request until it is acknowledged; 409 of an Idempotency-Key in flight is repeated, too.
+
+        Args:
+            method: Method of the request.
+            route: Path of the request.
+            accepted: Statuses besides 2xx that acknowledge it.
+            accepted_again: Statuses that acknowledge it when it is sent again.
+            fields: Arguments of httpx.
+        """
         while True:
             self._require_time(f"{method} {route}")
-            try:
+            with suppress(httpx.HTTPError):
                 response = self._http.request(method, route, **fields)
-            except httpx.HTTPError:
-                time.sleep(_PAUSE)
-                continue
-            if response.is_success or response.status_code in accepted:
-                return response
-            repeatable = response.status_code in (429, 503) or "Retry-After" in response.headers
-            if not repeatable:
-                with self._lock:
-                    self.refusals[f"{method} {route}: {response.status_code} {response.text[:300]}"] += 1
+                if response.is_success or response.status_code in accepted:
+                    return response
+                repeatable = response.status_code in (429, 503) or "Retry-After" in response.headers
+                if not repeatable:
+                    with self._lock:
+                        self.refusals[f"{method} {route}: {response.status_code} {response.text[:300]}"] += 1
+            accepted = (*accepted, *accepted_again)
             time.sleep(_PAUSE)
 
     def _require_time(self, action: str) -> None:

@@ -149,7 +149,9 @@ class Chaos:
             if record.violations:
                 # The volume is released with its content, and logs and catalog explain a violation.
                 evidence = self._folder / f"violation-{len(self.records)}"
-                shutil.copytree(deployment.data, evidence, ignore_dangling_symlinks=True)
+                shutil.copytree(
+                    deployment.data, evidence, ignore=_list_sockets, ignore_dangling_symlinks=True
+                )
                 break  # the damage would be reported again in each further round
         if searches is not None:
             searches.stop()
@@ -273,6 +275,11 @@ def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
             worker.wait(30)
         worker.kill()
         worker.wait()
+
+
+def _list_sockets(folder: str, names: Sequence[str]) -> set[str]:
+    """Names of the sockets of a folder, which cannot be copied."""
+    return {name for name in names if (Path(folder) / name).is_socket()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
