@@ -30,14 +30,20 @@ class GarbageCollector:
         self._store_folder = store_folder
         self._remote = remote
 
-    def collect(self) -> None:
+    def collect(self, timeout: float | None = None) -> None:
         """Remove folders older than an hour, with their rows in the remote store.
 
         Nothing is removed without a manifest, because a lost manifest may be restored from a backup.
+
+        Args:
+            timeout: Maximum seconds to wait for the write lock; None: no limit.
+
+        Raises:
+            TimeoutError: Another writer held the lock for so long; nothing was removed.
         """
         if not self._store_folder.manifest_path.exists():
             return
-        with self._store_folder.write_lock():
+        with self._store_folder.write_lock(timeout):
             referenced = self._store_folder.manifest().folder_ids()
             latest = time.time() - _MIN_AGE_SECONDS
             for folder in self._store_folder.folders():

@@ -374,9 +374,9 @@ class ShardStore(StoreFolder):
                 return current
             return self._rewrite(current, task, self._new_tasks)
 
-    def collect_garbage(self) -> None:
-        """Remove folders that no manifest names, once they are an hour old; see :class:`GarbageCollector`."""
-        GarbageCollector(self, self.remote).collect()
+    def collect_garbage(self, timeout: float | None = None) -> None:
+        """Remove folders that no manifest names, once they are an hour old; see :meth:`GarbageCollector.collect`."""
+        GarbageCollector(self, self.remote).collect(timeout)
 
     # -- steps of the above, under the write lock --
 

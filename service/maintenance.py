@@ -79,7 +79,7 @@ class MaintenanceThread(threading.Thread):
 
     def run(self) -> None:
         """Run one round at once, then one every ``RECONCILE_SECONDS``."""
-        sweep_due = alerts_due = 0.0  # on the monotonic clock
+        sweep_due = index_sweep_due = alerts_due = 0.0  # on the monotonic clock
         while True:
             try:
                 report = lifecycle.reconcile()
@@ -98,7 +98,6 @@ class MaintenanceThread(threading.Thread):
                     evaluate_alerts()
                 if time.monotonic() >= sweep_due:
                     sweep_due = time.monotonic() + _SWEEP_SECONDS
-                    compaction.sweep_index()
                     if caches := compaction.sweep_frame_caches():
                         log.info("unused_frame_caches_removed", files=caches)
                     video_files.remove_deleted_files()
@@ -111,6 +110,10 @@ class MaintenanceThread(threading.Thread):
                     sweep_alerts()
                     with session_scope(write=True) as session:
                         sweep_worker_reports(session)
+                if time.monotonic() >= index_sweep_due:
+                    index_sweep_due = time.monotonic() + _SWEEP_SECONDS
+                    if not compaction.sweep_index():
+                        index_sweep_due = 0.0  # in the next round
             except CinestrataError as error:
                 log.warning("maintenance_postponed", reason=str(error))
             except Exception:

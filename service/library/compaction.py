@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _ABANDONED_SECONDS = 3600
+_LOCK_SECONDS = 1.0  # of a maintenance thread, which also reports the health of its worker
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,27 @@ def compact(task_id: str) -> StorageUsage:
     return _storage_usage(manifest, before.task_id, before.name)
 
 
-def sweep_index() -> None:
+def sweep_index() -> bool:
     """Delete files that the index has not referred to for an hour.
 
     During a training nothing is deleted: its worker reads the snapshot with which it began.
+
+    Returns:
+        False if another writer holds the lock of the index, for example a compaction, which takes minutes: nothing was
+        deleted, and a later call tries again.
 
     Raises:
         Unavailable: the catalog or the index is unreachable.
     """
     if _is_training():
-        return
+        return True
     try:
-        library_store(settings()).collect_garbage()
+        library_store(settings()).collect_garbage(_LOCK_SECONDS)
+    except TimeoutError:
+        return False
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Unused files of the index cannot be deleted: {error}", 30) from error
+    return True
 
 
 def sweep_frame_caches() -> int:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from index.files.durable_files import exclusive
 from service.core.errors import TaskCancelled, Unavailable
-from service.core.settings import Settings, settings
+from service.core.settings import Settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.release_serving import NEWEST, serve_release
 from service.storage import index_lock as locking
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from tests.catalog_rows import add_release_and_shard
+from tests.index_lock_holder import compaction
 from tests.index_lock_order import require_unlocked_catalog
 from tests.service.search.caption_library import Library
 
@@ -34,29 +32,6 @@ CHANGES: dict[str, Change] = {**DELETIONS, "release": lambda: serve_release(NEWE
 def published(learning: Library) -> None:
     """Birds and cars, with the rows of the newest release."""
     add_release_and_shard("tsk_cars", learning.store.manifest().shards["tsk_cars"], order=2)
-
-
-@contextmanager
-def compaction() -> Iterator[Callable[[], None]]:
-    """Another thread that holds the lock of the index until the yielded function is called."""
-    is_held, end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        settings().index_dir.mkdir(parents=True, exist_ok=True)
-        with exclusive(settings().index_dir / "write.lock"):
-            is_held.set()
-            end.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    is_held.wait()
-
-    def finish() -> None:
-        end.set()
-        thread.join()
-
-    yield finish
-    finish()
 
 
 @pytest.mark.parametrize("change", DELETIONS.values(), ids=DELETIONS)
