@@ -18,6 +18,7 @@ from service.catalog.database import id_chunks
 from service.catalog.tables import Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.storage import library_paths
+from service.storage.video_files import register_removals
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
 
@@ -71,6 +72,9 @@ class Takeover:
         orphans = [copy for copy, _, replaced, *_ in rows if replaced is None]
         kept = [row for row in rows if row[2] is not None]
         originals = [row[2] for row in kept]
+        # The deletion of an original kept the file that its copy still named.
+        for chunk in id_chunks(orphans):
+            register_removals(session, Video.vector_id.in_(chunk))
         for chunk in id_chunks([*originals, *orphans]):
             session.execute(delete(Video).where(Video.vector_id.in_(chunk)))
         taken: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
@@ -19,6 +19,7 @@ from service.core.schemas import AppendSpec, RelearnSpec
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage.library_paths import thumbnail_path
+from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands
 from service.tasks.lifecycle import Publication
 from service.tasks.relearning import relearn_appended_videos
@@ -151,13 +152,24 @@ def test_video_deleted_meanwhile_does_not_return(
 
 
 def test_copy_whose_original_vanished_is_not_published(grown_task: str) -> None:
-    """A deletion was interrupted between the original and its copy."""
+    """A deletion was interrupted between the original and its copy; its uploaded file is deleted after the copy."""
+    file = settings().uploads_dir / "tsk_0123456789abcdef" / "red.mp4"
+    file.parent.mkdir(parents=True)
+    shutil.copyfile(settings().media_root / "new" / "red.mp4", file)
+    with session_scope(write=True) as session:
+        uri = f"upload://{file.relative_to(settings().uploads_dir)}"
+        session.execute(update(Video).where(Video.id == "new-red").values(uri=uri))
     task = relearn(grown_task)
     open_store().delete([catalog_vector_ids(grown_task)["new-red"]])
     with session_scope(write=True) as session:
+        register_removals(session, Video.id == "new-red")
         session.execute(delete(Video).where(Video.id == "new-red"))
+    remove_deleted_files()
+    assert file.exists(), "the copy is learned from it"
     assert run_job(task).state == "ready"
     require_consistent_library(grown_task, task, {"new-blue", "new-green"})
+    remove_deleted_files()
+    assert not file.exists()
 
 
 @pytest.mark.slow
