@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +78,7 @@ def _index_copies(open_file: FileOpener | None) -> Callable[[str], bytes | None]
 def _repair_catalog(settings: Settings, report: RepairReport) -> bool:
     """Make the indexes of an SQLite catalog again; returns whether the catalog can be read."""
     import sqlite3
-    from contextlib import closing, suppress
+    from contextlib import closing
 
     from service.catalog.database import dispose, sqlite_path
 
@@ -102,6 +102,7 @@ def _repair_catalog(settings: Settings, report: RepairReport) -> bool:
 def _repair_index(settings: Settings, copies: Callable[[str], bytes | None], report: RepairReport) -> None:
     from index.errors import ManifestError
     from index.file_repair import find_damaged_files, restore_file
+    from service.core.errors import Unavailable
     from service.storage.vector_store_selection import library_store
 
     store = library_store(settings)
@@ -111,6 +112,9 @@ def _repair_index(settings: Settings, copies: Callable[[str], bytes | None], rep
         manifest = _repair_manifest(store, copies, report)
     except ManifestError as error:
         report.lost.append(f"manifest.json cannot be restored: {error}")
+        return
+    except Unavailable as error:
+        report.lost.append(f"index/manifest.json is not repaired yet, and nothing of the index: {error}")
         return
     damaged = []
     for file in find_damaged_files(store, manifest):
@@ -126,7 +130,26 @@ def _repair_index(settings: Settings, copies: Callable[[str], bytes | None], rep
 def _repair_manifest(
     store: ShardStore, copies: Callable[[str], bytes | None], report: RepairReport
 ) -> Manifest:
-    """The manifest, restored if it is damaged and that is possible; raises ManifestError otherwise."""
+    """The manifest, restored if it is damaged and that is possible.
+
+    Raises:
+        ManifestError: It cannot be restored.
+        Unavailable: Another writer holds the lock of the index.
+    """
+    from index.errors import ManifestError
+    from service.storage.index_lock import index_lock
+
+    with suppress(ManifestError):  # an intact manifest needs no lock
+        manifest = store.manifest()
+        if manifest.release is not None and store.is_manifest_canonical():
+            return manifest
+    with index_lock():  # a worker that publishes meanwhile would be undone
+        return _repair_locked_manifest(store, copies, report)
+
+
+def _repair_locked_manifest(
+    store: ShardStore, copies: Callable[[str], bytes | None], report: RepairReport
+) -> Manifest:
     from index.errors import ManifestError
     from index.files.durable_files import replace_text
     from index.files.manifest_format import Manifest

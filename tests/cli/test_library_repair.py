@@ -24,12 +24,15 @@ from typer.testing import CliRunner
 from cli.commands import doctor
 from cli.commands.library_repair import repair_library
 from cli.main import app
+from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash
 from media.content_seal import append_seal
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Video
 from service.core.settings import settings
+from service.storage import index_lock
+from tests.index_lock_holder import compaction
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
 STORED = Path(__file__).parents[1] / "stored_library" / "0009.tar.gz"
@@ -222,6 +225,45 @@ def test_altered_format_of_the_manifest_is_restored(library: Path) -> None:
     assert "altered outside its values" in _faults()
     assert _repair()["repaired"] == ["index/manifest.json: written again from its values"]
     assert manifest.read_text() == text
+
+
+@pytest.mark.parametrize(("damage", "read"), [("altered", "is_manifest_canonical"), ("missing", "manifest")])
+def test_publication_during_the_repair_is_kept(
+    library: Path, backup: Path, damage: str, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker publishes after the repair has read the damaged manifest."""
+    store = ShardStore(settings().index_dir)
+    before, text, original = store.manifest(), store.manifest_path.read_text(), getattr(ShardStore, read)
+    if damage == "missing":
+        store.manifest_path.unlink()
+    else:
+        store.manifest_path.write_text(text.replace(": ", ":\t", 1))
+
+    def publish_after(self: ShardStore) -> Any:
+        found = original(self)
+        monkeypatch.setattr(ShardStore, read, original)
+        with store.write_lock():
+            store.replace_manifest(before, before)
+        return found
+
+    monkeypatch.setattr(ShardStore, read, publish_after)
+    assert _repair(backup) == {"repaired": [], "lost": []}
+    assert store.manifest().generation == before.generation + 1
+
+
+def test_manifest_is_not_repaired_while_another_writer_holds_the_lock(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_lock, "WAIT_SECONDS", 0.1)
+    manifest = library / "index" / "manifest.json"
+    altered = manifest.read_text().replace(": ", ":\t", 1)
+    with compaction():
+        assert _repair() == {"repaired": [], "lost": []}, "an intact manifest needs no lock"
+        manifest.write_text(altered)
+        (lost,) = _repair()["lost"]
+        assert "try again" in lost
+        assert manifest.read_text() == altered
+    assert len(_repair()["repaired"]) == 1
 
 
 def test_lost_files_are_named_with_their_consequence(library: Path) -> None:
