@@ -77,6 +77,7 @@ def run_restore(source: Path, data: Path | None) -> None:
     from service.catalog.database import sqlite_path
     from service.core.errors import CinestrataError
     from service.storage.vector_store_selection import library_store
+    from service.tasks.archives.upload_storage import find_unstored_uploads, renew_uploads
 
     settings = data_folder_settings(data)
     set_process_actor(command_line_actor())
@@ -95,6 +96,7 @@ def run_restore(source: Path, data: Path | None) -> None:
             faults = audit(library_store(settings.model_copy(update={"data_dir": work}))).problems
             if faults:
                 raise BackupDamaged("; ".join(faults))
+            uploads = renew_uploads()  # before a worker can compare them with the restored catalog
             if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
                 with installed_catalog(settings, work / CATALOG, origin=source):
@@ -119,6 +121,12 @@ def run_restore(source: Path, data: Path | None) -> None:
     console.print(f"{settings.data_dir}: {len(files)} files, all checksums correct", soft_wrap=True)
     if CATALOG not in files:
         console.print("The backup has no catalog: restore the dump of the catalog with its own tool.")
+    if unstored := find_unstored_uploads() if uploads and CATALOG in files else uploads:
+        console.print(
+            f"{settings.uploads_dir}: uploads without a task in the catalog ({len(unstored)} now) are removed after a "
+            "day; copy the files that you need.",
+            soft_wrap=True,
+        )
 
 
 def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catalog: bool) -> None:

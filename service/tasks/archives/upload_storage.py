@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import time
@@ -16,7 +17,7 @@ from service.catalog.tables import Task, Video
 from service.core.settings import settings
 from service.storage import index_manifest
 
-__all__ = ["remove_upload", "sweep_uploads"]
+__all__ = ["find_unstored_uploads", "remove_upload", "renew_uploads", "sweep_uploads"]
 
 _UPLOAD_NAME = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir are not touched
 # A running upload writes all the time, and its task is stored within seconds after unpacking, so an upload that nothing
@@ -30,23 +31,30 @@ def remove_upload(upload: str) -> None:
     shutil.rmtree(settings().uploads_dir / upload, ignore_errors=True)
 
 
-def sweep_uploads() -> list[str]:
-    """Delete unpacked files of tasks that are not stored, because their process was killed or the commit failed.
+def renew_uploads() -> list[str]:
+    """Let the day begin after which unpacked files without a task are deleted; returns the names of all their folders.
 
-    A folder stays if the index has a shard of its task, or if a video of another task is named by a path through it,
-    even if the row of its task is gone.
-
-    Returns:
-        Names of the deleted folders.
+    A restored catalog has no tasks for uploads that are newer than its backup.
 
     Raises:
-        Unavailable: the catalog or the index cannot be read; nothing was deleted.
+        OSError: a folder cannot be changed.
     """
-    folder = settings().uploads_dir
-    abandoned_before = time.time() - _ABANDONED_AFTER.total_seconds()
-    uploads = sorted(
-        path.name for path in folder.glob("tsk_*") if _UPLOAD_NAME.fullmatch(path.name) and path.is_dir()
-    )
+    uploads = _list_uploads()
+    for name in uploads:
+        os.utime(settings().uploads_dir / name)
+    return uploads
+
+
+def find_unstored_uploads() -> list[str]:
+    """Return the names of the folders of unpacked files whose task is not stored.
+
+    A folder whose task has a shard in the index is not among them, nor is one whose files a video of another task is
+    named by, even if the row of its task is gone.
+
+    Raises:
+        Unavailable: the catalog or the index cannot be read.
+    """
+    uploads = _list_uploads()
     with session_scope() as session:
         stored = {
             task
@@ -57,15 +65,37 @@ def sweep_uploads() -> list[str]:
             name
             for name in uploads
             if name not in stored
-            and _last_change(folder / name) < abandoned_before
             and not session.scalar(select(exists().where(Video.uri.contains(name, autoescape=True))))
         ]
     if orphans:
         published = index_manifest.read_manifest().shards
         orphans = [name for name in orphans if name not in published]
-    for name in orphans:
-        remove_upload(name)
     return orphans
+
+
+def sweep_uploads() -> list[str]:
+    """Delete unpacked files of tasks that are not stored, because their process was killed or the commit failed.
+
+    Returns:
+        Names of the deleted folders, which nothing has written to for a day.
+
+    Raises:
+        Unavailable: the catalog or the index cannot be read; nothing was deleted.
+    """
+    folder = settings().uploads_dir
+    abandoned_before = time.time() - _ABANDONED_AFTER.total_seconds()
+    abandoned = [name for name in find_unstored_uploads() if _last_change(folder / name) < abandoned_before]
+    for name in abandoned:
+        remove_upload(name)
+    return abandoned
+
+
+def _list_uploads() -> list[str]:
+    return sorted(
+        path.name
+        for path in settings().uploads_dir.glob("tsk_*")
+        if _UPLOAD_NAME.fullmatch(path.name) and path.is_dir()
+    )
 
 
 def _last_change(folder: Path) -> float:
