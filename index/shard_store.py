@@ -118,6 +118,15 @@ class ShardStore(StoreFolder):
         stored = [self._validator.segment_ids(entry) for entry in segments]
         return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
 
+    def last_video_id(self) -> int:
+        """The highest id of a video with a stored vector, also of a deleted one; 0 without vectors.
+
+        Raises:
+            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
+        """
+        stored = [self._validator.segment_ids(entry) for entry in self.manifest().all_segments()]
+        return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)
+
     # -- writing; nothing becomes visible --
 
     def write_shard(

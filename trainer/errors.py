@@ -7,6 +7,7 @@ TrainingError
 ├── ReplicaKilled         a process that trains together with others was killed
 ├── CheckpointNotWritten  the folder of the checkpoints is read-only, or its disk is full
 ├── LibraryDamaged        a release that the task builds on differs from the published one
+├── VectorIdsTaken        the shard of a domain has vectors with ids of an append
 └── EvaluationError       scores or galleries that no rank can be computed from
 """
 
@@ -21,6 +22,7 @@ __all__ = [
     "ReplicaKilled",
     "TrainingDiverged",
     "TrainingError",
+    "VectorIdsTaken",
 ]
 
 
@@ -61,6 +63,10 @@ class CheckpointNotWritten(TrainingError):
 
 class LibraryDamaged(TrainingError):
     """The files of a release differ from the published ones."""
+
+
+class VectorIdsTaken(TrainingError):
+    """The shard of a domain has vectors of other videos with ids of an append."""
 
 
 class EvaluationError(TrainingError):

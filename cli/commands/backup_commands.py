@@ -14,7 +14,7 @@ from cli.console import console, fail, print_json, progress_bar
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
 from index.files.durable_files import sync
-from service.backups.backup_catalog import find_catalog_rows, installed_catalog
+from service.backups.backup_catalog import find_catalog_rows, installed_catalog, reserve_vector_ids
 from service.backups.backup_files import (
     CATALOG,
     BackupDamaged,
@@ -93,15 +93,18 @@ def run_restore(source: Path, data: Path | None) -> None:
             _require_empty_target(settings, catalog, has_catalog=CATALOG in files)
             for name, file in files.items():
                 copy_and_verify(open_file, name, file, work / name)
-            faults = audit(library_store(settings.model_copy(update={"data_dir": work}))).problems
-            if faults:
+            store = library_store(settings.model_copy(update={"data_dir": work}))
+            if faults := audit(store).problems:
                 raise BackupDamaged("; ".join(faults))
             uploads = renew_uploads()  # before a worker can compare them with the restored catalog
+            last_video = store.last_video_id()
             if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
-                with installed_catalog(settings, work / CATALOG, origin=source):
+                with installed_catalog(settings, work / CATALOG, origin=source, last_video=last_video):
                     os.rename(work / "index", settings.index_dir)
             else:
+                if catalog is None:
+                    reserve_vector_ids(settings, last_video)
                 os.rename(work / "index", settings.index_dir)
             sync(settings.data_dir)
     except FolderBusy as error:

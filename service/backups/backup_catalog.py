@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,22 +14,22 @@ from index.files.durable_files import sync
 from service.backups.backup_files import CATALOG, BackupFile, require_intact_catalog, write_backup
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
     from service.core.settings import Settings
 
-__all__ = ["find_catalog_rows", "installed_catalog", "write_catalog_copy"]
+__all__ = ["find_catalog_rows", "installed_catalog", "opened_catalog", "reserve_vector_ids"]
 
 
-def write_catalog_copy(settings: Settings, target: Path) -> bool:
-    """Write a consistent copy of the catalog to an SQLite file while other processes use the catalog.
+@contextmanager
+def opened_catalog(settings: Settings) -> Iterator[Callable[[Path], None] | None]:
+    """Begin to read the catalog; yields a function that writes its state at this moment to a new SQLite file.
+
+    Other processes use the catalog in the meantime. None is yielded if there is no catalog, before the first start with
+    SQLite.
 
     Args:
         settings: Settings that name the catalog.
-        target: New file.
-
-    Returns:
-        Whether there is a catalog; False before the first start with SQLite.
 
     Raises:
         Conflict: The catalog has another schema than this version.
@@ -39,34 +39,62 @@ def write_catalog_copy(settings: Settings, target: Path) -> bool:
 
     file = sqlite_path(settings.database_url)
     if file is None:
-        _copy_rows(settings, _at(settings, target))
+        with _opened_engine(settings.database_url) as engine, engine.connect() as reader:
+            _begin_reading(reader)
+            yield lambda target: _write_rows(reader, target)
     elif not file.exists():
-        return False
+        yield None
     else:
-        with (
-            closing(sqlite3.connect(file, timeout=SQLITE_BUSY_SECONDS)) as source,
-            closing(sqlite3.connect(target)) as copy,
-        ):
-            source.backup(copy)
+        with closing(sqlite3.connect(file, timeout=SQLITE_BUSY_SECONDS, isolation_level=None)) as source:
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the transaction begins here
+            yield lambda target: _write_pages(source, target)
+
+
+def _write_pages(source: sqlite3.Connection, target: Path) -> None:
+    with closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
     require_intact_catalog(target)
-    return True
+
+
+def _write_rows(reader: Connection, target: Path) -> None:
+    from service.catalog.catalog_copy import copy_catalog
+    from service.catalog.migrations import upgrade_engine
+
+    with _opened_engine(f"sqlite:///{target}") as engine:
+        upgrade_engine(engine)
+        with engine.begin() as writer:
+            copy_catalog(reader, writer)
+    require_intact_catalog(target)
 
 
 def find_catalog_rows(settings: Settings) -> str | None:
     """Name of a table of the PostgreSQL catalog of the settings that has rows; None if there is none."""
     from service.catalog.catalog_copy import find_filled_table
-    from service.catalog.database import open_engine
 
-    engine = open_engine(settings.database_url)
-    try:
-        with engine.connect() as connection:
-            return find_filled_table(connection)
-    finally:
-        engine.dispose()
+    with _opened_engine(settings.database_url) as engine, engine.connect() as connection:
+        return find_filled_table(connection)
+
+
+def reserve_vector_ids(settings: Settings, last_video: int) -> None:
+    """Raise the counter of vector ids in a PostgreSQL catalog that another tool restored; without tables, do nothing.
+
+    Args:
+        settings: Settings that name the catalog.
+        last_video: As for :func:`installed_catalog`.
+    """
+    from sqlalchemy import inspect
+
+    from service.catalog.catalog_copy import reserve_generated_ids
+    from service.catalog.tables import Video
+
+    with _opened_engine(settings.database_url) as engine, engine.begin() as connection:
+        if inspect(connection).has_table(Video.__tablename__):
+            reserve_generated_ids(connection, Video, last_video)
 
 
 @contextmanager
-def installed_catalog(settings: Settings, source: Path, *, origin: Path) -> Iterator[None]:
+def installed_catalog(settings: Settings, source: Path, *, origin: Path, last_video: int) -> Iterator[None]:
     """Install a restored catalog when the ``with`` block succeeds; after an exception nothing is installed.
 
     The audit log of the restored catalog has an entry of the restoration.
@@ -75,14 +103,17 @@ def installed_catalog(settings: Settings, source: Path, *, origin: Path) -> Iter
         settings: Settings that name the target, an absent SQLite file or an empty PostgreSQL database.
         source: Catalog of the backup; it may have an older schema.
         origin: The backup, as the audit log names it.
+        last_video: Highest id of a video in the index. The catalog assigns higher ids only: the index of a
+            snapshot of an earlier version may contain videos that were added after its catalog was copied, and new
+            videos must not take their vectors over.
     """
-    from service.catalog.database import open_engine, sqlite_path
+    from service.catalog.database import sqlite_path
     from service.catalog.migrations import upgrade_engine
 
     file = sqlite_path(settings.database_url)
     if file is None:
-        with _copied_rows(_at(settings, source), settings) as connection:
-            _record_restoration(connection, origin)
+        with _copied_rows(source, settings) as connection:
+            _complete_restoration(connection, origin, last_video)
             yield
         return
     # On the file system of its target, so that a rename can publish it.
@@ -90,60 +121,62 @@ def installed_catalog(settings: Settings, source: Path, *, origin: Path) -> Iter
     with TemporaryDirectory(dir=file.parent, prefix=".restore-") as folder:
         restored = Path(folder) / CATALOG
         write_backup(Path(folder), {CATALOG: BackupFile.from_path(source)})
-        engine = open_engine(f"sqlite:///{restored}")
-        try:
+        with _opened_engine(f"sqlite:///{restored}") as engine:
             upgrade_engine(engine)
             with engine.begin() as connection:
-                _record_restoration(connection, origin)
-        finally:
-            engine.dispose()  # the last connection completes the file
+                _complete_restoration(connection, origin, last_video)
         sync(restored)
         yield
         os.rename(restored, file)
         sync(file.parent)
 
 
-def _copy_rows(source: Settings, target: Settings) -> None:
-    with _copied_rows(source, target):
-        pass
-
-
 @contextmanager
-def _copied_rows(source: Settings, target: Settings) -> Iterator[Connection]:
-    """Copy the rows of one catalog into another; the copy is committed after the ``with`` block.
+def _copied_rows(source: Path, target: Settings) -> Iterator[Connection]:
+    """Copy the rows of an SQLite catalog into another database; the copy is committed after the ``with`` block.
 
     Yields the connection to the target.
     """
     from service.catalog.catalog_copy import copy_catalog
-    from service.catalog.database import open_engine
     from service.catalog.migrations import upgrade_engine
 
-    # Engines of their own: SQLite completes its file when the last connection to it is closed.
-    engines = [open_engine(settings.database_url) for settings in (source, target)]
-    try:
-        for engine in engines:
-            # The catalog of a running library keeps its schema, because its processes may be of an earlier version.
-            if engine is engines[1] or engine.dialect.name == "sqlite":
-                upgrade_engine(engine)
-        with engines[0].connect() as reader, engines[1].begin() as writer:
-            if engines[0].dialect.name == "postgresql":
-                reader.execution_options(isolation_level="REPEATABLE READ")
+    with _opened_engine(f"sqlite:///{source}") as file, _opened_engine(target.database_url) as database:
+        upgrade_engine(file)
+        upgrade_engine(database)
+        with file.connect() as reader, database.begin() as writer:
             copy_catalog(reader, writer)
             yield writer
+
+
+def _begin_reading(reader: Connection) -> None:
+    """Begin a transaction that sees no later change."""
+    from sqlalchemy import select
+
+    reader.execution_options(isolation_level="REPEATABLE READ")
+    reader.execute(select(1))  # PostgreSQL determines the visible rows at the first statement
+
+
+@contextmanager
+def _opened_engine(url: str) -> Iterator[Engine]:
+    """Engine of a ``with`` block: SQLite completes its file when the last connection to it is closed."""
+    from service.catalog.database import open_engine
+
+    engine = open_engine(url)
+    try:
+        yield engine
     finally:
-        for engine in engines:
-            engine.dispose()
+        engine.dispose()
 
 
-def _record_restoration(connection: Connection, origin: Path) -> None:
+def _complete_restoration(connection: Connection, origin: Path, last_video: int) -> None:
     from sqlalchemy.orm import Session
 
     from service.audit.audit_log import record_change
+    from service.catalog.catalog_copy import reserve_generated_ids
+    from service.catalog.tables import Video
+
+    reserve_generated_ids(connection, Video, last_video)
 
     with Session(connection) as session:
         record_change(session, "snapshot.restore", str(origin))
         session.commit()
-
-
-def _at(settings: Settings, file: Path) -> Settings:
-    return settings.model_copy(update={"database_url": f"sqlite:///{file}"})

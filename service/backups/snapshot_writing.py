@@ -1,7 +1,7 @@
 """A consistent backup of catalog and index while all processes run.
 
-The catalog is copied first. If a task is published in between, the manifest contains its shard before the catalog
-calls it ready. That is the state after a worker's death, and the next worker completes it.
+The write lock of the index is held while the copy of the catalog begins and the manifest is read. Every publication
+holds it until the catalog is committed, so both show the same state. The lock is released before anything is copied.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 import sqlite3
 import tarfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from index.files.manifest_format import Manifest
 from index.manifest_files import list_manifest_files
 from index.shard_store import ShardStore
 from service.audit.audit_log import record_change
-from service.backups.backup_catalog import write_catalog_copy
+from service.backups.backup_catalog import opened_catalog
 from service.backups.backup_files import (
     CATALOG,
     DESCRIPTION,
@@ -40,8 +41,11 @@ from service.backups.unfinished_snapshots import snapshot_folder
 from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
+from service.storage.index_lock import index_lock
 
 __all__ = ["SnapshotReport", "write_snapshot"]
+
+_LOCK_SECONDS = 600.0  # a compaction of a large shard takes minutes
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +80,8 @@ def write_snapshot(
 
     Raises:
         Conflict: the target exists, or the library is empty.
-        Unavailable: the disk has no space, or a file cannot be read, written or verified.
+        Unavailable: the disk has no space, a file cannot be read, written or verified, or another process changed the
+            index for ten minutes.
     """
     if target.exists():
         raise Conflict(f"{target} already exists. Name a new folder, or a new .tar file.")
@@ -132,19 +137,30 @@ def _publish(settings: Settings, part: Path, target: Path, facts: dict[str, Any]
         os.rename(part, target)
 
 
+def _published_manifest(store: ShardStore) -> Manifest:
+    manifest = store.manifest()
+    if manifest.release is None:
+        raise Conflict("The library is empty: there is nothing to back up.")
+    return manifest
+
+
 def _collect_files(
     settings: Settings, temporary: Path, index_only: bool
 ) -> tuple[dict[str, BackupFile], Manifest]:
     """The files of a backup by name, and the manifest; files that may change are copied to ``temporary`` first."""
     files: dict[str, BackupFile] = {}
-    if not index_only:
-        copy = temporary / CATALOG
-        if write_catalog_copy(settings, copy):
-            files[CATALOG] = BackupFile.from_path(copy)
     store = ShardStore(settings.index_dir)
-    manifest = store.manifest()
-    if manifest.release is None:
-        raise Conflict("The library is empty: there is nothing to back up.")
+    if index_only:
+        manifest = _published_manifest(store)
+    else:
+        _published_manifest(store)  # the lock would create the folder of an empty library
+        with ExitStack() as stack:
+            with index_lock(wait_seconds=_LOCK_SECONDS):
+                write_catalog = stack.enter_context(opened_catalog(settings))
+                manifest = _published_manifest(store)
+            if write_catalog is not None:
+                write_catalog(temporary / CATALOG)
+                files[CATALOG] = BackupFile.from_path(temporary / CATALOG)
     written = temporary / "manifest.json"
     written.write_text(manifest.dumps(), encoding="utf-8")
     files[MANIFEST] = BackupFile.from_path(written)

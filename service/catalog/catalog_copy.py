@@ -21,10 +21,10 @@ from sqlalchemy import (
 
 from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.migrations import alembic_config
-from service.catalog.tables import PositionCounter
+from service.catalog.tables import Base, PositionCounter
 from service.core.errors import Conflict
 
-__all__ = ["copy_catalog", "find_filled_table", "require_newest_schema"]
+__all__ = ["copy_catalog", "find_filled_table", "require_newest_schema", "reserve_generated_ids"]
 
 _BATCH_ROWS = 1000
 _REVISION_TABLE = "alembic_version"  # written by the migrations of the target itself
@@ -66,6 +66,15 @@ def find_filled_table(connection: Connection) -> str | None:
         if connection.execute(select(1).select_from(table).limit(1)).first() is not None:
             return table.name
     return None
+
+
+def reserve_generated_ids(connection: Connection, model: type[Base], last: int) -> None:
+    """Make the identifiers that a table generates from now on larger than ``last``; other processes must not insert."""
+    table = CATALOG_SCHEMA.tables[model.__tablename__]
+    column = table.autoincrement_column
+    if column is None:
+        raise ValueError(f"the table {table.name} generates no identifiers")
+    _raise_counter(connection, table, column, max(last, _last_generated(connection, table, column)))
 
 
 def require_newest_schema(connection: Connection) -> str:

@@ -22,23 +22,27 @@ _REPORT_SECONDS = 1.0
 
 
 @contextmanager
-def index_lock(report_alive: Callable[[], object] | None = None) -> Iterator[None]:
+def index_lock(
+    report_alive: Callable[[], object] | None = None, *, wait_seconds: float | None = None
+) -> Iterator[None]:
     """Hold the write lock of the index; operations of the shard store in the block use it.
 
     Args:
         report_alive: Called every second while another writer has the lock; an exception ends the wait. None: the wait
-            ends after ``WAIT_SECONDS``.
+            ends after ``wait_seconds``.
+        wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
 
     Raises:
         Unavailable: another writer has the lock, or the index cannot be written.
     """
     store = ShardStore(settings().index_dir)
-    deadline = time.monotonic() + WAIT_SECONDS
+    wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
+    deadline = time.monotonic() + wait_seconds
     with ExitStack() as stack:
         while True:
             try:
                 store.root.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(store.write_lock(min(_REPORT_SECONDS, WAIT_SECONDS)))
+                stack.enter_context(store.write_lock(min(_REPORT_SECONDS, wait_seconds)))
                 break
             except TimeoutError as error:
                 if report_alive is not None:

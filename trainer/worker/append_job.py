@@ -30,7 +30,7 @@ from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due
-from trainer.errors import LibraryDamaged
+from trainer.errors import LibraryDamaged, VectorIdsTaken
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.task_data import TaskData
@@ -65,6 +65,7 @@ def process_append(claim: Claim) -> None:
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
         LibraryDamaged: The shard of the domain is missing or cannot be read.
+        VectorIdsTaken: The shard of the domain has some of the ids already.
     """
     claim.progress("loading")
     backbone, library = task_backbone(), open_library()
@@ -77,7 +78,14 @@ def process_append(claim: Claim) -> None:
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     claim.advance("indexing")
     segments: list[SegmentEntry] = []
-    if len(ids) and not len(library.store.stored_ids(domain, ids)):
+    stored = library.store.stored_ids(domain, ids)
+    if 0 < len(stored) < len(ids):
+        # An append is published as a whole, so these are vectors of videos that a restored catalog does not know.
+        raise VectorIdsTaken(
+            f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(ids)} ids of this "
+            "append"
+        )
+    if len(ids) and not len(stored):
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
     claim.progress("measuring")

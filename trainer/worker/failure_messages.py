@@ -14,6 +14,7 @@ from trainer.errors import (
     LibraryDamaged,
     NothingToLearn,
     TrainingDiverged,
+    VectorIdsTaken,
 )
 from trainer.methods import MethodError, MethodMismatch
 
@@ -62,6 +63,10 @@ def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
         return FailureMessage(f"{message}.", f"Put the video back where it was, then {retry}.")
     if isinstance(error, NothingToLearn):
         return FailureMessage(f"{message}.", "Add a domain with the videos that you want to keep.")
+    if isinstance(error, VectorIdsTaken):
+        return FailureMessage(
+            f"{message}.", "Delete the task, then add its videos again: they get other ids."
+        )
     if isinstance(error, StoreUnavailable):
         return FailureMessage(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
     if isinstance(error, LibraryDamaged | ShardStoreError):

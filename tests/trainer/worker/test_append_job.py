@@ -138,6 +138,28 @@ def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
     assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
 
 
+def test_append_with_ids_of_other_videos_fails(learned_task: str) -> None:
+    """A catalog that was restored from an earlier state than the index assigns ids that the shard has already."""
+    append_id = post_append(learned_task, "red", "blue")
+    with session_scope() as session:
+        first = session.scalars(select(Video.vector_id).where(Video.task_id == append_id)).all()[0]
+    store = open_store()
+    pinned = store.manifest().shards[learned_task]
+    other = np.eye(pinned.dim, dtype=np.float32)[:1]
+    store.append(
+        store.write_shard(
+            task=learned_task,
+            release=pinned.release,
+            fingerprint=pinned.fingerprint,
+            ids=np.array([first]),
+            vectors=other,
+        )
+    )
+    view = run(append_id)
+    assert view.state == "failed"
+    assert "vectors of other videos with 1 of the 2 ids" in (view.error or "")
+
+
 def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(
     learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
