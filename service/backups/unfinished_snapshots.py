@@ -59,8 +59,7 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         if folder.is_symlink() or not folder.is_dir():
             return False
-        changed = max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
-        if changed >= time.time() - _ABANDONED_SECONDS:
+        if _last_change(folder) >= time.time() - _ABANDONED_SECONDS:
             return False
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:  # removed by its process, or written by a version without locks
@@ -74,6 +73,16 @@ def _is_abandoned(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _last_change(folder: Path) -> float:
+    """Time of the last change in a folder. Files may vanish meanwhile: SQLite deletes its journals."""
+    changed = folder.lstat().st_mtime
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):
+                changed = max(changed, os.lstat(os.path.join(parent, name)).st_mtime)
+    return changed
 
 
 def _remove(folder: Path) -> bool:

@@ -73,6 +73,26 @@ def test_folder_in_use_stays(backups: Path) -> None:
     assert list(backups.iterdir()) == []
 
 
+def test_vanished_file_of_a_folder_in_use_is_ignored(backups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite deletes the journal of the catalog while the sweep lists the folder."""
+    walk = os.walk
+    with snapshot_folder(backups) as folder:
+        journal = folder / "catalog.sqlite3-journal"
+        journal.write_bytes(b"pages")
+        _age(folder, 30 * HOURS)
+
+        def delete_after_listing(top: Path) -> list[tuple[str, list[str], list[str]]]:
+            found = list(walk(top))
+            journal.unlink()
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "walk", delete_after_listing)
+            assert sweep_unfinished_snapshots() == 0
+        assert not journal.exists()
+        assert folder.exists()
+
+
 def test_folder_stays_for_an_hour(backups: Path) -> None:
     folder = _unfinished(backups, ".snapshot-abcd1234", 0.9 * HOURS)
     assert sweep_unfinished_snapshots() == 0
