@@ -75,14 +75,18 @@ def delete_snapshot(name: str) -> None:
     _delete(name, "requested")
 
 
-def remove_old_snapshots(keep: int | None) -> list[str]:
+def remove_old_snapshots(keep: int | None, *, written: str) -> list[str]:
     """Delete all backups except the newest ones, and return their names. A file that cannot be deleted is logged.
 
     Args:
         keep: Number of backups that remain; None: all.
+        written: Name of the backup that was just written. It remains, also if the clock was ahead during earlier ones.
     """
+    if keep is None:
+        return []
+    others = [snapshot for snapshot in list_snapshots() if snapshot.name != written]
     removed = []
-    for snapshot in list_snapshots()[keep:] if keep is not None else []:
+    for snapshot in others[keep - 1 :]:
         try:
             _delete(snapshot.name, "retention")
         except NotFound:  # deleted by a request meanwhile

@@ -124,8 +124,9 @@ def _compact(task_id: str | None) -> dict[str, Any]:
 def _snapshot(job_id: int) -> dict[str, Any]:
     with session_scope() as session:
         at = now(session)
-    report = write_snapshot(settings(), settings().backups_dir / snapshot_name(at, job_id))
-    removed = remove_old_snapshots(settings().kept_snapshots)
+    name = snapshot_name(at, job_id)
+    report = write_snapshot(settings(), settings().backups_dir / name)
+    removed = remove_old_snapshots(settings().kept_snapshots, written=name)
     return {
         "path": str(report.path),
         "removed": removed,

@@ -89,6 +89,24 @@ def test_old_snapshots_are_removed_after_a_new_one(
     ]
 
 
+def test_new_snapshot_stays_after_the_clock_was_ahead(
+    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        maintenance_jobs, "settings", lambda: configured.model_copy(update={"kept_snapshots": 2})
+    )
+    folder = configured.data_dir / "backups"
+    folder.mkdir()
+    names = [f"cinestrata-{year}0101T000000Z-{year}.tar" for year in (9998, 9999)]
+    for name in names:
+        (folder / name).write_bytes(b"x")
+    run_job(start_job(JobSpec(kind="snapshot")).id)
+    (done,) = list_jobs()
+    assert done.result is not None, done.error
+    assert done.result["removed"] == names[:1]
+    assert {path.name for path in folder.iterdir()} == {names[1], Path(done.result["path"]).name}
+
+
 def test_failed_job_reports_its_reason_and_its_worker(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
