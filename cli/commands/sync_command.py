@@ -95,7 +95,7 @@ def run_sync(
 
 
 def _plan(source: VideoSource, found: SourceFiles, stored: Sequence[VideoSummary], domain: str) -> SyncPlan:
-    plan = plan_sync(found.files, stored, domain=domain, left_out=found.left_out)
+    plan = plan_sync(found.files, stored, domain=domain, left_out=found.left_out, uploaded=found.uploaded)
     plan.leave_out(source.find_problem)
     return plan
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from pathlib import Path
 
 from media import MediaError, resolve_uri
 from service.core.settings import settings
 
-__all__ = ["UPLOAD_SCHEME", "normalize_uri", "recall_cache_path", "resolve_video_path", "thumbnail_path"]
+__all__ = [
+    "UPLOAD_FOLDER",
+    "UPLOAD_SCHEME",
+    "normalize_uri",
+    "recall_cache_path",
+    "resolve_video_path",
+    "thumbnail_path",
+]
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
+UPLOAD_FOLDER = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir belong to users
 
 
 def normalize_uri(uri: str) -> str:

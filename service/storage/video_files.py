@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import structlog
-from sqlalchemy import ColumnElement, delete, insert, select
+from sqlalchemy import ColumnElement, delete, insert, or_, select
 from sqlalchemy.orm import Session
 
 from media.errors import MediaError
@@ -22,10 +22,12 @@ from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import ACTIVE_STATES, FileRemoval, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
+from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
 
 __all__ = ["delete_unneeded_frames", "register_removals", "remove_deleted_files"]
 
 _BATCH = 5000  # deleted videos between two transactions
+_FOLDER_PREFIX = "tsk_"  # of the folders of uploads
 
 log = structlog.get_logger(__name__)
 
@@ -89,12 +91,14 @@ def remove_deleted_files() -> dict[str, str]:
             if not found:
                 return failed
             last = found[-1].id
-            needed = _needed_files(session, FileRemoval.id.between(found[0].id, last))
+            batch = FileRemoval.id.between(found[0].id, last)
+            needed = _needed_files(session, batch)
+            uploads = _unneeded_uploads(session, batch, found)
         caches = list(settings().cache_dir.iterdir()) if settings().cache_dir.is_dir() else []
         removed = []
         for removal in found:
             try:
-                _delete_files(removal, needed, caches)
+                _delete_files(removal, needed, caches, uploads.get(removal.id))
                 removed.append(removal.id)
             except OSError as error:
                 failed[removal.video_id] = str(error)
@@ -106,33 +110,77 @@ def remove_deleted_files() -> dict[str, str]:
 
 
 def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
-    """Return the ids, URIs and contents of a batch of removals that videos of the catalog have."""
+    """Return the ids and contents of a batch of removals that videos of the catalog have."""
     needed: set[str] = set()
     for column, removed in (
         (Video.id, FileRemoval.video_id),  # an id may be used again
         (Video.content_hash, FileRemoval.content_hash),
-        (Video.uri, FileRemoval.uri),  # has no index: one pass over the videos for each batch
     ):
         of_batch = select(removed).where(batch, removed.is_not(None))
-        if removed is FileRemoval.uri:
-            of_batch = of_batch.where(removed.startswith(library_paths.UPLOAD_SCHEME))
-            if session.scalars(of_batch.limit(1)).first() is None:
-                continue
         needed.update(filter(None, session.scalars(select(column).where(column.in_(of_batch)))))
     return needed
 
 
-def _delete_files(removal: FileRemoval, needed: Collection[str], caches: Sequence[Path]) -> None:
+def _unneeded_uploads(
+    session: Session, batch: ColumnElement[bool], removals: Sequence[FileRemoval]
+) -> dict[int, Path]:
+    """Return the uploaded files of a batch of removals that no video of the catalog names, by the id of the removal.
+
+    The uploads are below the default media root, so a video may also name them by a path, by a ``file://`` URI or
+    through a link.
+    """
+    files = {removal.id: path for removal in removals if (path := _uploaded_file(removal.uri))}
+    if not files:
+        return {}
+    is_upload = Video.uri.startswith(UPLOAD_SCHEME)
+    of_batch = select(FileRemoval.uri).where(batch, FileRemoval.uri.startswith(UPLOAD_SCHEME))
+    contents = select(FileRemoval.content_hash).where(batch, FileRemoval.content_hash.is_not(None))
+    root = settings().uploads_dir.resolve()
+    other_names = [
+        f"{UPLOAD_SCHEME}{files[removal.id].relative_to(root).as_posix()}"
+        for removal in removals
+        if removal.id in files and not removal.uri.startswith(UPLOAD_SCHEME)
+    ]
+    conditions = [
+        # URIs have no index: one pass over the videos for each batch.
+        or_(Video.uri.in_(of_batch), ~is_upload & Video.uri.contains(_FOLDER_PREFIX, autoescape=True)),
+        Video.content_hash.in_(contents),  # links, whose names are arbitrary
+        *map(Video.uri.in_, id_chunks(other_names)),
+    ]
+    needed = set()
+    for condition in conditions:
+        for uri in session.scalars(select(Video.uri).where(condition)):
+            with suppress(MediaError):
+                needed.add(library_paths.resolve_video_path(uri))
+    return {removal: path for removal, path in files.items() if path not in needed}
+
+
+def _uploaded_file(uri: str) -> Path | None:
+    """Return the file of an upload, however its URI is written; None if it is deleted already or belongs to a user."""
+    is_upload = uri.startswith(UPLOAD_SCHEME)
+    if not is_upload and not UPLOAD_FOLDER.search(uri):
+        return None
+    root = settings().uploads_dir.resolve()
+    try:
+        path = library_paths.resolve_video_path(uri)
+    except MediaError:
+        return None
+    folder = path.relative_to(root).parts[0] if path.is_relative_to(root) else ""
+    is_owned = folder.startswith(_FOLDER_PREFIX) if is_upload else UPLOAD_FOLDER.fullmatch(folder)
+    return path if is_owned else None
+
+
+def _delete_files(
+    removal: FileRemoval, needed: Collection[str], caches: Sequence[Path], upload: Path | None
+) -> None:
     if removal.video_id not in needed:
         library_paths.thumbnail_path(removal.video_id).unlink(missing_ok=True)
     if removal.content_hash is not None and removal.content_hash not in needed:
         for folder in caches:
             (folder / f"{removal.content_hash}.npy").unlink(missing_ok=True)
-    if removal.uri.startswith(library_paths.UPLOAD_SCHEME) and removal.uri not in needed:
-        with suppress(MediaError):  # deleted already, or outside the uploads folder
-            path = library_paths.resolve_video_path(removal.uri)
-            path.unlink(missing_ok=True)
-            _drop_empty(path.parent)
+    if upload is not None:
+        upload.unlink(missing_ok=True)
+        _drop_empty(upload.parent)
 
 
 def _delete_frames(contents: Iterable[str]) -> int:

@@ -7,7 +7,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -43,10 +43,12 @@ class SourceFiles:
     Attributes:
         files: The files; the URIs of their videos are relative to the source.
         left_out: Reasons of the files that cannot be used, by path relative to the source.
+        uploaded: Paths of uploaded files, which the source does not include.
     """
 
     files: list[SourceFile]
     left_out: dict[str, str]
+    uploaded: Sequence[str] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def list_source(
         report_progress=report_progress,
     )
     found = local_files(local, report_progress)
-    return ListedSource(found.files, found.left_out, partial(_place_below_media_root, local.base))
+    place = partial(_place_below_media_root, local.base)
+    return ListedSource(found.files, found.left_out, place, uploaded=found.uploaded)
 
 
 def _resolve(source: str) -> Path:
@@ -188,7 +191,7 @@ def local_files(listing: FolderVideos, report_progress: Callable[[], object] = l
         InvalidInput: all videos are left out, or a video has an id, which a sync derives from path and content.
     """
     _refuse_ids(listing.videos)
-    found = SourceFiles([], _reasons(listing.left_out))
+    found = SourceFiles([], _reasons(listing.left_out), uploaded=listing.uploaded)
     for video in listing.videos:
         report_progress()
         if is_source_uri(video.uri):

@@ -96,6 +96,7 @@ def plan_sync(
     report_alive: Callable[[], object] = lambda: None,
     domain: str = "",
     left_out: Mapping[str, str] = MappingProxyType({}),
+    uploaded: Iterable[str] = (),
 ) -> SyncPlan:
     """Compare files with the videos of a domain; videos that another command added are ignored.
 
@@ -109,13 +110,15 @@ def plan_sync(
         report_alive: Called after each file.
         domain: Name of the domain, which keeps the ids of equal files of two domains apart.
         left_out: Reasons of files that the listing left out, by path. They have not vanished.
+        uploaded: Paths of uploaded files, which are no part of the source. Videos that an earlier version made of them
+            stay as they are.
     """
     versions: dict[str, list[VideoSummary]] = {}
     for version in stored:
         if _SYNCED_ID.match(version.id):
             versions.setdefault(_key(version.id), []).append(version)
     plan = SyncPlan(left_out=dict(left_out))
-    seen = set(map(path_digest, left_out))
+    seen = set(map(path_digest, [*left_out, *uploaded]))
     for file in files:
         key = path_digest(file.video.uri)
         seen.add(key)

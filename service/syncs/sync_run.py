@@ -113,7 +113,7 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
 
 
 def _plan(run: SyncRun, source: ListedSource, stored: Iterable[VideoSummary], domain: str) -> SyncPlan:
-    plan = plan_sync(source.files, stored, run.report_alive, domain, source.left_out)
+    plan = plan_sync(source.files, stored, run.report_alive, domain, source.left_out, source.uploaded)
     plan.leave_out(partial(find_problem, source))
     return plan
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import time
 from datetime import timedelta
@@ -16,10 +15,10 @@ from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
 from service.storage import index_manifest
+from service.storage.library_paths import UPLOAD_FOLDER
 
 __all__ = ["find_unstored_uploads", "remove_upload", "renew_uploads", "sweep_uploads"]
 
-_UPLOAD_NAME = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir are not touched
 # A running upload writes all the time, and its task is stored within seconds after unpacking, so an upload that nothing
 # has written to for a day is abandoned. The age counts from the ctime, which no copy preserves: uploads restored from a
 # backup before their catalog have a day, too.
@@ -94,7 +93,7 @@ def _list_uploads() -> list[str]:
     return sorted(
         path.name
         for path in settings().uploads_dir.glob("tsk_*")
-        if _UPLOAD_NAME.fullmatch(path.name) and path.is_dir()
+        if UPLOAD_FOLDER.fullmatch(path.name) and path.is_dir()
     )
 
 

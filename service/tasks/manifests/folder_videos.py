@@ -6,12 +6,14 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
 from media.video_formats import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import VideoSpec
+from service.storage.library_paths import UPLOAD_FOLDER
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
 from service.tasks.manifests.sidecar_captions import (
     add_caption_from_name,
@@ -31,12 +33,15 @@ class FolderVideos:
         videos: The videos; their files may be missing.
         has_manifest: Whether a manifest lists them.
         left_out: Errors of the video files that are not listed, by path.
+        uploaded: Paths of the uploaded files of a library in the folder, which belong to their own domains and are not
+            listed.
     """
 
     base: Path
     videos: Sequence[VideoSpec]
     has_manifest: bool
     left_out: Mapping[str, FieldError]
+    uploaded: Sequence[str] = ()
 
     def require_all(self) -> None:
         """Raise InvalidInput if a video file is not listed."""
@@ -58,6 +63,9 @@ def list_folder_videos(
     video file is left out if its name is not Unicode, if a link leads to no file, or if a sidecar file is invalid,
     cannot be read or is outside of ``root``.
 
+    A library keeps uploaded files below its media root. They are listed only if a manifest names them, or if ``path``
+    is the folder of an upload.
+
     Args:
         path: Manifest or folder.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
@@ -72,15 +80,17 @@ def list_folder_videos(
         OSError: the folder, a folder in it, or the manifest cannot be read.
     """
     manifest = path if path.is_file() else find_manifest(path)
+    uploaded: Sequence[str] = ()
     if manifest is None:
-        base, (videos, left_out) = path, _read_folder(path, encoding or "utf-8", root, report_progress)
+        base = path
+        videos, left_out, uploaded = _read_folder(path, encoding or "utf-8", root, report_progress)
     else:
         with _open_inside(manifest, root) as stream:
             base, left_out = manifest.parent, {}
             videos = parse_manifest(stream, manifest.name, encoding or "utf-8", typed_tables=typed_tables)
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
-    return FolderVideos(base, videos, manifest is not None, left_out)
+    return FolderVideos(base, videos, manifest is not None, left_out, uploaded)
 
 
 def find_manifest(folder: Path) -> Path | None:
@@ -91,14 +101,19 @@ def find_manifest(folder: Path) -> Path | None:
 
 def _read_folder(
     folder: Path, encoding: str, root: Path | None, report_progress: Callable[[], object]
-) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the videos of a folder, and the errors of the files that are left out."""
+) -> tuple[list[VideoSpec], dict[str, FieldError], list[str]]:
+    """Return the videos of a folder, the errors of the files that are left out, and the paths of uploaded files."""
     names = sorted(_list_files(folder, report_progress))
-    files = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+    found = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+    top = folder.resolve().name
+    uploaded = [name for name in found if _is_uploaded(top, name)]
+    files = [name for name in found if not _is_uploaded(top, name)] if uploaded else found
     if not files:
         raise InvalidInput.at(
             str(folder),
-            "The folder has no videos.",
+            "The folder has uploaded videos only, which belong to their own domains."
+            if uploaded
+            else "The folder has no videos.",
             f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
         )
     aliases = subtitle_aliases(name for name in names if name.endswith((".srt", ".vtt")))
@@ -125,7 +140,15 @@ def _read_folder(
             )
     if not videos:
         raise InvalidInput.of(list(left_out.values()))
-    return videos, left_out
+    return videos, left_out, uploaded
+
+
+def _is_uploaded(top: str, name: str) -> bool:
+    """Whether a path in a folder named ``top`` leads through the folder of an upload of any library."""
+    folders = (top, *PurePosixPath(name).parts[:-1])
+    return any(
+        parent == "uploads" and UPLOAD_FOLDER.fullmatch(folder) for parent, folder in pairwise(folders)
+    )
 
 
 def _check_file(path: Path, name: str) -> None:

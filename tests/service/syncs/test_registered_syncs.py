@@ -179,6 +179,41 @@ def test_lost_source_deletes_nothing(films: Path) -> None:
     assert run(sync).error is None
 
 
+def test_uploaded_files_are_no_part_of_the_media_root(films: Path) -> None:
+    """A manifest that names one added its video, as syncs of earlier versions did: it stays."""
+    uploads = settings().media_root / "uploads"
+    for name, letter in (("0123456789abcdef", "c"), ("fedcba9876543210", "d")):
+        folder = uploads / f"tsk_{name}"
+        folder.mkdir(parents=True)
+        write(folder, letter)
+    (uploads / "holiday").mkdir()
+    write(uploads / "holiday", "e")
+    manifest = settings().media_root / "manifest.csv"
+    files = ["films/a.mp4", "films/b.mp4", "uploads/tsk_0123456789abcdef/c.mp4", "uploads/holiday/e.mp4"]
+    manifest.write_text("\n".join(["file", *files]))
+    sync = register(source=".", vanished="delete")
+    run(sync)
+    finish()
+    manifest.unlink()
+    result = run(sync)
+    assert result.error is None
+    assert result.counts is not None
+    assert (result.counts.new, result.counts.unchanged) == (0, 3)
+    assert (result.counts.vanished, result.counts.deleted, result.counts.left_out) == (0, 0, 0)
+    (task,) = commands.list_tasks()
+    assert sorted(video.uri for video in list_videos(task.id).videos) == sorted(files)
+
+
+@pytest.mark.parametrize("source", ["uploads", "uploads/tsk_0123456789abcdef"])
+def test_uploads_are_followed_only_if_the_source_is_an_upload(source: str) -> None:
+    folder = settings().media_root / "uploads" / "tsk_0123456789abcdef"
+    folder.mkdir(parents=True)
+    write(folder, "a")
+    result = run(register(source=source))
+    assert ("uploaded videos only" in (result.error or "")) == (source == "uploads")
+    assert len(commands.list_tasks()) == (source != "uploads")
+
+
 def test_unreadable_folder_deletes_nothing(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run as root, for whom no folder is unreadable."""
     (films / "inner").mkdir()

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, create_engine, event, text, update
 from sqlalchemy.exc import OperationalError
 
 from service import maintenance
 from service.catalog.database import engine, session_scope
-from service.catalog.tables import Task
+from service.catalog.tables import Task, Video
 from service.core.errors import InDoubt, Unavailable
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
@@ -287,3 +287,49 @@ def test_uploaded_file_of_another_video_stays_however_its_address_was_written() 
     assert file.exists()
     delete_videos(["two"])
     assert not file.exists()
+
+
+SPELLINGS: dict[str, Callable[[Path], str]] = {
+    "relative": lambda file: str(file.relative_to(settings().media_root)),
+    "unnormalized": lambda file: f"./uploads//{file.parent.name}/../{file.parent.name}/{file.name}",
+    "absolute": str,
+    "file URI": lambda file: file.as_uri().replace("a.mp4", "%61.mp4"),
+    "linked folder": lambda file: f"{_link('mine', file.parent)}/{file.name}",
+    "linked file": lambda file: _link("b.mp4", file),
+}
+
+
+def _link(name: str, target: Path) -> str:
+    (settings().media_root / name).symlink_to(target)
+    return name
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+@pytest.mark.parametrize("first", ["upload", "path"])
+def test_uploaded_file_that_another_video_names_by_a_path_stays(
+    spelling: Callable[[Path], str], first: str
+) -> None:
+    """The uploads are below the media root, so tasks and syncs may name them by paths."""
+    task = _post()
+    file = settings().uploads_dir / task / "a.mp4"
+    spec = {"name": "again", "videos": [{"uri": spelling(file), "id": "path"}]}
+    commands.create_task(TaskSpec.model_validate(spec))
+    with session_scope(write=True) as session:
+        session.execute(update(Video).where(Video.id != "path").values(id="upload"))
+        session.execute(update(Video).values(content_hash="ab" * 32))  # probed
+    delete_videos([first])
+    assert file.exists()
+    delete_videos(["upload", "path"])
+    is_link = spelling in (SPELLINGS["linked folder"], SPELLINGS["linked file"])
+    assert file.exists() == (is_link and first == "upload"), "a link belongs to its user"
+
+
+@pytest.mark.parametrize("uri", ["uploads/holiday/a.mp4", "upload://holiday/a.mp4"])
+def test_files_of_users_in_the_uploads_folder_are_not_deleted(uri: str) -> None:
+    file = settings().uploads_dir / "holiday" / "a.mp4"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"video")
+    spec = {"name": "holiday", "videos": [{"uri": uri, "id": "mine"}]}
+    commands.create_task(TaskSpec.model_validate(spec))
+    assert delete_videos(["mine"]).deleted == ["mine"]
+    assert file.exists()
