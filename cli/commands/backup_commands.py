@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,13 +102,16 @@ def run_restore(source: Path, data: Path | None) -> None:
             last_video = store.last_video_id()
             if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
-                with installed_catalog(settings, work / CATALOG, origin=source, last_video=last_video):
-                    os.rename(work / "index", settings.index_dir)
+                with (
+                    ExitStack() as index,  # is left after the commit of the catalog
+                    installed_catalog(settings, work / CATALOG, origin=source, last_video=last_video),
+                ):
+                    index.enter_context(_installed_index(work / "index", settings.index_dir))
             else:
                 if catalog is None:
                     reserve_vector_ids(settings, last_video)
-                os.rename(work / "index", settings.index_dir)
-            sync(settings.data_dir)
+                with _installed_index(work / "index", settings.index_dir):
+                    pass
     except FolderBusy as error:
         fail(str(error), "Stop it first.")
     except (
@@ -130,6 +135,18 @@ def run_restore(source: Path, data: Path | None) -> None:
             "day; copy the files that you need.",
             soft_wrap=True,
         )
+
+
+@contextmanager
+def _installed_index(source: Path, target: Path) -> Iterator[None]:
+    """Rename a restored index to its place; an exception in the ``with`` block moves it back."""
+    os.rename(source, target)
+    try:
+        sync(target.parent)
+        yield
+    except BaseException:
+        os.rename(target, source)
+        raise
 
 
 def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catalog: bool) -> None:

@@ -128,7 +128,11 @@ def installed_catalog(settings: Settings, source: Path, *, origin: Path, last_vi
         sync(restored)
         yield
         os.rename(restored, file)
-        sync(file.parent)
+        try:
+            sync(file.parent)
+        except OSError:
+            os.rename(file, restored)
+            raise
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, insert, select
+from sqlalchemy import create_engine, insert, select, text
 
 from service.catalog.access_tables import ApiKey, User
 from service.catalog.catalog_schema import CATALOG_SCHEMA
@@ -119,3 +119,29 @@ def test_database_of_another_installation_is_refused(
     message = "its table api_keys has rows"
     assert (refused.returncode, message in " ".join(refused.stderr.split())) == (1, True), refused
     assert not (tmp_path / "b" / "index").exists()
+
+
+def test_refused_commit_leaves_the_data_folder_as_it_was(
+    catalog_file: Path, tmp_path: Path, fresh_postgres_url: str
+) -> None:
+    _require_success(_run("snapshot", tmp_path / "copy"))
+    _require_success(_run("migrate", "--data", tmp_path / "b", database=fresh_postgres_url))
+    engine = create_engine(fresh_postgres_url)
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'full'; END $$")
+        )
+        connection.execute(
+            text(
+                "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON tasks DEFERRABLE INITIALLY DEFERRED "
+                "FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+        )
+    restore = ("restore", tmp_path / "copy", "--data", tmp_path / "b")
+    refused = _run(*restore, database=fresh_postgres_url)
+    assert (refused.returncode, "Nothing was restored" in refused.stderr) == (1, True), refused
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["run"]
+    with engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER refuse ON tasks"))
+    engine.dispose()
+    _require_success(_run(*restore, database=fresh_postgres_url))

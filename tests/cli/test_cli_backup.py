@@ -27,6 +27,7 @@ from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from service.audit.audit_log import AuditFilter, export_entries
+from service.backups import backup_catalog
 from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, open_engine, session_scope
 from service.catalog.tables import Task, Video
@@ -304,6 +305,25 @@ def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) ->
     outcome = _run("restore", tmp_path / "evil.tar", "--data", tmp_path / "other")
     assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
+
+
+def test_catalog_that_cannot_be_installed_leaves_no_index(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    sync = backup_catalog.sync
+
+    def refuse_folders(path: Path) -> None:
+        if path.is_dir():
+            raise OSError(errno.EIO, "broken")
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup_catalog, "sync", refuse_folders)
+        outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert (outcome.exit_code, "Nothing was restored" in outcome.output) == (1, True), outcome.output
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
+    assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
 
 
 def test_existing_files_are_not_overwritten(two: ShardStore, tmp_path: Path) -> None:
