@@ -41,6 +41,7 @@ from service.backups.unfinished_snapshots import snapshot_folder
 from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
+from service.storage.disk_budget import RESERVE_BYTES
 from service.storage.index_lock import index_lock
 
 __all__ = ["SnapshotReport", "write_snapshot"]
@@ -90,13 +91,7 @@ def write_snapshot(
         with snapshot_folder(target.parent) as temporary:
             files, manifest = _collect_files(settings, temporary, index_only)
             total = sum(file.bytes for file in files.values())
-            free = shutil.disk_usage(temporary).free
-            if free < total:
-                raise Unavailable(
-                    f"The backup needs {total:,} bytes, but {target.parent} has {free:,} bytes free. Free some space, "
-                    "or choose another folder.",
-                    60,
-                )
+            _require_space(settings, temporary, total)
             part = temporary / f"part{target.suffix}"
             write_backup(part, files, progress)
             with open_backup(part) as open_file:
@@ -117,6 +112,23 @@ def write_snapshot(
         ) from error
     external = sum(bool(shard.place) for shard in manifest.shards.values())
     return SnapshotReport(target, len(files), total, external)
+
+
+def _require_space(settings: Settings, temporary: Path, needed: int) -> None:
+    """Refuse a backup that would fill its disk, or use up the reserve of the library on the same disk."""
+    reserve = RESERVE_BYTES if _is_same_disk(temporary, settings.data_dir) else 0
+    free = shutil.disk_usage(temporary).free
+    if free < needed + reserve:
+        besides = f" besides the {reserve:,} bytes that stay free for the library" if reserve else ""
+        raise Unavailable(
+            f"The backup needs {needed:,} bytes{besides}, but {temporary.parent} has {free:,} bytes free. Free some "
+            "space, or choose another folder.",
+            60,
+        )
+
+
+def _is_same_disk(first: Path, second: Path) -> bool:
+    return first.stat().st_dev == second.stat().st_dev
 
 
 def _publish(settings: Settings, part: Path, target: Path, facts: dict[str, Any]) -> None:
@@ -159,6 +171,8 @@ def _collect_files(
                 write_catalog = stack.enter_context(opened_catalog(settings))
                 manifest = _published_manifest(store)
             if write_catalog is not None:
+                file = sqlite_path(settings.database_url)
+                _require_space(settings, temporary, file.stat().st_size if file is not None else 0)
                 write_catalog(temporary / CATALOG)
                 files[CATALOG] = BackupFile.from_path(temporary / CATALOG)
     written = temporary / "manifest.json"

@@ -18,9 +18,9 @@ from service.core.errors import InsufficientStorage
 from service.core.settings import settings
 from service.storage.library_backbone import library_backbone
 
-__all__ = ["estimate_task_bytes", "require_disk_space"]
+__all__ = ["RESERVE_BYTES", "estimate_task_bytes", "require_disk_space"]
 
-_RESERVE_BYTES = 128 * 1024**2  # stays free for the catalog, logs and the broker
+RESERVE_BYTES = 128 * 1024**2  # stays free for the catalog, logs and the broker
 # Of a library without measurements. A thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector of
 # 512 dimensions in half precision has 1 KiB, and 8 frame vectors 8 KiB.
 _THUMBNAIL_BYTES = 20 * 1024
@@ -54,7 +54,7 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
             .where(Task.state.in_(ACTIVE_STATES), Video.status == "pending")
         )
     needed = estimate_task_bytes(videos + (pending or 0), is_append=is_append) + files_bytes
-    free = max(0, shutil.disk_usage(_existing(settings().data_dir)).free - _RESERVE_BYTES)
+    free = max(0, shutil.disk_usage(_existing(settings().data_dir)).free - RESERVE_BYTES)
     if needed > free:
         raise InsufficientStorage(needed, free)
 

@@ -27,11 +27,12 @@ from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from service.audit.audit_log import AuditFilter, export_entries
-from service.backups import backup_catalog
+from service.backups import backup_catalog, snapshot_writing
 from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, open_engine, session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
+from service.storage.disk_budget import RESERVE_BYTES
 
 
 def _run(*arguments: object) -> Any:
@@ -208,6 +209,26 @@ def test_backup_larger_than_the_free_space_is_not_started(
     outcome = _run("snapshot", tmp_path / "copies" / "copy")
     assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
     assert "100 bytes free" in outcome.output
+
+
+def test_backup_on_the_disk_of_the_library_leaves_its_reserve(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, catalog = shutil.disk_usage(tmp_path), settings().data_dir / "catalog.sqlite3"
+
+    def set_free(beyond: int) -> None:
+        free = RESERVE_BYTES + beyond
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+
+    # Without space for the copy of the catalog, and with space for it, but not for the whole backup.
+    for beyond in (0, catalog.stat().st_size + 1):
+        set_free(beyond)
+        outcome = _run("snapshot", tmp_path / "copies" / "copy")
+        assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+        assert "134,217,728 bytes that stay free" in " ".join(outcome.output.split())
+    set_free(-1)
+    monkeypatch.setattr(snapshot_writing, "_is_same_disk", lambda first, second: False)
+    assert _run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
 
 
 def test_damaged_library_is_not_backed_up(two: ShardStore, tmp_path: Path) -> None:
