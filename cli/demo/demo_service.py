@@ -19,7 +19,7 @@ from types import FrameType
 from cli.console import console, fail
 from cli.embedded.child_process import die_with_parent
 from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import read_lock_holder
+from cli.embedded.data_folder_lock import has_ended, read_lock_holder
 
 __all__ = ["embedded_service", "interruptible"]
 
@@ -36,8 +36,8 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
         data: Data folder.
         port: Port of a new service; None takes it from the settings.
     """
-    holder = read_lock_holder(data_folder_settings(data).run_dir)
-    if holder and "url" in holder:
+    holder = read_lock_holder(data_folder_settings(data, uses_running_broker=False).run_dir)
+    if holder and "url" in holder and not has_ended(holder):
         console.print(f"Using the service that already runs on {data}.")
         yield holder["url"]
         return

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 __all__ = ["data_folder_settings"]
 
 
-def data_folder_settings(data: Path | None) -> Settings:
+def data_folder_settings(data: Path | None, *, uses_running_broker: bool = True) -> Settings:
     """Load the settings for a data folder, in this process and its children.
-
-    If an embedded service runs on the folder, its broker is used.
 
     Args:
         data: Data folder; None takes it from the environment.
+        uses_running_broker: Whether the broker of an embedded service that runs on the folder is used. A new service
+            starts its own: while the processes of a killed one end, their record still names its broker.
     """
     from service.core.settings import settings
 
     if data is not None:
         os.environ["CINESTRATA_DATA_DIR"] = str(data)
     settings.cache_clear()
-    if "CINESTRATA_REDIS_URL" not in os.environ:
+    if uses_running_broker and "CINESTRATA_REDIS_URL" not in os.environ:
         holder = read_lock_holder(settings().run_dir)
         if holder and "redis_url" in holder:
             os.environ["CINESTRATA_REDIS_URL"] = holder["redis_url"]

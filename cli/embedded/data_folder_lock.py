@@ -18,7 +18,7 @@ from typing import IO, Any, Literal
 
 from cli.console import fail
 
-__all__ = ["FolderBusy", "FolderLock", "hold_data_folder", "read_lock_holder"]
+__all__ = ["FolderBusy", "FolderLock", "has_ended", "hold_data_folder", "read_lock_holder"]
 
 _LOCK_FILE = "up.lock"
 _LOCK_SECONDS = 0.2  # readers hold the lock for a moment as well
@@ -38,7 +38,7 @@ class FolderBusy(Exception):
     def __init__(self, folder: Path, holder: dict[str, Any]) -> None:
         self.holder = holder
         process = f"process {holder['pid']}" if "pid" in holder else "another process"
-        if _has_ended(holder):
+        if has_ended(holder):
             message = f"{process} was killed, but processes that it started on {folder} still run."
             super().__init__(message[0].upper() + message[1:])
         else:
@@ -131,13 +131,13 @@ def _acquire(file: IO[str]) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError:
-            patience = _ORPHAN_SECONDS if _has_ended(_read_record(file)) else _LOCK_SECONDS
+            patience = _ORPHAN_SECONDS if has_ended(_read_record(file)) else _LOCK_SECONDS
             if time.monotonic() - started > patience:
                 return False
             time.sleep(_PAUSE_SECONDS)
 
 
-def _has_ended(holder: dict[str, Any]) -> bool:
+def has_ended(holder: dict[str, Any]) -> bool:
     """Whether the process of a record is known and has ended."""
     try:
         os.kill(int(holder["pid"]), 0)

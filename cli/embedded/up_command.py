@@ -46,7 +46,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
     """Start all processes, print the address, and supervise them until a stop signal is received."""
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the API process reads its settings from the environment
-    settings = data_folder_settings(data)
+    settings = data_folder_settings(data, uses_running_broker=False)
     _require_key_or_loopback(settings)
     supervisor = Supervisor(
         on_restart=lambda message: error_console.print(message, soft_wrap=True), on_exit=release_leases

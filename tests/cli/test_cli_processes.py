@@ -100,19 +100,32 @@ def test_process_has_its_niceness(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_searches_have_priority_over_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[ChildProcess] = []
-    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://127.0.0.1:9")
-    monkeypatch.setattr(Supervisor, "start", lambda self, *children: started.extend(children))
-    monkeypatch.setattr(Supervisor, "wait_until", lambda self, *_: True)
-    monkeypatch.setattr(Supervisor, "watch", lambda self: None)
-    settings.cache_clear()
-    try:
-        run_up(None, None, 0)
-    finally:
-        dispose()
+@pytest.fixture
+def start_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[ChildProcess]]]:
+    """A function that returns the processes that a service on a data folder starts, without starting them."""
+
+    def start(data: Path) -> list[ChildProcess]:
+        started: list[ChildProcess] = []
+        monkeypatch.setenv("CINESTRATA_DATA_DIR", str(data))
+        monkeypatch.setattr(Supervisor, "start", lambda self, *children: started.extend(children))
+        monkeypatch.setattr(Supervisor, "wait_until", lambda self, *_: True)
+        monkeypatch.setattr(Supervisor, "watch", lambda self: None)
         settings.cache_clear()
+        run_up(None, None, 0)
+        return started
+
+    yield start
+    dispose()
+    settings.cache_clear()
+
+
+def test_searches_have_priority_over_the_workers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start_service: Callable[[Path], list[ChildProcess]],
+) -> None:
+    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://127.0.0.1:9")
+    started = start_service(tmp_path / "data")
     assert {
         child.name: child.nice for child in started if child.name in ("api", "worker-cpu", "worker-gpu")
     } == {
@@ -371,6 +384,7 @@ def orphan(tmp_path: Path) -> Iterator[int]:
         "import pathlib, subprocess, time\nfrom cli.embedded.data_folder_lock import hold_data_folder\n"
         f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})) as lock:\n"
         "    child = subprocess.Popen(['sleep', '60'], pass_fds=(lock.descriptor,), stdout=subprocess.DEVNULL)\n"
+        "    lock.write_record(url='http://127.0.0.1:9', redis_url='redis://127.0.0.1:9')\n"
         "    print(child.pid, flush=True)\n    time.sleep(60)"
     )
     holder = subprocess.Popen(script(code), stdout=subprocess.PIPE, text=True)
@@ -383,9 +397,10 @@ def orphan(tmp_path: Path) -> Iterator[int]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_lock_waits_for_the_processes_of_a_killed_holder(
-    tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def ending_orphan(orphan: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The orphan, which ends when a process first waits for the lock."""
+
     def end_orphan(_seconds: float) -> None:
         if alive(orphan):
             os.kill(orphan, signal.SIGKILL)
@@ -393,8 +408,36 @@ def test_lock_waits_for_the_processes_of_a_killed_holder(
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=end_orphan)
     monkeypatch.setattr("cli.embedded.data_folder_lock.time", clock)
+    return orphan
+
+
+def test_lock_waits_for_the_processes_of_a_killed_holder(tmp_path: Path, ending_orphan: int) -> None:
     with hold_data_folder(tmp_path / "run", tmp_path):
-        assert not alive(orphan)
+        assert not alive(ending_orphan)
+
+
+def test_service_after_a_killed_one_has_a_broker_of_its_own(
+    tmp_path: Path,
+    ending_orphan: int,
+    monkeypatch: pytest.MonkeyPatch,
+    start_service: Callable[[Path], list[ChildProcess]],
+) -> None:
+    monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
+    monkeypatch.setattr("cli.embedded.up_command.wait_until_up", lambda *_: True)
+    started = {child.name: child for child in start_service(tmp_path)}
+    assert "redis" in started
+    assert started["worker-gpu"].env["CINESTRATA_REDIS_URL"].startswith("redis+socket://")
+
+
+def test_demo_does_not_use_a_killed_service(
+    tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
+    spawn = subprocess.Popen
+    code = "print('Cinestrata is up at http://127.0.0.1:' + __import__('os').environ.get('CINESTRATA_REDIS_URL', '8'))"
+    monkeypatch.setattr(subprocess, "Popen", lambda _command, **how: spawn(script(code), **how))
+    with embedded_service(tmp_path, None) as url:
+        assert url == "http://127.0.0.1:8"
 
 
 def test_processes_of_a_killed_holder_that_stay_are_named(
