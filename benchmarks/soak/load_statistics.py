@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.soak.load_generator import RequestRecord
 
-__all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "summarize_phase"]
+__all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "latency_p99", "summarize_phase"]
 
 _MIB = 1024**2
 _MIN_SAMPLES = 3
@@ -65,9 +65,15 @@ class MemoryTrend:
         return self.slope <= max(2 * self.error, 0.01 * self.first_mib / 60)
 
 
+def latency_p99(records: Sequence[RequestRecord]) -> float | None:
+    """99th percentile of the latency of the answered requests in milliseconds; None without one."""
+    latencies = _latencies(records)
+    return _rounded(float(np.percentile(latencies, 99))) if latencies else None
+
+
 def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStatistics:
     """Figures of the requests of a phase."""
-    latencies = [1000 * record.seconds for record in records if record.status == 200]
+    latencies = _latencies(records)
     errors: Counter[str] = Counter()
     refused = 0
     for record in records:
@@ -75,7 +81,7 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
             refused += 1
         elif record.status != 200:
             errors["429 without Retry-After" if record.status == 429 else str(record.status)] += 1
-    p50, p99 = np.percentile(latencies, [50, 99]).tolist() if latencies else (None, None)
+    p50 = float(np.percentile(latencies, 50)) if latencies else None
     worst = max(latencies) if latencies else None
     delay = float(np.percentile([1000 * record.delay for record in records], 99)) if records else 0.0
     return PhaseStatistics(
@@ -85,7 +91,7 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
         refused,
         dict(errors),
         _rounded(p50),
-        _rounded(p99),
+        latency_p99(records),
         _rounded(worst),
         round(delay, 1),
     )
@@ -116,6 +122,10 @@ def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
     return MemoryTrend(
         round(float(ends[0]), 1), round(float(ends[1]), 1), float(slope), float(error), len(times)
     )
+
+
+def _latencies(records: Sequence[RequestRecord]) -> list[float]:
+    return [1000 * record.seconds for record in records if record.status == 200]
 
 
 def _rounded(value: float | None) -> float | None:

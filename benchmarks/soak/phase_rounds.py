@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from benchmarks.search.server_load import process_memory, processor_seconds
 from benchmarks.soak.load_generator import RequestRecord
-from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
+from benchmarks.soak.load_statistics import fit_memory_trend, latency_p99, summarize_phase
 from benchmarks.soak.verdicts import PhaseOutcome
 
 __all__ = ["PhaseRounds", "memory_samples"]
@@ -49,7 +49,7 @@ class PhaseRounds:
             summarize_phase(records, len(records) / self._taken),
             fit_memory_trend(memory),
             [round(capacity, 1) for capacity in self._capacities],
-            [summarize_phase(records, 0.0).p99 for records in self._rounds],
+            list(map(latency_p99, self._rounds)),
             round(self._served / self._taken, 2),
             round(self._sending / self._taken, 2),
         )

@@ -207,7 +207,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _discard_broken_connections(context: ExceptionContext) -> None:
-    """Close the connections of the pool after an error of the file, such as that of a full or read-only file system.
+    """Close the connections of the pool after an error of the file, such as that of a read-only file system.
 
     SQLite opens a file that cannot be written for reading only, without an error. Such a connection would refuse every
     change for as long as the pool keeps it, also when the file can be written again.

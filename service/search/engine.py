@@ -312,9 +312,7 @@ class SearchEngine:
         query = SearchQuery.model_construct(q=_CLIP_QUERY, k=k, task=task, **parameters)
 
         def search(snapshot: SearchSnapshot) -> ClipSearchResponse:
-            backbone = self.snapshots.backbone
-            if backbone is None:
-                raise AssertionError("a snapshot is loaded with a backbone")
+            backbone = self.snapshots.backbone_of_snapshots()
             return self.clips.search(snapshot, backbone, upload, query, captions)
 
         return self._with_loaded_tasks(search)

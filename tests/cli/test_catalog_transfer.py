@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy import Engine, create_engine, insert, select, text
 
 from service.catalog.access_tables import ApiKey, User
 from service.catalog.catalog_schema import CATALOG_SCHEMA
@@ -105,29 +105,36 @@ def test_commands_copy_all_tables_to_postgresql_and_back(
     assert _rows(f"sqlite:///{tmp_path}/c/catalog.sqlite3") == expected
 
 
-def test_database_of_another_installation_is_refused(
-    catalog_file: Path, tmp_path: Path, fresh_postgres_url: str
-) -> None:
-    """Its keys and sessions would be valid in the restored library."""
+@pytest.fixture
+def migrated_database(catalog_file: Path, tmp_path: Path, fresh_postgres_url: str) -> Iterator[Engine]:
+    """A database with the tables of the catalog, beside a snapshot in ``copy``."""
     _require_success(_run("snapshot", tmp_path / "copy"))
     _require_success(_run("migrate", "--data", tmp_path / "b", database=fresh_postgres_url))
     engine = create_engine(fresh_postgres_url)
-    with engine.begin() as connection:
-        connection.execute(insert(ApiKey), ROWS[ApiKey])
+    yield engine
     engine.dispose()
-    refused = _run("restore", tmp_path / "copy", "--data", tmp_path / "b", database=fresh_postgres_url)
+
+
+def _restore_into(tmp_path: Path, url: str) -> subprocess.CompletedProcess[str]:
+    return _run("restore", tmp_path / "copy", "--data", tmp_path / "b", database=url)
+
+
+def test_database_of_another_installation_is_refused(
+    migrated_database: Engine, tmp_path: Path, fresh_postgres_url: str
+) -> None:
+    """Its keys and sessions would be valid in the restored library."""
+    with migrated_database.begin() as connection:
+        connection.execute(insert(ApiKey), ROWS[ApiKey])
+    refused = _restore_into(tmp_path, fresh_postgres_url)
     message = "its table api_keys has rows"
     assert (refused.returncode, message in " ".join(refused.stderr.split())) == (1, True), refused
     assert not (tmp_path / "b" / "index").exists()
 
 
 def test_refused_commit_leaves_the_data_folder_as_it_was(
-    catalog_file: Path, tmp_path: Path, fresh_postgres_url: str
+    migrated_database: Engine, tmp_path: Path, fresh_postgres_url: str
 ) -> None:
-    _require_success(_run("snapshot", tmp_path / "copy"))
-    _require_success(_run("migrate", "--data", tmp_path / "b", database=fresh_postgres_url))
-    engine = create_engine(fresh_postgres_url)
-    with engine.begin() as connection:
+    with migrated_database.begin() as connection:
         connection.execute(
             text("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'full'; END $$")
         )
@@ -137,11 +144,9 @@ def test_refused_commit_leaves_the_data_folder_as_it_was(
                 "FOR EACH ROW EXECUTE FUNCTION refuse()"
             )
         )
-    restore = ("restore", tmp_path / "copy", "--data", tmp_path / "b")
-    refused = _run(*restore, database=fresh_postgres_url)
+    refused = _restore_into(tmp_path, fresh_postgres_url)
     assert (refused.returncode, "Nothing was restored" in refused.stderr) == (1, True), refused
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["run"]
-    with engine.begin() as connection:
+    with migrated_database.begin() as connection:
         connection.execute(text("DROP TRIGGER refuse ON tasks"))
-    engine.dispose()
-    _require_success(_run(*restore, database=fresh_postgres_url))
+    _require_success(_restore_into(tmp_path, fresh_postgres_url))

@@ -96,6 +96,12 @@ class SnapshotManager:
         """Backbone of all releases; None until it is loaded."""
         return self._loader.backbone
 
+    def backbone_of_snapshots(self) -> Backbone:
+        """Backbone with which the snapshots of this process were loaded; there must be one."""
+        if self.backbone is None:
+            raise AssertionError("a snapshot is loaded with a backbone")
+        return self.backbone
+
     @property
     def is_following(self) -> bool:
         """Whether a background thread is running."""
@@ -163,10 +169,7 @@ class SnapshotManager:
         current = self.current()
         if release_id == current.release_id:
             return current
-        backbone = self.backbone
-        if backbone is None:
-            raise AssertionError("a snapshot is loaded with a backbone")
-        return self._earlier.load(release_id, self.current, backbone)
+        return self._earlier.load(release_id, self.current, self.backbone_of_snapshots())
 
     def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
         """Load the generation that contains a task which the catalog reports as ready.

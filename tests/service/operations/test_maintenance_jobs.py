@@ -62,22 +62,26 @@ def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) 
     assert (entry.target, entry.details["bytes"]) == (str(path), done.result["bytes"])
 
 
-def test_old_snapshots_are_removed_after_a_new_one(
-    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def backups(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty folder of snapshots, of which two are kept."""
     monkeypatch.setattr(
         maintenance_jobs, "settings", lambda: configured.model_copy(update={"kept_snapshots": 2})
     )
     folder = configured.data_dir / "backups"
     folder.mkdir()
+    return folder
+
+
+def test_old_snapshots_are_removed_after_a_new_one(library: Library, backups: Path) -> None:
     names = [f"cinestrata-2026010{day}T000000Z-{day}.tar" for day in (1, 2, 3)]
     for name in (*names, "own.tar"):
-        (folder / name).write_bytes(b"x")
+        (backups / name).write_bytes(b"x")
     run_job(start_job(JobSpec(kind="snapshot")).id)
     (done,) = list_jobs()
     assert done.result is not None, done.error
     assert done.result["removed"] == [names[1], names[0]]
-    assert {path.name for path in folder.iterdir()} == {
+    assert {path.name for path in backups.iterdir()} == {
         "own.tar",
         names[2],
         Path(done.result["path"]).name,
@@ -89,22 +93,15 @@ def test_old_snapshots_are_removed_after_a_new_one(
     ]
 
 
-def test_new_snapshot_stays_after_the_clock_was_ahead(
-    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        maintenance_jobs, "settings", lambda: configured.model_copy(update={"kept_snapshots": 2})
-    )
-    folder = configured.data_dir / "backups"
-    folder.mkdir()
+def test_new_snapshot_stays_after_the_clock_was_ahead(library: Library, backups: Path) -> None:
     names = [f"cinestrata-{year}0101T000000Z-{year}.tar" for year in (9998, 9999)]
     for name in names:
-        (folder / name).write_bytes(b"x")
+        (backups / name).write_bytes(b"x")
     run_job(start_job(JobSpec(kind="snapshot")).id)
     (done,) = list_jobs()
     assert done.result is not None, done.error
     assert done.result["removed"] == names[:1]
-    assert {path.name for path in folder.iterdir()} == {names[1], Path(done.result["path"]).name}
+    assert {path.name for path in backups.iterdir()} == {names[1], Path(done.result["path"]).name}
 
 
 def test_failed_job_reports_its_reason_and_its_worker(
