@@ -32,6 +32,7 @@ const streams = new Map(); // ids of watched tasks, with functions that end the 
 const view = { text: "", state: "all" };
 let pinned = null; // the release that is served in place of the newest one
 let active = []; // the first unfinished tasks
+let ended = []; // tasks that were active before, and that the shown page does not contain yet
 let listed = []; // tasks of the shown page
 let pages = null;
 let typing = null;
@@ -48,6 +49,7 @@ export function setUpTasks(refresh, onError) {
     read: (cursor) => readPage(`/tasks?${listParameters(cursor)}`),
     draw: (tasks) => {
       listed = tasks;
+      ended = [];
       drawRows(refresh);
     },
     onError,
@@ -78,6 +80,10 @@ export const refreshTasks = () => pages.refresh();
 
 /** Show the unfinished tasks and the numbers of the state of the library. */
 export function drawTasks(status, refresh) {
+  const unfinished = new Set(status.active.map((task) => task.id));
+  ended = [...active, ...ended]
+    .filter((task) => !unfinished.has(task.id))
+    .map((task) => rows.get(task.id)?.task ?? task); // an event may have updated the row
   ({ active, pinned } = status);
   const hasTasks = Object.values(status.tasks).some((number) => number > 0);
   $("tasks-empty").hidden = hasTasks;
@@ -109,7 +115,7 @@ function drawRows(refresh) {
   const current = new Map(active.map((task) => [task.id, task]));
   const known = new Set(listed.map((task) => task.id));
   const isFirst = !isFiltered() && pages.isFirst;
-  const first = isFirst ? active.filter((task) => !known.has(task.id)) : [];
+  const first = isFirst ? [...active, ...ended].filter((task) => !known.has(task.id)) : [];
   const shown = [...first, ...listed].map((task) => current.get(task.id) ?? task);
   for (const task of shown) {
     if (!rows.has(task.id)) rows.set(task.id, new TaskRow(task, refresh));

@@ -291,6 +291,34 @@ def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: P
     commands.cancel_task(task.id)
 
 
+def test_row_of_an_ended_task_stays_until_the_list_is_read(
+    browser: WebDriver, address: str, world: Path
+) -> None:
+    videos = [{"uri": f"{FIRST}/{next((world / FIRST).glob('*.mp4')).name}"}]
+    task = commands.create_task(TaskSpec.model_validate({"name": "ended", "videos": videos})).task
+    browser.get(f"{address}/admin")
+    wait_for(browser, "[data-testid=state-ended]")
+    wait_until(browser, lambda b: "in progress" in texts(b, "#tasks-note")[0])
+    (before,) = texts(browser, "#tasks-note")
+    browser.execute_script("""
+      const held = [];
+      const send = window.fetch;
+      window.fetch = (path, options) =>
+        String(path).startsWith("/tasks?")
+          ? new Promise((resolve) => held.push(() => resolve(send(path, options))))
+          : send(path, options);
+      window.continueList = () => { window.fetch = send; for (const one of held) one(); };
+    """)
+    row = browser.find_element(By.CSS_SELECTOR, f"[data-task='{task.id}']")
+    commands.cancel_task(task.id)
+    refresh_library_page(browser)
+    wait_until(browser, lambda b: texts(b, "#tasks-note") != [before])
+    assert row.is_displayed(), "the row was removed although the list is still being read"
+    browser.execute_script("window.continueList()")
+    wait_until(browser, lambda b: texts(b, "[data-testid=state-ended]") == ["cancelled"])
+    assert row.is_displayed()
+
+
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
 @pytest.mark.parametrize("path", ["/", "/?q=a+taxi", "/admin"])
 def test_page_fits_the_width_of_the_screen(
