@@ -31,6 +31,7 @@ import math
 import os
 import platform
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -327,6 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--duration", type=parse_duration, default=600.0, help="such as 90s, 10m or 2h (10m)")
     parser.add_argument("--out", type=Path, default=Path("soak-report.json"), help="report (JSON)")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes, too
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         report = measure(Path(folder) / "data", options.duration)
     options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
