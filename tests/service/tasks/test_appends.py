@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 import pytest
 import redis
@@ -85,8 +85,9 @@ def test_repeated_request_does_not_append_again(
     def send_archive(task: str = domain, content: bytes = b"video") -> CreateOutcome:
         archive = BytesIO()
         with ZipFile(archive, "w") as members:
-            members.writestr("manifest.jsonl", '{"uri": "a.mp4"}')
-            members.writestr("a.mp4", content)
+            # Without the present time, so that both requests have the same bytes.
+            members.writestr(ZipInfo("manifest.jsonl"), '{"uri": "a.mp4"}')
+            members.writestr(ZipInfo("a.mp4"), content)
         archive.seek(0)
         return commands.append_archive(task, archive, "a.zip", idempotency_key="archive")
 
