@@ -51,14 +51,14 @@ test: $(VENV)/.dev chromium ## Run the tests except the slow ones, in parallel
 
 .PHONY: test-slow
 test-slow: $(VENV)/.dev chromium ## Run the slow tests
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m 'slow and not endurance'
 
 .PHONY: test-endurance
-test-endurance: $(VENV)/.dev ## Run 20 faults and a minute of load against real processes (half an hour)
+test-endurance: $(VENV)/.dev ## Run 20 faults, a minute of load and the longest tests (half an hour)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m endurance
 
 .PHONY: test-all
-test-all: test test-slow ## Run every test
+test-all: test test-slow ## Run the tests and the slow tests
 
 .PHONY: lint
 lint: $(VENV)/.dev node_modules/.installed ## Check style, formatting, types and import rules

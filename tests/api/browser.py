@@ -57,7 +57,7 @@ def texts(browser: WebDriver, css: str) -> list[str]:
 
 def wait_for(browser: WebDriver, css: str, count: int = 1) -> list[str]:
     """Wait for a number of elements, and return their texts."""
-    wait_until(browser, lambda b: len(texts(b, css)) >= count)
+    wait_until(browser, lambda b: len(b.find_elements(By.CSS_SELECTOR, css)) >= count)
     return texts(browser, css)
 
 

@@ -90,6 +90,7 @@ def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report
         assert [r["video_id"] for r in before["results"]] == [r["video_id"] for r in after["results"]]
 
 
+@pytest.mark.endurance  # the tests of the Celery workers kill a learning worker, too
 def test_killed_learning_worker_loses_nothing(machine: Machine, data: Path, report: dict[str, Any]) -> None:
     up, url = machine.up(data)
     refused = machine.run("up", "--data", data, "--port", 0)

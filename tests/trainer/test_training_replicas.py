@@ -72,7 +72,14 @@ def test_two_processes_have_the_loss_and_weights_of_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["finetune", "bmu_moco", "er", "ewc", "lwf", "ctp", "ccmr", "pnn", "clip_vip"]
+    "name",
+    [
+        "bmu_moco",
+        *(
+            pytest.param(name, marks=pytest.mark.endurance)
+            for name in ("finetune", "er", "ewc", "lwf", "ctp", "ccmr", "pnn", "clip_vip")
+        ),
+    ],
 )
 def test_two_processes_train_other_methods_alike(
     small_backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str

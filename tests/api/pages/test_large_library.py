@@ -48,7 +48,7 @@ def no_console_errors(browser: WebDriver) -> Iterator[None]:
 def page(browser: WebDriver, large: str) -> WebDriver:
     """The loaded library page."""
     browser.get(large)
-    wait_for(browser, CELLS, 100)
+    wait_until(browser, lambda b: _cells(b) > 100)
     return browser
 
 
@@ -282,7 +282,7 @@ def test_domains_beyond_the_palette_are_neutral(page: WebDriver) -> None:
 def test_large_library_fits_the_screen(browser: WebDriver, large: str, size: tuple[int, int]) -> None:
     with screen_size(browser, *size):
         browser.get(large)
-        wait_for(browser, CELLS, 100)
+        wait_until(browser, lambda b: _cells(b) > 100)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
         smallest = browser.execute_script(
             f'const box = document.querySelector("{CELLS}").getBoundingClientRect();'

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.ingest.append_cost import measure_append
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_append_and_syncs_are_measured(tmp_path: Path) -> None:
     result = measure_append(tmp_path, videos=12, appended=3, frames=1)
     assert (result["videos"], result["appended"], result["failed_searches"]) == (12, 3, 0)

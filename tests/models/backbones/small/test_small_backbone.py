@@ -151,7 +151,7 @@ def test_background_describes_generic_texts(backbone: Backbone) -> None:
     assert torch.linalg.eigvalsh(background.precision).min() > 0
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_committed_constants_equal_their_derivation() -> None:
     for committed, derived in zip(load_constants(), derive_constants(), strict=True):
         scale = float(derived.abs().max())

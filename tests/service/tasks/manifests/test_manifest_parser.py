@@ -188,7 +188,7 @@ def test_bad_line_after_more_videos_than_a_task_may_have_is_named(monkeypatch: p
     assert len(merged) == 1000
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_bad_line_among_a_million_is_named() -> None:
     lines = (b'{"uri": "%d.mp4"}\n' % number for number in range(1_000_000))
     content = b"".join(b"no json\n" if number == 987_654 else line for number, line in enumerate(lines))
