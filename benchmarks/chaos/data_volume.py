@@ -1,14 +1,13 @@
 """The volume of a data folder: a small tmpfs that can be filled, and that can be made read-only.
 
 Both need the right to mount. Without it the volume is a plain folder, its disk cannot be filled, and read-only means
-folders without write permission.
+files and folders without write permission.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,16 +68,18 @@ class DataVolume:
                 _mount("-o", "remount,bind,rw", target)
                 subprocess.run(["umount", "--lazy", target], check=True)
             return
-        folders = [Path(root) for root, _, _ in os.walk(self.path)]
-        modes = {folder: folder.stat().st_mode for folder in folders}
+        modes: dict[Path, int] = {}
         try:
-            for folder in folders:
-                folder.chmod(0o555)
+            for path in [self.path, *self.path.rglob("*")]:
+                with contextlib.suppress(FileNotFoundError):
+                    mode = path.stat().st_mode
+                    path.chmod(mode & ~0o222)
+                    modes[path] = mode
             yield
         finally:
-            for folder, mode in modes.items():
+            for path, mode in modes.items():
                 with contextlib.suppress(FileNotFoundError):
-                    folder.chmod(mode)
+                    path.chmod(mode)
 
     def close(self) -> None:
         """Release the volume; its content is lost if it is a tmpfs."""

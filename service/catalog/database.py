@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, even
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
@@ -40,6 +42,7 @@ _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
 _FILE_ERRORS = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _PRIMARY_CODE = 0xFF  # bits of an extended error code of SQLite
+_READ_ONLY = "cinestrata_read_only"  # key in the record of a connection
 _POSTGRESQL_OPTIONS = {
     # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
     "client_encoding": "utf8",
@@ -77,7 +80,7 @@ def engine(configured: Settings | None = None) -> Engine:
     configured = configured or settings()
     url = configured.database_url
     if url not in _engines:
-        _engines[url] = open_engine(url)
+        return _engines.setdefault(url, open_engine(url))  # another thread may have been faster
     return _engines[url]
 
 
@@ -169,7 +172,8 @@ def open_engine(url: str) -> Engine:
         return made
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
-    event.listen(made, "connect", _prepare_sqlite)
+    event.listen(made, "connect", partial(_prepare_sqlite, file))
+    event.listen(made, "checkin", _close_read_only)
     event.listen(made, "begin", _begin_sqlite)
     event.listen(made, "handle_error", _discard_broken_connections)
     return made
@@ -182,14 +186,48 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
     connection.autocommit = False
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
+def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
     # Transactions begin in _begin_sqlite: the driver would begin them late and always deferred.
     connection.isolation_level = None
-    _write_ahead(connection)
-    connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
-    connection.execute("PRAGMA foreign_keys = ON")
-    # Captions of deleted videos are overwritten, not only released.
-    connection.execute("PRAGMA secure_delete = ON")
+    try:
+        _write_ahead(connection)
+        connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
+        connection.execute("PRAGMA foreign_keys = ON")
+        # Captions of deleted videos are overwritten, not only released.
+        connection.execute("PRAGMA secure_delete = ON")
+        record.info[_READ_ONLY] = not _can_write(connection)
+        # The connections of a process share the index of the write-ahead log: each new one is read-only for as long as
+        # an older one is open, also once the file can be written. Refused, they cannot follow one another forever.
+        if record.info[_READ_ONLY] and os.access(file, os.W_OK):
+            raise sqlite3.OperationalError(f"{file} was not writable a moment ago; try again.")
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _can_write(connection: sqlite3.Connection) -> bool:
+    """Return whether a connection may write: SQLite opens a file without write permission for reading only, without an
+    error."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        connection.execute("BEGIN IMMEDIATE")  # succeeds for a file that was opened for reading only
+        connection.execute("PRAGMA user_version = 0")
+    except sqlite3.OperationalError as error:
+        code = error.sqlite_errorcode & _PRIMARY_CODE
+        if code == sqlite3.SQLITE_READONLY:
+            return False
+        if code != sqlite3.SQLITE_BUSY:  # another connection writes
+            raise
+    finally:
+        connection.rollback()
+        connection.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_SECONDS * 1000:.0f}")
+    return True
+
+
+def _close_read_only(_connection: Any, record: ConnectionPoolEntry) -> None:
+    """Close a read-only connection, which would refuse changes for as long as the pool keeps it."""
+    if record.info.get(_READ_ONLY):
+        record.invalidate()
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
@@ -207,14 +245,16 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _discard_broken_connections(context: ExceptionContext) -> None:
-    """Close the connections of the pool after an error of the file, such as that of a read-only file system.
+    """Close the connections of the pool after an error of the file, such as that of a failed disk.
 
-    SQLite opens a file that cannot be written for reading only, without an error. Such a connection would refuse every
-    change for as long as the pool keeps it, also when the file can be written again.
+    A connection may otherwise refuse every change for as long as the pool keeps it.
     """
     code = getattr(context.original_exception, "sqlite_errorcode", None)
     if code is not None and code & _PRIMARY_CODE in _FILE_ERRORS:
         context.is_disconnect = True
+        if context.execution_context is not None:
+            # SQLite keeps the file open for as long as a statement exists, and the exception refers to this one.
+            context.execution_context.cursor.close()
 
 
 def _begin_sqlite(connection: Connection) -> None:

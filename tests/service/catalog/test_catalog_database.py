@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,10 +16,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import delete, select, text, update
 
+from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.postgres_server import PostgresServer
 from service.catalog import database
 from service.catalog.catalog_schema import CATALOG_SCHEMA
-from service.catalog.database import dispose, engine, now, open_engine, session_scope, sqlite_path
+from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
 from service.catalog.tables import PositionCounter, Task, Video
 from service.core.errors import Unavailable
@@ -183,23 +188,66 @@ def test_full_disk_raises_unavailable_and_stores_nothing(
         assert session.scalars(select(Task.name)).all() == [task.name]
 
 
-def test_connections_that_cannot_write_are_replaced(
-    tmp_path: Path, settings_factory: Callable[..., Settings]
-) -> None:
-    """SQLite opens a file on a read-only file system for reading only, and stays so when it can be written again."""
-    settings_factory(tmp_path)
-    with engine().connect() as connection:  # returns to the pool
-        connection.exec_driver_sql("PRAGMA query_only = ON")
+@pytest.fixture
+def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[ExitStack]:
+    """The catalog on a read-only volume, while another process has it open. Closing the stack permits changes again."""
+    volume = DataVolume(tmp_path / "volume")
+    if os.geteuid() == 0 and not volume.is_limited:
+        pytest.skip("A superuser without the right to mount cannot make a folder read-only.")
+    try:
+        configured = settings_factory(volume.path)
+        ping()  # creates the write-ahead log
+        dispose()
+        with another_process(sqlite_path(configured.database_url)), ExitStack() as stack:
+            stack.enter_context(volume.read_only())
+            yield stack
+            dispose()
+    finally:
+        volume.close()
 
-    def count() -> None:
-        with session_scope(write=True) as session:
-            session.execute(update(PositionCounter).values(last_position=7))
 
-    with pytest.raises(Unavailable):
-        count()
-    count()
+@contextmanager
+def another_process(file: Path | None) -> Iterator[None]:
+    """Keep the file open in another process, and thereby its write-ahead log."""
+    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM tasks'); print(); input()"
+    command = [sys.executable, "-u", "-c", script, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.communicate("\n")
+
+
+def change() -> None:
+    with session_scope(write=True) as session:
+        session.execute(update(PositionCounter).values(last_position=7))
+
+
+def test_changes_succeed_once_the_file_is_writable_again(read_only_catalog: ExitStack) -> None:
+    """SQLite opens a file that cannot be written for reading only, and the connections of a process share that."""
+    errors = []  # with the frames and cursors that their tracebacks refer to
+    for _ in range(3):
+        with pytest.raises(Unavailable) as caught:
+            change()
+        errors.append(caught.value)
+        with session_scope(), session_scope():  # two connections, which return to the pool
+            ping()
+    read_only_catalog.close()
+    change()
     with session_scope() as session:
         assert session.scalars(select(PositionCounter.last_position)).all() == [7]
+
+
+def test_connections_wait_for_the_last_one_that_cannot_write(read_only_catalog: ExitStack) -> None:
+    """New connections would also be for reading only, and could follow one another forever."""
+    with session_scope() as reader:
+        reader.execute(select(PositionCounter))
+        read_only_catalog.close()
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                ping()
+    ping()
+    change()
 
 
 def test_times_are_read_with_a_time_zone(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
