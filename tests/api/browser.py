@@ -7,13 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
+
+_T = TypeVar("_T")
 
 FLAGS = (
     "--headless=new",
@@ -44,21 +46,26 @@ def serve(app: Any) -> Iterator[str]:
         thread.join(timeout=10)
 
 
-def wait_until(browser: WebDriver, condition: Callable[[WebDriver], Any]) -> None:
-    """Wait for a condition, which is evaluated again if an element was replaced meanwhile."""
+def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) -> _T:
+    """Wait for a condition, which is evaluated again if an element was replaced meanwhile, and return its value."""
     wait = WebDriverWait(browser, 30, 0.05, ignored_exceptions=[StaleElementReferenceException])
-    wait.until(condition)
+    return wait.until(condition)
 
 
 def texts(browser: WebDriver, css: str) -> list[str]:
-    """Texts of the elements that match a selector."""
-    return [element.text for element in browser.find_elements(By.CSS_SELECTOR, css)]
+    """Texts of the elements that match a selector; they are read again if one was replaced meanwhile."""
+    return wait_for(browser, css, 0)
 
 
 def wait_for(browser: WebDriver, css: str, count: int = 1) -> list[str]:
     """Wait for a number of elements, and return their texts."""
-    wait_until(browser, lambda b: len(b.find_elements(By.CSS_SELECTOR, css)) >= count)
-    return texts(browser, css)
+
+    def read(browser: WebDriver) -> tuple[list[str]] | None:
+        elements = browser.find_elements(By.CSS_SELECTOR, css)
+        return ([element.text for element in elements],) if len(elements) >= count else None
+
+    (found,) = wait_until(browser, read)
+    return found
 
 
 def refresh_library_page(browser: WebDriver) -> None:
