@@ -199,7 +199,10 @@ def _prepare_sqlite(file: Path, connection: sqlite3.Connection, record: Connecti
         # The connections of a process share the index of the write-ahead log: each new one is read-only for as long as
         # an older one is open, also once the file can be written. Refused, they cannot follow one another forever.
         if record.info[_READ_ONLY] and os.access(file, os.W_OK):
-            raise sqlite3.OperationalError(f"{file} was not writable a moment ago; try again.")
+            raise sqlite3.OperationalError(
+                f"SQLite opened {file} for reading only, although it can be written: an older connection of this "
+                "process is read-only, or its -wal or -shm file is."
+            )
     except BaseException:
         connection.close()
         raise
