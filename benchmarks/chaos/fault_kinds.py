@@ -132,7 +132,10 @@ def available_faults(deployment: Deployment, volume: DataVolume) -> list[Fault]:
     if is_container:
         faults.append(_process_fault("postgresql"))
     else:  # containers have a mount of their own, which stays writable
-        faults.append(Fault("read-only data folder", _make_read_only, fails_tasks=True))
+        faults += [
+            Fault("read-only data folder", _make_read_only, fails_tasks=True),
+            Fault("restart the workers with a read-only data folder", _restart_read_only, fails_tasks=True),
+        ]
     if deployment.postgres is not None:
         faults.append(Fault("kill postgresql", _kill_database))
     for role, network in deployment.networks.items():
@@ -268,6 +271,15 @@ def _restart_in_swap(context: FaultContext) -> bool:
 
 def _make_read_only(context: FaultContext) -> bool:
     with context.volume.read_only():
+        time.sleep(_FULL_SECONDS)
+    return True
+
+
+def _restart_read_only(context: FaultContext) -> bool:
+    """Kill the workers, whose successors open all files for the first time."""
+    with context.volume.read_only():
+        for role in ("learning worker", "probing worker"):
+            _kill(context.deployment.pids(role))
         time.sleep(_FULL_SECONDS)
     return True
 
