@@ -91,7 +91,8 @@ class ChildProcess:
             return
         with contextlib.suppress(OSError):  # on a full disk, truncating matters more than the copy
             shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
-        os.truncate(self.log, 0)
+        with contextlib.suppress(OSError):  # on a read-only file system, it is truncated later
+            os.truncate(self.log, 0)
 
     @property
     def exit_status(self) -> int | None:

@@ -31,7 +31,7 @@ class Supervisor:
     that started them ends.
 
     Args:
-        on_restart: Called with a sentence before each restart.
+        on_restart: Called with a sentence before each restart, and after a start that failed.
         on_exit: Called with the process id of each process that ended unexpectedly, before its restart.
     """
 
@@ -145,12 +145,24 @@ class Supervisor:
                     self._on_exit(child.process.pid)
                 if now - child.started > _HEALTHY_SECONDS:
                     self._exit_counts[child.name] = 0
-                exits = self._exit_counts[child.name] = self._exit_counts.get(child.name, 0) + 1
-                wait = min(0.5 * 2 ** (exits - 1), _MAX_BACK_OFF_SECONDS)
-                self._restart_times[child.name] = now + wait
+                wait = self._schedule_start(child, now)
                 self._on_restart(
                     f"{child.name} ended with status {status} and restarts in {wait:g} s (see {child.log})."
                 )
             elif now >= self._restart_times[child.name]:
-                del self._restart_times[child.name]
-                child.start()
+                try:
+                    child.start()
+                except (
+                    OSError
+                ) as error:  # its log cannot be opened, or the machine has no memory for a process
+                    wait = self._schedule_start(child, now)
+                    self._on_restart(f"{child.name} cannot be started ({error}); next attempt in {wait:g} s.")
+                else:
+                    del self._restart_times[child.name]
+
+    def _schedule_start(self, child: ChildProcess, now: float) -> float:
+        """Count a failure, and return the seconds until the next start, which increase with each."""
+        failures = self._exit_counts[child.name] = self._exit_counts.get(child.name, 0) + 1
+        wait = min(0.5 * 2 ** (failures - 1), _MAX_BACK_OFF_SECONDS)
+        self._restart_times[child.name] = now + wait
+        return wait

@@ -135,6 +135,46 @@ def test_searches_have_priority_over_the_workers(
     }
 
 
+def test_process_whose_log_cannot_be_opened_is_started_later(tmp_path: Path) -> None:
+    """As while the data folder is read-only."""
+    folder, absent = tmp_path / "run", tmp_path / "absent"
+    folder.mkdir()
+    messages: list[str] = []
+    child = ChildProcess(
+        "part", script("import time; print('up', flush=True); time.sleep(60)"), folder / "part.log"
+    )
+    supervisor = Supervisor(on_restart=messages.append)
+    supervisor.start(child)
+    until(lambda: "up" in child.log_tail())
+    folder.rename(absent)
+    child.kill()
+
+    def has_failed() -> bool:
+        supervisor.wait_until(lambda: True, 1)
+        return any("cannot be started" in message and str(child.log) in message for message in messages)
+
+    until(has_failed)
+    absent.rename(folder)
+    assert supervisor.wait_until(lambda: child.exit_status is None, 20)
+    supervisor.stop()
+
+
+def test_log_that_cannot_be_truncated_does_not_stop_the_supervision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    child = ChildProcess("part", script("pass"), tmp_path / "part.log", max_log_bytes=10)
+    child.log.write_text("x" * 11)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "truncate", refuse)
+        child.rotate_log()
+    assert child.log.stat().st_size == 11
+    child.rotate_log()
+    assert child.log.stat().st_size == 0
+
+
 @pytest.mark.slow
 def test_process_that_never_starts_is_reported_with_its_log(tmp_path: Path) -> None:
     supervisor = Supervisor()
