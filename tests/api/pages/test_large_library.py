@@ -228,14 +228,15 @@ def test_change_of_a_domain_reads_the_list_only(page: WebDriver, client: TestCli
 
 def test_new_measures_redraw_the_map_only(page: WebDriver) -> None:
     hostile = "<img src=x onerror=\"document.title='taken'\">"
+    _forget_requests(page)
     with session_scope(write=True) as session:
         task = session.get_one(Task, "tsk_00001")
         before = task.name
         task.name = hostile
     try:
-        requests = _requests_of_refreshes(page, 1)
-        assert "/forgetting/map" in {request["path"] for request in requests}
-        assert "/shards" not in {request["path"] for request in requests}
+        refresh_library_page(page)
+        wait_until(page, lambda b: "/forgetting/map" in {request["path"] for request in _requests(b)})
+        assert "/shards" not in {request["path"] for request in _requests(page)}
         _click_cell(page, "1-1")
         wait_until(page, lambda b: hostile in texts(b, "#time-legend li"))
         assert page.title != "taken"
@@ -245,26 +246,30 @@ def test_new_measures_redraw_the_map_only(page: WebDriver) -> None:
             session.get_one(Task, "tsk_00001").name = before
 
 
-def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str, Any]]:
-    """Requests of the page during refreshes, without those of the health indicator."""
-    browser.execute_script("performance.clearResourceTimings()")
-    read = """
+def _requests(browser: WebDriver) -> list[dict[str, Any]]:
+    """Finished requests of the page, without those of the health indicator."""
+    entries: list[dict[str, Any]] = browser.execute_script("""
       return performance.getEntriesByType('resource').map((entry) => ({
         path: new URL(entry.name).pathname, status: entry.responseStatus, bytes: entry.transferSize }))
-    """
+    """)
+    return [entry for entry in entries if entry["path"] != "/readyz"]
 
-    def requests() -> list[dict[str, Any]]:
-        return [entry for entry in browser.execute_script(read) if entry["path"] != "/readyz"]
 
+def _forget_requests(browser: WebDriver) -> None:
+    browser.execute_script("performance.clearResourceTimings()")
+
+
+def _requests_of_refreshes(browser: WebDriver, refreshes: int) -> list[dict[str, Any]]:
+    """Requests of the page during refreshes, without those of the health indicator."""
+    _forget_requests(browser)
     for number in range(1, refreshes + 1):
         refresh_library_page(browser)
         wait_until(
-            browser,
-            lambda b, n=number: sum(entry["path"] == "/library" for entry in requests()) >= n,
+            browser, lambda b, n=number: sum(entry["path"] == "/library" for entry in _requests(b)) >= n
         )
     # Requests that follow a change are sent as soon as the state has been read.
     browser.execute_async_script("setTimeout(arguments[0], 500)")
-    return requests()
+    return _requests(browser)
 
 
 def test_domains_beyond_the_palette_are_neutral(page: WebDriver) -> None:
