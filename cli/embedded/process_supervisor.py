@@ -152,9 +152,8 @@ class Supervisor:
             elif now >= self._restart_times[child.name]:
                 try:
                     child.start()
-                except (
-                    OSError
-                ) as error:  # its log cannot be opened, or the machine has no memory for a process
+                except OSError as error:
+                    # Its log cannot be opened, or the machine has no memory for a process.
                     wait = self._schedule_start(child, now)
                     self._on_restart(f"{child.name} cannot be started ({error}); next attempt in {wait:g} s.")
                 else:

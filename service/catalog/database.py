@@ -79,9 +79,8 @@ def engine(configured: Settings | None = None) -> Engine:
     """
     configured = configured or settings()
     url = configured.database_url
-    if url not in _engines:
-        return _engines.setdefault(url, open_engine(url))  # another thread may have been faster
-    return _engines[url]
+    # Another thread may create or close the engine at the same time.
+    return _engines.get(url) or _engines.setdefault(url, open_engine(url))
 
 
 def sqlite_path(url: str) -> Path | None:

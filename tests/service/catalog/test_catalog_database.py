@@ -188,6 +188,25 @@ def test_full_disk_raises_unavailable_and_stores_nothing(
         assert session.scalars(select(Task.name)).all() == [task.name]
 
 
+def change() -> None:
+    with session_scope(write=True) as session:
+        session.execute(update(PositionCounter).values(last_position=7))
+
+
+def test_connections_that_cannot_write_are_replaced(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    """A connection of the pool refuses a change, as after an error of the disk."""
+    settings_factory(tmp_path)
+    with engine().connect() as connection:  # returns to the pool
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    with pytest.raises(Unavailable):
+        change()
+    change()
+    with session_scope() as session:
+        assert session.scalars(select(PositionCounter.last_position)).all() == [7]
+
+
 @pytest.fixture
 def read_only_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[ExitStack]:
     """The catalog on a read-only volume, while another process has it open. Closing the stack permits changes again."""
@@ -218,11 +237,6 @@ def another_process(file: Path | None) -> Iterator[None]:
         process.communicate("\n")
 
 
-def change() -> None:
-    with session_scope(write=True) as session:
-        session.execute(update(PositionCounter).values(last_position=7))
-
-
 def test_changes_succeed_once_the_file_is_writable_again(read_only_catalog: ExitStack) -> None:
     """SQLite opens a file that cannot be written for reading only, and the connections of a process share that."""
     errors = []  # with the frames and cursors that their tracebacks refer to
@@ -230,8 +244,9 @@ def test_changes_succeed_once_the_file_is_writable_again(read_only_catalog: Exit
         with pytest.raises(Unavailable) as caught:
             change()
         errors.append(caught.value)
-        with session_scope(), session_scope():  # two connections, which return to the pool
-            ping()
+        with engine().connect() as one, engine().connect() as other:  # both return to the pool
+            for connection in (one, other):
+                connection.execute(select(PositionCounter))
     read_only_catalog.close()
     change()
     with session_scope() as session:
