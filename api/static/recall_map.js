@@ -16,13 +16,24 @@ const MAX_PRINTED = 20; // columns with values in their cells
 const LETTER_PIXELS = 7.5;
 const DRAG_PIXELS = 6; // shorter movements are clicks
 let drawn = null;
+let drawnWidth = 0; // pixels
 let zoomTo = () => {};
 
 /** Number of bins that fit the width of the map. */
 export function fittingBins() {
-  const width = $("heat").clientWidth || $("memory").clientWidth || innerWidth;
+  const width = mapWidth();
   const size = width < NARROW ? BIN_PIXELS.narrow : BIN_PIXELS.wide;
   return Math.min(MAX_BINS, Math.max(8, Math.floor((width - 40) / size)));
+}
+
+/** Width of the map in pixels, also before its section is shown: otherwise the first map would be read twice. */
+function mapWidth() {
+  const section = $("memory");
+  const isHidden = section.hidden;
+  section.hidden = false; // a hidden element has no width; nothing is painted before it is hidden again
+  const width = $("heat").clientWidth || section.clientWidth;
+  section.hidden = isHidden;
+  return width;
 }
 
 /**
@@ -34,7 +45,7 @@ export function setUpMap(onZoom, onResize) {
   zoomTo = onZoom;
   let bins = fittingBins();
   redrawOnResize($("heat"), () => {
-    if (drawn) drawMap(drawn);
+    if (drawn && drawnWidth !== $("heat").clientWidth) drawMap(drawn);
     if (fittingBins() === bins) return;
     bins = fittingBins();
     onResize();
@@ -51,7 +62,8 @@ export function drawMap(map) {
   setText($("scale-maximum"), percent(map.maximum ?? 0, 0));
   if ($("heat").hidden) return;
   const hadFocus = $("heat").contains(document.activeElement);
-  const grid = layout(map, $("heat").clientWidth);
+  drawnWidth = $("heat").clientWidth;
+  const grid = layout(map, drawnWidth);
   const image = draw(map, grid);
   $("heat").replaceChildren(image);
   respond(map, grid, image);

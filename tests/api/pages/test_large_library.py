@@ -297,6 +297,8 @@ def test_large_library_fits_the_screen(browser: WebDriver, large: str, size: tup
         _click_cell(browser, "5-2")
         wait_until(browser, lambda b: b.find_element(By.ID, "zoom-trail").is_displayed())
         assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+        maps = [request for request in _requests(browser) if request["path"] == "/forgetting/map"]
+        assert len(maps) == 2, "one request for the whole map, one for its part"
 
 
 def test_theme_changes_the_colors_of_charts(page: WebDriver) -> None:
