@@ -2,7 +2,7 @@
 
 import { api } from "../api_client.js";
 import { $, el, setText } from "../dom.js";
-import { bytes, count, timeAgo } from "../formatting.js";
+import { bytes, count, duration, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
 import { drawQueue } from "./queue_list.js";
@@ -65,7 +65,7 @@ function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes:
   setText($("op-rate"), searches.per_minute.toLocaleString());
   setText(
     $("op-rate-note"),
-    `${count(searches.searches, "search", "searches")} in ${Math.ceil(searches.seconds / 60)} min`,
+    `${count(searches.searches, "search", "searches")} in ${duration(searches.seconds)}`,
   );
   setText(
     $("op-p95"),
@@ -82,8 +82,11 @@ function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes:
   setText($("op-workers-note"), failed ? `${failed} with an error` : "no errors");
 }
 
+/** List running workers and those with an error; the others of the last day have ended, mostly by a restart. */
 function drawWorkers(workers) {
-  const rows = workers.map((worker) =>
+  const listed = workers.filter((worker) => worker.alive || worker.error);
+  const ended = workers.filter((worker) => !listed.includes(worker)); // newest first
+  const rows = listed.map((worker) =>
     el(
       "tr",
       {},
@@ -103,8 +106,12 @@ function drawWorkers(workers) {
       ),
     ),
   );
-  const none = el("tr", {}, el("td", { colSpan: 6, textContent: "No worker has reported within a day." }));
-  $("op-worker-table").tBodies[0].replaceChildren(...(rows.length ? rows : [none]));
+  const note = ended.length
+    ? `${count(ended.length, "worker")} ended within a day, last report ${timeAgo(ended[0].seen_at)}`
+    : "No worker has reported within a day.";
+  if (ended.length || !rows.length)
+    rows.push(el("tr", {}, el("td", { className: "muted", colSpan: 6, textContent: note })));
+  $("op-worker-table").tBodies[0].replaceChildren(...rows);
 }
 
 const gpuMemory = ({ device, used_bytes: used, total_bytes: total }) =>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from fastapi.testclient import TestClient
@@ -86,6 +87,23 @@ def test_long_worker_facts_fit_the_page(library_page: WebDriver) -> None:
     finally:
         with session_scope(write=True) as session:
             session.query(WorkerReport).filter(WorkerReport.name == name).delete()
+
+
+def test_ended_workers_without_error_share_a_row(library_page: WebDriver) -> None:
+    ages = {"old:1": timedelta(hours=3), "older:2": timedelta(hours=5), "alive:3": timedelta(0)}
+    with session_scope(write=True) as session:
+        at = now(session)
+        session.add_all(WorkerReport(name=name, seen_at=at - age) for name, age in ages.items())
+    try:
+        table = library_page.find_element(By.ID, "op-worker-table")
+        library_page.execute_script("arguments[0].scrollIntoView()", table)  # refreshed only on the screen
+        wait_until(library_page, lambda b: "alive:3" in texts(b, "#op-worker-table code"))
+        assert not {"old:1", "older:2"} & set(texts(library_page, "#op-worker-table code"))
+        *_, note = texts(library_page, "#op-worker-table tbody tr")
+        assert note == "2 workers ended within a day, last report 3 h ago"
+    finally:
+        with session_scope(write=True) as session:
+            session.query(WorkerReport).filter(WorkerReport.name.in_(ages)).delete()
 
 
 def test_alert_is_shown_and_dismissed(library_page: WebDriver, client: TestClient) -> None:
