@@ -22,6 +22,8 @@ from service.catalog.database import dispose
 from service.catalog.operation_tables import AlertThreshold, Webhook
 from service.core.settings import Settings
 
+pytestmark = pytest.mark.slow  # fills every table, and copies it between two databases
+
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 ROWS: dict[Any, dict[str, Any]] = {
     ApiKey: {
