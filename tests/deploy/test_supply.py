@@ -1,7 +1,8 @@
-"""Packages of the images: pinned, without development tools, and audited only if a database has answered."""
+"""Packages of the images: pinned, known by their hashes, without development tools, and audited by a database."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -28,8 +29,8 @@ DEVELOPMENT = (
 )
 
 
-def _load(name: str) -> ModuleType:
-    spec = spec_from_file_location(name, ROOT / "deploy" / "supply" / f"{name}.py")
+def _load(name: str, folder: str = "deploy/supply") -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -64,6 +65,41 @@ def test_packages_of_an_image_are_pinned_and_contain_no_development_tool() -> No
     assert len(packages) > 100
     assert not packages.keys() & set(DEVELOPMENT)
     assert not packages.keys() & {"scipy", "scikit-learn", "sentence-transformers"}
+
+
+def test_hashes_of_wheels_cover_the_pins_of_images() -> None:
+    packages = _load("runtime_packages").runtime_packages(
+        ROOT / "pyproject.toml", ["cpu", "s3", "gs", "milvus"]
+    )
+    lines = (ROOT / "docker" / "wheels.sha256").read_text().splitlines()
+    hashed = {line.partition(" ")[0].replace("_", "-").replace(".", "-") for line in lines}
+    assert {
+        f"{name}=={version}".replace("_", "-").replace(".", "-") for name, version in packages.items()
+    } <= hashed
+    assert all(re.fullmatch(r"\S+==\S+ [0-9a-f]{64}", line) for line in lines)
+    assert any(line.startswith("faiss-gpu==") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("archive", "status"),
+    [
+        ({"hashes": {"sha256": "a" * 64}}, 0),
+        ({"hash": "sha256=" + "a" * 64}, 0),
+        ({"hashes": {"sha256": "b" * 64}}, 1),
+        ({}, 1),
+    ],
+)
+def test_build_ends_at_a_wheel_with_another_hash(
+    archive: dict[str, Any], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, hashes = tmp_path / "installed.json", tmp_path / "wheels.sha256"
+    metadata = {"name": "Tiny", "version": "1.0"}
+    report.write_text(
+        json.dumps({"install": [{"metadata": metadata, "download_info": {"archive_info": archive}}]})
+    )
+    hashes.write_text(f"tiny==1.0 {'a' * 64}\n")
+    assert _load("check_wheels", "docker").main(report, hashes) == status
+    assert ("Not in docker/wheels.sha256: tiny==1.0" in capsys.readouterr().err) == bool(status)
 
 
 def test_image_installs_every_requirement_once() -> None:
