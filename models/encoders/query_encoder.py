@@ -112,6 +112,14 @@ class QueryEncoder(ABC):
         self._uses_mixed_precision = self._backbone is backbone and backbone.query_precision == "bfloat16"
         self._position = {task: position for position, task in enumerate(self.tasks)}
 
+    @property
+    def profile_factor(self) -> float:
+        """Factor of the logarithms in the routing profiles that the release's method learns; one by default.
+
+        A profile that is computed again later is multiplied by it, so that it is comparable with the others.
+        """
+        return 1.0
+
     @torch.inference_mode()
     def encode_with_backbone(self, texts: Sequence[str]) -> Vectors:
         """Unit text vectors of the backbone without learned weights, ``[n, dim]``."""

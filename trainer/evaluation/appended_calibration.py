@@ -66,7 +66,8 @@ def calibrate_appended(
     for start in range(0, len(texts), _CHUNK):
         for tokens in encoder.tokenize(texts[start : start + _CHUNK]):
             counts[distinct_tokens(tokens)] += 1
-    profile = _profile(counts, counts.sum(), vocabulary).astype(np.float32)
+    factor = encoder.profile_factor
+    profile = _profile(counts, counts.sum(), vocabulary, factor).astype(np.float32)
     present = set(searched.tolist())
     candidates = [(video, text) for video, text in appended if video in present]
     order = np.sort(np.random.default_rng(0).permutation(len(candidates))[:MAX_TASK_CAPTIONS])
@@ -83,7 +84,7 @@ def calibrate_appended(
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
         others = counts[words] - 1  # without this caption
-        evidence = _profile(others, counts.sum() - len(words), vocabulary)
+        evidence = _profile(others, counts.sum() - len(words), vocabulary, factor)
         found.append(
             CalibrationCaption(
                 task=task,
@@ -100,6 +101,8 @@ def calibrate_appended(
     return AppendedCalibration(profile, tuple(found))
 
 
-def _profile(counts: npt.NDArray[np.float64], total: float, vocabulary: int) -> npt.NDArray[np.float64]:
+def _profile(
+    counts: npt.NDArray[np.float64], total: float, vocabulary: int, factor: float
+) -> npt.NDArray[np.float64]:
     """Values of a routing profile; see :func:`models.routing.token_statistics.token_profile`."""
-    return np.asarray(np.log1p(vocabulary * counts / max(total, 1)))
+    return np.asarray(factor * np.log1p(vocabulary * counts / max(total, 1)))

@@ -86,6 +86,7 @@ class AnalyticQueryEncoder(QueryEncoder):
         super().__init__(inputs)
         backbone, release = inputs.backbone, inputs.release
         self._layout = VectorLayout.for_backbone(backbone, release.config["semantic_weight"])
+        self._profile_factor: float = release.config["word_evidence"]
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
         newest = self._load(release)
         self._newest = self._map_set([newest])
@@ -162,6 +163,10 @@ class AnalyticQueryEncoder(QueryEncoder):
             return None
         positions = torch.tensor([self._position[task] for task in tasks])
         return np.asarray(self._caption_evidence(self._encode_texts(texts), positions).numpy(), np.float32)
+
+    @property
+    def profile_factor(self) -> float:
+        return self._profile_factor
 
     @property
     def routing_identity(self) -> str:

@@ -9,7 +9,7 @@ which it is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
-from models.encoders.query_encoder import TokenIds
+from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.routing.router import distinct_tokens
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
@@ -33,7 +33,7 @@ class AppendedProfile(NamedTuple):
     """Routing profile of a domain with appended videos or edited captions.
 
     Attributes:
-        version: Version of the shard and of the captions that the profile was computed for.
+        version: Version of the shard, the captions and the factor that the profile was computed for.
         tokens: Token ids, ascending, ``[N]``.
         values: Values of the profile, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
     """
@@ -45,7 +45,7 @@ class AppendedProfile(NamedTuple):
 
 def appended_profiles(
     shards: Mapping[str, SearchableShard],
-    tokenize: Callable[[Sequence[str]], list[TokenIds]],
+    encoder: QueryEncoder,
     vocabulary: int,
     known: Mapping[str, AppendedProfile],
 ) -> dict[str, AppendedProfile]:
@@ -53,7 +53,7 @@ def appended_profiles(
 
     Args:
         shards: Searchable shards by task.
-        tokenize: Tokenizer of the query encoder.
+        encoder: Query encoder of the release, whose method weights routing profiles.
         vocabulary: Size of its vocabulary.
         known: Profiles of an earlier snapshot, which are reused while shard and captions are the same.
 
@@ -65,31 +65,39 @@ def appended_profiles(
         targets = set(session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct()))
     profiles: dict[str, AppendedProfile] = {}
     for task, shard in shards.items():
-        version, before = f"{shard.state}+{edits.get(task, 0)}", known.get(task)
+        version = f"{shard.state}+{edits.get(task, 0)}*{encoder.profile_factor}"
+        before = known.get(task)
         if before is not None and before.version == version:
             profiles[task] = before
         elif task in edits or (task in targets and _has_appended_videos(task, shard)):
-            profiles[task] = AppendedProfile(version, *_profile(_captions(task, shard), tokenize, vocabulary))
+            profiles[task] = AppendedProfile(version, *_profile(_captions(task, shard), encoder, vocabulary))
     return profiles
 
 
 def profile_row(
-    captions: Iterable[TokenIds], vocabulary: int
+    captions: Iterable[TokenIds], vocabulary: int, factor: float = 1.0
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Tokens and values of the routing profile of captions, in the precision of a release."""
+    """Tokens and values of the routing profile of captions, in the precision of a release.
+
+    Args:
+        captions: Token ids of each caption.
+        vocabulary: Vocabulary size V.
+        factor: Factor of the values, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
+    """
     counts = np.zeros(vocabulary, np.float32)
     for tokens in captions:
         counts[distinct_tokens(tokens)] += 1
     (used,) = counts.nonzero()
     share = counts[used] / max(counts.sum(), 1)
-    return used.astype(np.int32), np.log1p(vocabulary * share).astype(np.float16).astype(np.float32)
+    values = np.log1p(vocabulary * share).astype(np.float16).astype(np.float32)
+    return used.astype(np.int32), (values * np.float32(factor)).astype(np.float16).astype(np.float32)
 
 
 def _profile(
-    captions: Sequence[str], tokenize: Callable[[Sequence[str]], list[TokenIds]], vocabulary: int
+    captions: Sequence[str], encoder: QueryEncoder, vocabulary: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    parts = (tokenize(captions[start : start + _CHUNK]) for start in range(0, len(captions), _CHUNK))
-    return profile_row((ids for part in parts for ids in part), vocabulary)
+    parts = (encoder.tokenize(captions[start : start + _CHUNK]) for start in range(0, len(captions), _CHUNK))
+    return profile_row((ids for part in parts for ids in part), vocabulary, encoder.profile_factor)
 
 
 def _has_appended_videos(task: str, shard: SearchableShard) -> bool:

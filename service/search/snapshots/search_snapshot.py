@@ -190,7 +190,7 @@ class SearchSnapshot:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
         router_positions = {task: position for position, task in enumerate(task_names)}
         known = other.appended_profiles if other else {}
-        appended = appended_profiles(shards, encoder.tokenize, backbone.vocabulary, known)
+        appended = appended_profiles(shards, encoder, backbone.vocabulary, known)
         confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
         profiles = _replace_profiles(release.profiles, router_positions, appended)
         if query_cache_bytes is None:
@@ -229,7 +229,7 @@ class SearchSnapshot:
             Unavailable: The catalog cannot be read.
         """
         known, encoder = self.appended_profiles, self.query_vectors.encoder
-        appended = appended_profiles(self.shards, encoder.tokenize, self.router.profiles.vocabulary, known)
+        appended = appended_profiles(self.shards, encoder, self.router.profiles.vocabulary, known)
         changed = {task: row for task, row in appended.items() if row is not known.get(task)}
         if not changed:
             return None

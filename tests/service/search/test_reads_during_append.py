@@ -77,7 +77,8 @@ def _profile_tokens(shard: SearchableShard) -> list[int]:
     def tokenize(texts: Any) -> list[Any]:
         return [np.array([8, TOKENS[text], 9]) for text in texts]
 
-    return appended_profiles({"tsk_0": shard}, tokenize, 10, {})["tsk_0"].tokens.tolist()
+    encoder = cast(Any, SimpleNamespace(tokenize=tokenize, profile_factor=1.0))
+    return appended_profiles({"tsk_0": shard}, encoder, 10, {})["tsk_0"].tokens.tolist()
 
 
 def _mirrored_captions(shard: SearchableShard) -> list[str]:

@@ -21,6 +21,7 @@ from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
 from models.releases.release_files import read_release, write_release
 from models.releases.release_state import ReleaseState
+from service.search.snapshots.appended_captions import profile_row
 from tests.trainer.methods.method_driver import (
     TEXTS,
     InterruptedTraining,
@@ -35,6 +36,7 @@ from tests.trainer.methods.method_driver import (
     write_task,
 )
 from trainer.errors import TrainingDiverged
+from trainer.evaluation.appended_calibration import calibrate_appended
 from trainer.methods import METHODS, Method, MethodError, start_method
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_checkpoint import CheckpointStore
@@ -417,3 +419,22 @@ def test_routing_profile_counts_the_words_of_the_training_captions(backbone: Bac
     profile = method.profiles.to_dense()[0]
     assert presence @ profile > 10
     assert other @ profile == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_profile_that_is_computed_again_equals_that_of_the_release(name: str) -> None:
+    """For the captions that the method has learned; appends and edits add theirs to them."""
+    library = learned_library(name)
+    captions = library.tasks[0].training_captions
+    encoder = library.method.query_encoder(dict(zip(("one", "two"), library.releases, strict=True)))
+    expected = library.releases[1].profiles.to_dense()[0]
+    vocabulary = len(expected)
+    tokens, values = profile_row(encoder.tokenize(captions), vocabulary, encoder.profile_factor)
+    found = np.zeros(vocabulary, np.float32)
+    found[tokens] = values
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    ids = np.empty(0, np.int64)
+    calibrated = calibrate_appended(
+        encoder, "one", _Shard(), ids, captions, (), vocabulary=vocabulary, mode=encoder.modes[-1]
+    )
+    np.testing.assert_allclose(calibrated.profile, expected, rtol=1e-3)
