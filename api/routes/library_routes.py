@@ -95,7 +95,7 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParameters, Query()]) -> Response:
     """A window of the recall matrix in at most `bins` rows and columns, with curves over its releases.
 
-    A cell is the mean of its bin, weighed by the numbers of queries; request the window of a bin to see its cells.
+    A cell is the mean of its bin, weighted by the numbers of queries; request the window of a bin to see its cells.
     """
     options = parameters.model_dump()
     mode, gallery, bins = (options.pop(name) for name in ("mode", "gallery", "bins"))

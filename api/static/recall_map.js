@@ -312,7 +312,7 @@ export function mapNote(map, { gallery, videos }) {
   const sentences = [
     `Recall@1 of each domain (columns) after each release (rows), ${searched}, among ${among}.`,
     map.low &&
-      "A cell is the mean of its bin, weighed by queries; click it, or drag over several, to see more.",
+      "A cell is the mean of its bin, weighted by queries; click it, or drag over several, to see more.",
     [map.zero_shot_queries, ...map.queries].some((row) => row.some(isFew)) &&
       `An asterisk or a dashed edge marks cells with fewer than ${FEW_QUERIES} queries.`,
     !hasZeroShot(map) && "Zero-shot recall is not measured among these videos.",

@@ -74,7 +74,7 @@ class DomainLoss(ResponseModel):
 
 
 class MeasuredLoss(ResponseModel):
-    """Recall@1 of earlier domains right after they were learned, minus that of the newest release, weighed by queries.
+    """Recall@1 of earlier domains right after they were learned, minus that of the newest release, weighted by queries.
 
     The 95 % confidence interval compares both releases query by query.
     """
@@ -112,7 +112,7 @@ class UnfoundDomain(ResponseModel):
 
 
 class ServedRecall(ResponseModel):
-    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighed by queries."""
+    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighted by queries."""
 
     mode: QueryMode = Field(description="Query mode in which the service searches.")
     domains: int = Field(description="Number of domains with queries.")
@@ -153,7 +153,7 @@ class RecallMatrix(ResponseModel):
     queries and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all
     shards, unknown task. The galleries contain the held-out videos; those of ``…_all`` contain all videos.
 
-    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighed by queries. The
+    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighted by queries. The
     columns are a window of the domains; measures, curves and ``served`` describe the whole library.
     """
 
@@ -182,12 +182,12 @@ class RecallMatrix(ResponseModel):
         description="Recall of the untrained backbone for each task, in its own shard among held-out videos."
     )
     recall_over_time_local: list[float | None] = Field(
-        description="Mean recall of all domains for each row, weighed by queries."
+        description="Mean recall of all domains for each row, weighted by queries."
     )
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     losses: dict[Gallery, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighed by queries, by "
+        description="Loss of earlier domains with the served release in this query mode, weighted by queries, by "
         "gallery."
     )
     served: ServedRecall
@@ -223,7 +223,7 @@ class RecallMap(ResponseModel):
     has_derived_split: bool = Field(description="Whether a share of the videos of a domain was held out.")
     rows: list[RecallBin]
     columns: list[RecallBin]
-    mean: Matrix = Field(description="Mean of the cells of each bin, weighed by their numbers of queries.")
+    mean: Matrix = Field(description="Mean of the cells of each bin, weighted by their numbers of queries.")
     queries: list[list[int]] = Field(
         description="Largest number of queries that a cell of each bin has; 0 where nothing was measured."
     )
@@ -238,7 +238,7 @@ class RecallMap(ResponseModel):
     )
     zero_shot_queries: list[int] = Field(description="Largest number of queries of its cells in each column.")
     recall_mean: list[float | None] = Field(
-        description="Mean recall of the domains for each row, weighed by queries."
+        description="Mean recall of the domains for each row, weighted by queries."
     )
     recall_low: list[float | None] = Field(description="10th percentile of the domains for each row.")
     recall_high: list[float | None] = Field(description="90th percentile of the domains for each row.")
@@ -250,7 +250,7 @@ class RecallMap(ResponseModel):
         description="Largest number of routed queries of the releases of each row."
     )
     losses: dict[Gallery, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighed by queries, by "
+        description="Loss of earlier domains with the served release in this query mode, weighted by queries, by "
         "gallery."
     )
     literature: LiteratureMeasures = Field(

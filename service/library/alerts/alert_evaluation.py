@@ -5,7 +5,7 @@ are updated meanwhile. A loss must fall below four fifths of its threshold to cl
 around the threshold raises one alert. Measures of fewer than 20 queries raise none, and neither does a loss whose 95 %
 interval contains 0.
 
-The value of a forgetting alert is the larger of the loss of all earlier domains together, weighed by queries, and the
+The value of a forgetting alert is the larger of the loss of all earlier domains together, weighted by queries, and the
 loss of the domain that has lost most: a further domain without a loss lowers the former, but not the latter.
 """
 

@@ -30,7 +30,7 @@ def reduce_bins(
 def weighted_mean(
     values: _Values, weights: npt.NDArray[np.int64], row_starts: _Starts, column_starts: _Starts
 ) -> _Values:
-    """Mean of the measured cells of each bin, weighed by their queries; NaN without measured cells."""
+    """Mean of the measured cells of each bin, weighted by their queries; NaN without measured cells."""
     used = np.where(np.isnan(values), 0, weights)
     total = reduce_bins(np.nan_to_num(values) * used, row_starts, column_starts, np.add)
     count = reduce_bins(used, row_starts, column_starts, np.add)
@@ -38,6 +38,6 @@ def weighted_mean(
 
 
 def query_mean(values: _Values, queries: npt.NDArray[np.int64]) -> _Values:
-    """Mean of the measured cells of each row ``[R, T]``, weighed by queries ``[R, T]``; NaN without measured cells."""
+    """Mean of the measured cells of each row ``[R, T]``, weighted by queries ``[R, T]``; NaN without measured cells."""
     every_row = np.arange(len(values), dtype=np.intp)
     return weighted_mean(values, queries, every_row, np.zeros(1, np.intp))[:, 0]

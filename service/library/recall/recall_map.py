@@ -157,7 +157,7 @@ class _Series:
         self._learned = cells.when_learned(gallery)[columns]
 
     def mean(self) -> _Values:
-        """Mean over the releases of each bin of the mean over domains, weighed by queries."""
+        """Mean over the releases of each bin of the mean over domains, weighted by queries."""
         return bin_means(query_mean(self._inner, self._queries), self._starts)
 
     def quantile(self, share: float, extreme: np.ufunc) -> _Values:

@@ -129,7 +129,7 @@ class _BinnedRows:
         self.rows = describe_bins(cells.releases, slice(0, len(cells.releases)), starts)
 
     def matrix(self, gallery: str, columns: slice) -> npt.NDArray[np.float64]:
-        """Recall@1 of each row on some domains; of a bin the mean, weighed by queries."""
+        """Recall@1 of each row on some domains; of a bin the mean, weighted by queries."""
         values = self._cells.matrix(gallery)[:, columns]
         if not self._is_binned:
             return values
@@ -145,7 +145,7 @@ class _BinnedRows:
         return list(values.tolist())
 
     def recall_over_time(self, gallery: str) -> npt.NDArray[np.float64]:
-        """Mean recall of all domains for each row, weighed by queries."""
+        """Mean recall of all domains for each row, weighted by queries."""
         return self.means(query_mean(self._cells.matrix(gallery), self._cells.queries(gallery)))
 
     def means(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

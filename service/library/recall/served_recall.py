@@ -1,6 +1,6 @@
 """Recall of searches as the service answers them: the served query mode, the served release, all galleries.
 
-Every mean is weighed by queries, and every share has its number of queries and a confidence interval. A library of one
+Every mean is weighted by queries, and every share has its number of queries and a confidence interval. A library of one
 large and one tiny domain therefore has nearly the recall of the large one.
 """
 

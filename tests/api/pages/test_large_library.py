@@ -64,7 +64,7 @@ def _click_cell(browser: WebDriver, cell: str) -> None:
 
 def test_matrix_is_binned_and_a_click_zooms_to_its_cells(page: WebDriver, client: TestClient) -> None:
     assert _cells(page) == 30 * 31 / 2, "bins of two releases and domains"
-    assert "weighed by queries" in page.find_element(By.ID, "matrix-note").text
+    assert "weighted by queries" in page.find_element(By.ID, "matrix-note").text
     _click_cell(page, "10-3")
     wait_until(page, lambda b: _cells(b) == 4)
     assert page.find_element(By.ID, "zoom-window").text == "Domains 5–6 after releases 19–20"

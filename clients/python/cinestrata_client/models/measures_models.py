@@ -229,7 +229,7 @@ class LossPoint(Model):
 
 
 class MeasuredLoss(Model):
-    """Recall@1 of earlier domains right after they were learned, minus that of the newest release, weighed
+    """Recall@1 of earlier domains right after they were learned, minus that of the newest release, weighted
     by queries.
 
     The 95 % confidence interval compares both releases query by query.
@@ -363,7 +363,7 @@ class RecallMap(Model):
     rows: list[RecallBin]
     columns: list[RecallBin]
     mean: list[list[float | None]] = Field(
-        description="Mean of the cells of each bin, weighed by their numbers of queries."
+        description="Mean of the cells of each bin, weighted by their numbers of queries."
     )
     queries: list[list[int]] = Field(
         description="Largest number of queries that a cell of each bin has; 0 where nothing was measured."
@@ -381,7 +381,7 @@ class RecallMap(Model):
     )
     zero_shot_queries: list[int] = Field(description="Largest number of queries of its cells in each column.")
     recall_mean: list[float | None] = Field(
-        description="Mean recall of the domains for each row, weighed by queries."
+        description="Mean recall of the domains for each row, weighted by queries."
     )
     recall_low: list[float | None] = Field(description="10th percentile of the domains for each row.")
     recall_high: list[float | None] = Field(description="90th percentile of the domains for each row.")
@@ -393,7 +393,7 @@ class RecallMap(Model):
         description="Largest number of routed queries of the releases of each row."
     )
     losses: dict[str, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighed by "
+        description="Loss of earlier domains with the served release in this query mode, weighted by "
         "queries, by gallery."
     )
     literature: LiteratureMeasures = Field(
@@ -414,7 +414,7 @@ class RecallMatrix(Model):
     Global: the union of all shards, unknown task. The galleries contain the held-out videos; those of
     ``…_all`` contain all videos.
 
-    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighed
+    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighted
     by queries. The columns are a window of the domains; measures, curves and ``served`` describe the
     whole library.
     """
@@ -444,12 +444,12 @@ class RecallMatrix(Model):
         description="Recall of the untrained backbone for each task, in its own shard among held-out videos."
     )
     recall_over_time_local: list[float | None] = Field(
-        description="Mean recall of all domains for each row, weighed by queries."
+        description="Mean recall of all domains for each row, weighted by queries."
     )
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     losses: dict[str, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighed by "
+        description="Loss of earlier domains with the served release in this query mode, weighted by "
         "queries, by gallery."
     )
     served: ServedRecall
@@ -531,7 +531,7 @@ class ServedChange(Model):
 
 
 class ServedRecall(Model):
-    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighed by
+    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighted by
     queries.
     """
 

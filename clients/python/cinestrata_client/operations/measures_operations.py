@@ -96,7 +96,7 @@ def get_forgetting_map(
 ) -> Call[RecallMap]:
     """A window of the recall matrix in at most `bins` rows and columns, with curves over its releases.
 
-    A cell is the mean of its bin, weighed by the numbers of queries; request the window of a bin to see
+    A cell is the mean of its bin, weighted by the numbers of queries; request the window of a bin to see
     its cells.
 
     Args:

@@ -81,10 +81,10 @@ def test_matrix_and_its_measures(catalog: Settings, post_probed: Post) -> None:
     assert view.hm == pytest.approx(2 * current * final / (current + final))
     assert view.zero_shot == [0.2, None, 0.1]
     assert view.queries == [[10, 0, 0], [10, 20, 0], [10, 20, 30]]
-    weighed = [0.9, (10 * 0.7 + 20 * 0.8) / 30, (10 * 0.5 + 20 * 0.6 + 30 * 0.4) / 60]
-    assert view.recall_over_time_local == pytest.approx(weighed)
-    weighed = [0.9, (10 * 0.6 + 20 * 0.7) / 30, (10 * 0.3 + 20 * 0.65 + 30 * 0.4) / 60]
-    assert view.recall_over_time_global == pytest.approx(weighed)
+    weighted = [0.9, (10 * 0.7 + 20 * 0.8) / 30, (10 * 0.5 + 20 * 0.6 + 30 * 0.4) / 60]
+    assert view.recall_over_time_local == pytest.approx(weighted)
+    weighted = [0.9, (10 * 0.6 + 20 * 0.7) / 30, (10 * 0.3 + 20 * 0.65 + 30 * 0.4) / 60]
+    assert view.recall_over_time_global == pytest.approx(weighted)
     assert view.router_accuracy == pytest.approx([0.6, (10 * 0.6 + 20 * 0.7) / 30, (6 + 14 + 24) / 60])
     assert view.held_out == ["given"] * 3
 

@@ -34,7 +34,7 @@ def test_tiny_domain_hardly_changes_the_recall_of_a_library(catalog: Settings, m
     assert served.recall["global"] is None, "not measured"
 
 
-def test_loss_is_weighed_by_queries_and_has_an_interval(sqlite_catalog: Settings, measure: Measure) -> None:
+def test_loss_is_weighted_by_queries_and_has_an_interval(sqlite_catalog: Settings, measure: Measure) -> None:
     cells = {(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.4, (2, 2): 0.5, (3, 2): 0.0, (3, 3): 0.9}
     measure(cells, queries=_of_domains(90, 10, 500))
     loss = read_served_recall().loss["local"]
