@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from index.files.durable_files import exclusive
+from index.files.durable_files import exclusive_lock
 from service.core.settings import settings
 
 __all__ = ["compaction"]
@@ -19,7 +19,7 @@ def compaction() -> Iterator[Callable[[], None]]:
 
     def hold() -> None:
         settings().index_dir.mkdir(parents=True, exist_ok=True)
-        with exclusive(settings().index_dir / "write.lock"):
+        with exclusive_lock(settings().index_dir / "write.lock"):
             is_held.set()
             end.wait()
 

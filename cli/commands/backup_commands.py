@@ -16,7 +16,7 @@ from cli.console import console, fail, print_json, progress_bar
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
 from index.files.durable_files import sync
-from service.backups.backup_catalog import find_catalog_rows, installed_catalog, reserve_vector_ids
+from service.backups.backup_catalog import find_catalog_rows, install_catalog, reserve_vector_ids
 from service.backups.backup_files import (
     CATALOG,
     BackupDamaged,
@@ -104,7 +104,7 @@ def run_restore(source: Path, data: Path | None) -> None:
                 require_intact_catalog(work / CATALOG)
                 with (
                     ExitStack() as index,  # is left after the commit of the catalog
-                    installed_catalog(settings, work / CATALOG, origin=source, last_video=last_video),
+                    install_catalog(settings, work / CATALOG, origin=source, last_video=last_video),
                 ):
                     index.enter_context(_installed_index(work / "index", settings.index_dir))
             else:

@@ -32,7 +32,7 @@ __all__ = [
     "execute_runs",
     "fail_for",
     "prepare_campaign",
-    "reported_errors",
+    "report_benchmark_errors",
 ]
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
@@ -142,8 +142,8 @@ def command_line() -> str:
 
 
 @contextmanager
-def reported_errors() -> Iterator[None]:
-    """Report errors of protocols, methods and backbones as sentences."""
+def report_benchmark_errors() -> Iterator[None]:
+    """Exit with a sentence for errors of protocols, methods and backbones, instead of a traceback."""
     from benchmarks.errors import ProtocolError
     from models.errors import ModelError
     from trainer.errors import TrainingError
@@ -159,5 +159,5 @@ def device_type(name: str) -> str:
     """Type of the device of this name; ``auto`` selects a GPU if there is one."""
     from models.backbones.precision import compute_device
 
-    with reported_errors():
+    with report_benchmark_errors():
         return compute_device(name).type

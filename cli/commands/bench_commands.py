@@ -22,7 +22,7 @@ from cli.commands.bench_campaigns import (
     execute_runs,
     fail_for,
     prepare_campaign,
-    reported_errors,
+    report_benchmark_errors,
 )
 from cli.commands.bench_comparisons import captions, clips, worlds
 from cli.commands.bench_tuning import tune
@@ -103,7 +103,7 @@ def run(
     from benchmarks.reporting.benchmark_report import recall_tables
     from trainer.methods import configure
 
-    with reported_errors():
+    with report_benchmark_errors():
         plan = load_protocol(protocol)
         overrides = dict(map(parse_assignment, assignments or ()))
         overrides |= {"reindex": True} if reindex else {}
@@ -153,7 +153,7 @@ def merging(
     from models.backbones.backbone_loading import load_backbone
     from trainer.methods import configure
 
-    with reported_errors():
+    with report_benchmark_errors():
         plan = load_protocol(protocol)
         (entry,) = select_variants(plan.methods, [method])
         configure(entry.method, plan.backbone, plan.settings_of(entry))
@@ -201,7 +201,7 @@ def routing(
     from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
     from models.backbones.backbone_loading import load_backbone
 
-    with reported_errors():
+    with report_benchmark_errors():
         captions = {
             Path(split).stem: read_captions(Path(split))
             if split.endswith(".json")
@@ -244,7 +244,7 @@ def speed(
     from benchmarks.learning.training_speed import SpeedPlan, measure_speed, speed_table
 
     plan = SpeedPlan(backbone, method, batch, frames, steps, repeats, device_type(device))
-    with reported_errors(), progress_bar("runs") as bar:
+    with report_benchmark_errors(), progress_bar("runs") as bar:
         progress = bar.add_task("Measuring", total=None)
         result = measure_speed(
             plan,
@@ -266,7 +266,7 @@ def report(
     """Write tables and figures of all results in a folder: report.md and figures.html."""
     from benchmarks.reporting.benchmark_report import write_report
 
-    with reported_errors():
+    with report_benchmark_errors():
         written = write_report(folder)
     console.print(f"{written}, {written.with_name('figures.html')}", soft_wrap=True)
 

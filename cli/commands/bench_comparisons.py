@@ -17,7 +17,7 @@ from cli.commands.bench_campaigns import (
     ProtocolName,
     command_line,
     device_type,
-    reported_errors,
+    report_benchmark_errors,
 )
 from cli.console import console, progress_bar, report_errors
 
@@ -73,7 +73,7 @@ def clips(
     from benchmarks.learning.method_variants import select_variants
     from benchmarks.reporting.clip_report import write_clip_report
 
-    with reported_errors():
+    with report_benchmark_errors():
         variants = select_variants((), methods.split(","))
         with _frames_display("clips") as display:
             runs, rivals = compare_on_clips(
@@ -119,7 +119,7 @@ def captions(
     from benchmarks.learning.method_variants import parse_variant
     from benchmarks.reporting.caption_report import write_caption_report
 
-    with reported_errors():
+    with report_benchmark_errors():
         limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")]
         if min(limits) < 1:
             raise ProtocolError(f"--counts: {counts!r} is not a list of positive numbers such as 5,10,20")
@@ -171,7 +171,7 @@ def worlds(
     from benchmarks.worlds.world_comparison import WorldRun, compare_worlds
     from benchmarks.worlds.world_tables import write_world_report
 
-    with reported_errors():
+    with report_benchmark_errors():
         plan = load_protocol(protocol)
         name, folder = backbone or plan.backbone, out or DEFAULT_FOLDER / f"{plan.name}-worlds"
         runs: list[WorldRun] = []

@@ -17,7 +17,7 @@ from cli.commands.bench_campaigns import (
     execute_runs,
     fail_for,
     prepare_campaign,
-    reported_errors,
+    report_benchmark_errors,
 )
 from cli.console import console, report_errors
 
@@ -53,7 +53,7 @@ def tune(
     from benchmarks.learning.tuning_trials import trial_variants, write_tuning_log
     from benchmarks.reporting.tuning_table import tuning_table
 
-    with reported_errors():
+    with report_benchmark_errors():
         plan = load_protocol(protocol)
         trials = {
             variant.label: trial_variants(variant, plan) for variant in select_variants(plan.methods, methods)

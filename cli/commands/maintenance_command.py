@@ -32,7 +32,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
     client = connect(url, None)
     if target is not None and target.exists():
         fail(f"{target} exists already.", "Nothing was written. Name a new file.")
-    job = _finished(client, JobSpec(kind="snapshot"))
+    job = _run_job(client, JobSpec(kind="snapshot"))
     result = job.result or {}
     name = PurePath(str(result.get("path"))).name
     if target is not None:
@@ -63,7 +63,7 @@ def run_remote_compaction(url: str, task: str | None) -> None:
 
     client = connect(url, None)
     task_id = find_task(client, task).id if task is not None else None
-    job = _finished(client, JobSpec(kind="compact", task=task_id))
+    job = _run_job(client, JobSpec(kind="compact", task=task_id))
     result = job.result or {}
     print_json(job)
     console.print(
@@ -74,8 +74,8 @@ def run_remote_compaction(url: str, task: str | None) -> None:
     )
 
 
-def _finished(client: ServiceClient, spec: JobSpec) -> JobDetails:
-    """The job of a specification once it has ended; exits with status 1 if it fails."""
+def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
+    """Start a job, and return it when it has ended; exits with status 1 if it fails."""
     job = client.start_job(spec)
     with error_console.status(f"Job {job.id} runs on a worker …"):
         while job.state in ("queued", "running"):

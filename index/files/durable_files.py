@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["exclusive", "find_damage", "hash_files", "replace_text", "replacing", "sync"]
+__all__ = ["exclusive_lock", "find_damage", "hash_files", "replace_file", "replace_text", "sync"]
 
 _POLL_SECONDS = 0.02
 
@@ -37,7 +37,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Replace a file atomically with the file that the ``with`` block writes to the yielded path.
 
     Readers that have the old file open keep it.
@@ -55,7 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def replace_text(path: Path, text: str) -> None:
     """Replace the content of a file atomically with a text."""
-    with replacing(path) as staged:
+    with replace_file(path) as staged:
         staged.write_text(text, encoding="utf-8")
 
 
@@ -90,7 +90,7 @@ def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, ver
 
 
 @contextmanager
-def exclusive(path: Path, timeout: float | None = None) -> Iterator[None]:
+def exclusive_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Hold an exclusive lock on a lock file, across threads and processes. A thread that holds it may take it again.
 
     The kernel releases the lock when its process dies.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from index.errors import ManifestError
-from index.files.durable_files import exclusive, find_damage, hash_files, replace_text, sync
+from index.files.durable_files import exclusive_lock, find_damage, hash_files, replace_text, sync
 from index.files.manifest_format import Manifest, content_id
 
 __all__ = ["SealedFolder", "StoreFolder"]
@@ -66,8 +66,8 @@ class StoreFolder:
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
     def write_lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
-        """Lock that excludes other writers, across threads and processes; see :func:`exclusive`."""
-        return exclusive(self.root / "write.lock", timeout)
+        """Lock that excludes other writers, across threads and processes; see :func:`exclusive_lock`."""
+        return exclusive_lock(self.root / "write.lock", timeout)
 
     def stage(self) -> Path:
         """Create an empty staging folder on the file system of the store."""

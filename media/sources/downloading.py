@@ -14,7 +14,7 @@ from media.sources.source_cache import CachedFile, SourceCache
 from media.sources.source_errors import InconsistentFile, SourceOutage
 from media.sources.source_uris import SourceUri
 
-__all__ = ["DownloadLimits", "downloaded"]
+__all__ = ["DownloadLimits", "download_file"]
 
 _RESERVED_STEP = 64 * 1024**2  # bytes reserved at a time for a file of unknown size
 
@@ -39,14 +39,14 @@ class DownloadLimits:
 
 
 @contextmanager
-def downloaded(
+def download_file(
     source: MediaSource,
     uri: SourceUri,
     cache: SourceCache,
     limits: DownloadLimits,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Path]:
-    """The content of a remote file in the cache, removed at the end of the block.
+    """Download a remote file into the cache, and remove it at the end of the ``with`` block.
 
     Args:
         source: Source of the file.

@@ -82,14 +82,14 @@ class ObjectStore:
         while (page := _next_page(store, folder, pages)) is not None:
             found |= {file.name: file for file in page}
             report_progress()
-        with _named_failures(store, folder):
+        with _translate_errors(store, folder):
             if not found and not store.exists(folder.host):
                 raise SourceOutage(f"The bucket {folder.origin} does not exist.")
         return [found[name] for name in sorted(found)]
 
 
 def _next_page(store: Any, folder: SourceUri, pages: Iterator[list[ListedFile]]) -> list[ListedFile] | None:
-    with _named_failures(store, folder):
+    with _translate_errors(store, folder):
         return next(pages, None)
 
 
@@ -145,7 +145,7 @@ def _filesystem(uri: SourceUri) -> Any:
 
 def _stat(store: Any, uri: SourceUri) -> tuple[int, str]:
     """Size and version of an object."""
-    with _named_failures(store, uri):
+    with _translate_errors(store, uri):
         entry = store.info(f"{uri.host}/{uri.key}", timeout=_BLOCK_SECONDS)
     if entry["type"] != "file":
         raise MediaError(f"{uri.shown} is a folder; name a file")
@@ -172,7 +172,7 @@ def _bounds(uri: SourceUri, part: ByteRange | None, size: int) -> tuple[int, int
 def _blocks(store: Any, uri: SourceUri, start: int, stop: int, version: str) -> Iterator[bytes]:
     for first in range(start, stop, _BLOCK):
         last = min(first + _BLOCK, stop)
-        with _named_failures(store, uri):
+        with _translate_errors(store, uri):
             block = store.cat_file(f"{uri.host}/{uri.key}", start=first, end=last, timeout=_BLOCK_SECONDS)
         if len(block) != last - first:
             raise InconsistentFile(f"{uri.shown} ends early: the file changes while it is read")
@@ -182,7 +182,7 @@ def _blocks(store: Any, uri: SourceUri, start: int, stop: int, version: str) -> 
 
 
 @contextmanager
-def _named_failures(store: Any, uri: SourceUri) -> Iterator[None]:
+def _translate_errors(store: Any, uri: SourceUri) -> Iterator[None]:
     """Raise MediaError for errors about one object, and SourceOutage for all others."""
     started = time.monotonic()
     try:

@@ -98,7 +98,7 @@ class WebServer:
         }
         if part is not None:
             headers["Range"] = f"bytes={_text(part.first)}-{_text(part.last)}"
-        with _named_failures(target):
+        with _translate_errors(target):
             exchange = pool.stream(
                 "GET",
                 httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
@@ -119,7 +119,8 @@ def _text(number: int | None) -> str:
 
 
 @contextmanager
-def _named_failures(uri: SourceUri) -> Iterator[None]:
+def _translate_errors(uri: SourceUri) -> Iterator[None]:
+    """Raise SourceOutage for errors of the connection to a server."""
     try:
         yield
     except httpcore.TimeoutException as error:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from service.core.settings import Settings
 
-__all__ = ["find_catalog_rows", "installed_catalog", "opened_catalog", "reserve_vector_ids"]
+__all__ = ["find_catalog_rows", "install_catalog", "open_catalog_copy", "reserve_vector_ids"]
 
 
 @contextmanager
-def opened_catalog(settings: Settings) -> Iterator[Callable[[Path], None] | None]:
-    """Begin to read the catalog; yields a function that writes its state at this moment to a new SQLite file.
+def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | None]:
+    """Fix the state of the catalog at this moment; yields a function that writes it to a new SQLite file.
 
-    Other processes use the catalog in the meantime. None is yielded if there is no catalog, before the first start with
-    SQLite.
+    Other processes may change the catalog in the meantime. None is yielded if there is no catalog, before the first
+    start with SQLite.
 
     Args:
         settings: Settings that name the catalog.
@@ -39,7 +39,7 @@ def opened_catalog(settings: Settings) -> Iterator[Callable[[Path], None] | None
 
     file = sqlite_path(settings.database_url)
     if file is None:
-        with _opened_engine(settings.database_url) as engine, engine.connect() as reader:
+        with _use_engine(settings.database_url) as engine, engine.connect() as reader:
             _begin_reading(reader)
             yield lambda target: _write_rows(reader, target)
     elif not file.exists():
@@ -61,7 +61,7 @@ def _write_rows(reader: Connection, target: Path) -> None:
     from service.catalog.catalog_copy import copy_catalog
     from service.catalog.migrations import upgrade_engine
 
-    with _opened_engine(f"sqlite:///{target}") as engine:
+    with _use_engine(f"sqlite:///{target}") as engine:
         upgrade_engine(engine)
         with engine.begin() as writer:
             copy_catalog(reader, writer)
@@ -72,7 +72,7 @@ def find_catalog_rows(settings: Settings) -> str | None:
     """Name of a table of the PostgreSQL catalog of the settings that has rows; None if there is none."""
     from service.catalog.catalog_copy import find_filled_table
 
-    with _opened_engine(settings.database_url) as engine, engine.connect() as connection:
+    with _use_engine(settings.database_url) as engine, engine.connect() as connection:
         return find_filled_table(connection)
 
 
@@ -81,20 +81,20 @@ def reserve_vector_ids(settings: Settings, last_video: int) -> None:
 
     Args:
         settings: Settings that name the catalog.
-        last_video: As for :func:`installed_catalog`.
+        last_video: As for :func:`install_catalog`.
     """
     from sqlalchemy import inspect
 
     from service.catalog.catalog_copy import reserve_generated_ids
     from service.catalog.tables import Video
 
-    with _opened_engine(settings.database_url) as engine, engine.begin() as connection:
+    with _use_engine(settings.database_url) as engine, engine.begin() as connection:
         if inspect(connection).has_table(Video.__tablename__):
             reserve_generated_ids(connection, Video, last_video)
 
 
 @contextmanager
-def installed_catalog(settings: Settings, source: Path, *, origin: Path, last_video: int) -> Iterator[None]:
+def install_catalog(settings: Settings, source: Path, *, origin: Path, last_video: int) -> Iterator[None]:
     """Install a restored catalog when the ``with`` block succeeds; after an exception nothing is installed.
 
     The audit log of the restored catalog has an entry of the restoration.
@@ -112,7 +112,7 @@ def installed_catalog(settings: Settings, source: Path, *, origin: Path, last_vi
 
     file = sqlite_path(settings.database_url)
     if file is None:
-        with _copied_rows(source, settings) as connection:
+        with _copy_rows(source, settings) as connection:
             _complete_restoration(connection, origin, last_video)
             yield
         return
@@ -121,7 +121,7 @@ def installed_catalog(settings: Settings, source: Path, *, origin: Path, last_vi
     with TemporaryDirectory(dir=file.parent, prefix=".restore-") as folder:
         restored = Path(folder) / CATALOG
         write_backup(Path(folder), {CATALOG: BackupFile.from_path(source)})
-        with _opened_engine(f"sqlite:///{restored}") as engine:
+        with _use_engine(f"sqlite:///{restored}") as engine:
             upgrade_engine(engine)
             with engine.begin() as connection:
                 _complete_restoration(connection, origin, last_video)
@@ -136,7 +136,7 @@ def installed_catalog(settings: Settings, source: Path, *, origin: Path, last_vi
 
 
 @contextmanager
-def _copied_rows(source: Path, target: Settings) -> Iterator[Connection]:
+def _copy_rows(source: Path, target: Settings) -> Iterator[Connection]:
     """Copy the rows of an SQLite catalog into another database; the copy is committed after the ``with`` block.
 
     Yields the connection to the target.
@@ -144,7 +144,7 @@ def _copied_rows(source: Path, target: Settings) -> Iterator[Connection]:
     from service.catalog.catalog_copy import copy_catalog
     from service.catalog.migrations import upgrade_engine
 
-    with _opened_engine(f"sqlite:///{source}") as file, _opened_engine(target.database_url) as database:
+    with _use_engine(f"sqlite:///{source}") as file, _use_engine(target.database_url) as database:
         upgrade_engine(file)
         upgrade_engine(database)
         with file.connect() as reader, database.begin() as writer:
@@ -161,8 +161,8 @@ def _begin_reading(reader: Connection) -> None:
 
 
 @contextmanager
-def _opened_engine(url: str) -> Iterator[Engine]:
-    """Engine of a ``with`` block: SQLite completes its file when the last connection to it is closed."""
+def _use_engine(url: str) -> Iterator[Engine]:
+    """Open an engine for a ``with`` block: SQLite completes its file when the last connection to it is closed."""
     from service.catalog.database import open_engine
 
     engine = open_engine(url)

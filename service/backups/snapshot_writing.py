@@ -24,7 +24,7 @@ from index.files.manifest_format import Manifest
 from index.manifest_files import list_manifest_files
 from index.shard_store import ShardStore
 from service.audit.audit_log import record_change
-from service.backups.backup_catalog import opened_catalog
+from service.backups.backup_catalog import open_catalog_copy
 from service.backups.backup_files import (
     CATALOG,
     DESCRIPTION,
@@ -168,7 +168,7 @@ def _collect_files(
         _published_manifest(store)  # the lock would create the folder of an empty library
         with ExitStack() as stack:
             with index_lock(wait_seconds=_LOCK_SECONDS):
-                write_catalog = stack.enter_context(opened_catalog(settings))
+                write_catalog = stack.enter_context(open_catalog_copy(settings))
                 manifest = _published_manifest(store)
             if write_catalog is not None:
                 file = sqlite_path(settings.database_url)

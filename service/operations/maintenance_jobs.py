@@ -98,7 +98,7 @@ def run_job(job_id: int) -> None:
         return
     kind, task_id, token = claimed
     try:
-        with _renewed_lease(job_id, token):
+        with _keep_lease(job_id, token):
             result = _snapshot(job_id) if kind == "snapshot" else _compact(task_id)
     except (CinestrataError, OSError) as error:
         log.warning("maintenance_job_failed", job=job_id, kind=kind, reason=str(error))
@@ -162,8 +162,8 @@ def _claim(job_id: int) -> tuple[str, str | None, int] | None:
 
 
 @contextmanager
-def _renewed_lease(job_id: int, token: int) -> Iterator[None]:
-    """Renew the lease in the background: a large shard takes minutes to copy."""
+def _keep_lease(job_id: int, token: int) -> Iterator[None]:
+    """Renew the lease of a job during the ``with`` block: a large shard takes minutes to copy."""
     ended = threading.Event()
 
     def renew() -> None:

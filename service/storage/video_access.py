@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from media import MediaError
-from media.sources.downloading import DownloadLimits, downloaded
+from media.sources.downloading import DownloadLimits, download_file
 from media.sources.media_source import ByteRange, ListedFile, MediaSource, RemoteStream
 from media.sources.object_store import ObjectStore
 from media.sources.source_cache import SourceCache
@@ -57,7 +57,7 @@ def local_video(uri: str) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             path = stack.enter_context(
-                downloaded(
+                download_file(
                     _source(parsed),
                     parsed,
                     SourceCache(settings().sources_dir, MAX_DOWNLOADED_BYTES),

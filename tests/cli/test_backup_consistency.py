@@ -17,7 +17,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from cli.main import app
-from index.files.durable_files import exclusive
+from index.files.durable_files import exclusive_lock
 from index.shard_store import ShardStore
 from service.backups import snapshot_writing
 from service.catalog.database import dispose, session_scope
@@ -61,7 +61,7 @@ def _restored_tasks(copy: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_task_published_during_the_copy_is_in_neither_part(
     publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = snapshot_writing.opened_catalog
+    opened = snapshot_writing.open_catalog_copy
 
     @contextmanager
     def publish_before_the_copy(configured: Settings) -> Iterator[Callable[[Path], None] | None]:
@@ -74,7 +74,7 @@ def test_task_published_during_the_copy_is_in_neither_part(
 
             yield write_later
 
-    monkeypatch.setattr(snapshot_writing, "opened_catalog", publish_before_the_copy)
+    monkeypatch.setattr(snapshot_writing, "open_catalog_copy", publish_before_the_copy)
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     catalog, manifest = _restored_tasks(tmp_path / "copy", tmp_path / "other", monkeypatch)
     assert catalog == {"tsk_a", "tsk_b"}
@@ -86,12 +86,12 @@ def test_catalog_and_manifest_are_read_under_the_lock(
 ) -> None:
     steps: list[tuple[str, bool]] = []
     lock = settings().index_dir / "write.lock"
-    opened, read = snapshot_writing.opened_catalog, snapshot_writing._published_manifest
+    opened, read = snapshot_writing.open_catalog_copy, snapshot_writing._published_manifest
 
     def is_locked() -> bool:
         def take() -> bool:
             try:
-                with exclusive(lock, 0):
+                with exclusive_lock(lock, 0):
                     return False
             except TimeoutError:
                 return True
@@ -110,7 +110,7 @@ def test_catalog_and_manifest_are_read_under_the_lock(
         steps.append(("manifest", is_locked()))
         return read(store)
 
-    monkeypatch.setattr(snapshot_writing, "opened_catalog", open_catalog)
+    monkeypatch.setattr(snapshot_writing, "open_catalog_copy", open_catalog)
     monkeypatch.setattr(snapshot_writing, "_published_manifest", read_manifest)
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     assert steps[-3:] == [("catalog", True), ("manifest", True), ("copy", False)]
@@ -122,7 +122,7 @@ def test_backup_during_a_long_change_can_be_repeated(
     monkeypatch.setattr(snapshot_writing, "_LOCK_SECONDS", 0.05)
 
     def hold_the_lock() -> Any:
-        with exclusive(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:
+        with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:
             return other_thread.submit(_run, "snapshot", tmp_path / "copies" / "copy").result()
 
     refused = hold_the_lock()

@@ -43,9 +43,9 @@ for turn in range({_ROUNDS}):
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from index.files.durable_files import exclusive
+from index.files.durable_files import exclusive_lock
 
-with exclusive(Path(sys.argv[1]) / "write.lock"):
+with exclusive_lock(Path(sys.argv[1]) / "write.lock"):
     print("held", flush=True)
     time.sleep(600)
 """

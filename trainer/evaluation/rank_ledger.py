@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index.files.durable_files import replacing
+from index.files.durable_files import replace_file
 from media.content_seal import append_seal, read_seal
 from trainer.evaluation.gallery import Vectors
 from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
@@ -170,7 +170,7 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
             # The rows of all tasks in order. A task without queries has no vector width, so empty parts are dropped.
             parts = [table[name] for table in tables]
             columns[f"{mode}/{name}"] = np.concatenate([part for part in parts if len(part)] or parts[:1])
-    with replacing(path) as staged:
+    with replace_file(path) as staged:
         with staged.open("wb") as file:
             np.savez(file, **columns)  # type: ignore[arg-type]
         append_seal(staged)

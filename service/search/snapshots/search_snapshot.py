@@ -286,8 +286,8 @@ class SearchSnapshot:
         name = self.task_names.get(task, task)
         return Unavailable(f"Task {name!r} cannot be searched: {self.degraded[task]}", DEGRADED_RETRY_SECONDS)
 
-    def set_aside(self, task: str, error: ShardStoreError) -> None:
-        """Leave out a shard that broke while it was served."""
+    def mark_degraded(self, task: str, error: ShardStoreError) -> None:
+        """Leave a shard out of further searches, because reading it failed."""
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
@@ -361,7 +361,7 @@ class SearchSnapshot:
                 search = partial(_search_rows, shard, queries, exclude, among)
                 return nearest_videos(search, len(queries), k, group)
             except ShardStoreError as error:
-                self.set_aside(task, error)
+                self.mark_degraded(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
 
     def _positions(self, tasks: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -320,7 +320,7 @@ class SnapshotManager:
             # In the snapshot that is current by now; one that is being loaded verifies the shard again.
             current = self._current or snapshot
             if unread[0] in current.index_snapshot.unverified_segments:
-                current.set_aside(unread[0].task, error)
+                current.mark_degraded(unread[0].task, error)
         return True
 
     def _replace_current(self, fresh: SearchSnapshot) -> None:

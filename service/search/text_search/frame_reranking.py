@@ -69,7 +69,7 @@ def rerank_by_frames(state: SearchState, cache: VideoMetadataCache) -> list[Hit]
         try:
             frames = snapshot.shards[task].frame_vectors(ids)
         except ShardStoreError as error:
-            snapshot.set_aside(task, error)
+            snapshot.mark_degraded(task, error)
             continue
         cosines = pooled_cosines(vectors[task], frames) + np.float32(lifts[task])
         best = [moments[video][0].score if video in moments else -np.inf for video in ids.tolist()]

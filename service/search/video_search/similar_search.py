@@ -137,7 +137,7 @@ def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, st
             f"Video {video_id!r} has no vector: it was not available when its task was indexed."
         ) from None
     except ShardStoreError as error:
-        snapshot.set_aside(task, error)
+        snapshot.mark_degraded(task, error)
         raise snapshot.unavailable_error(task) from error
     return vector_id, task, vector
 

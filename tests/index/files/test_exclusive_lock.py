@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from index.files.durable_files import exclusive
+from index.files.durable_files import exclusive_lock
 
 
 def _is_free(path: Path) -> bool:
@@ -15,7 +15,7 @@ def _is_free(path: Path) -> bool:
 
     def take() -> bool:
         try:
-            with exclusive(path, timeout=0):
+            with exclusive_lock(path, timeout=0):
                 return True
         except TimeoutError:
             return False
@@ -26,8 +26,8 @@ def _is_free(path: Path) -> bool:
 
 def test_lock_is_taken_again_by_its_thread_and_freed_by_the_outermost_block(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with exclusive(path):
-        with exclusive(path), exclusive(path, timeout=0):
+    with exclusive_lock(path):
+        with exclusive_lock(path), exclusive_lock(path, timeout=0):
             assert not _is_free(path)
         assert not _is_free(path)
     assert _is_free(path)
@@ -35,8 +35,8 @@ def test_lock_is_taken_again_by_its_thread_and_freed_by_the_outermost_block(tmp_
 
 def test_failed_block_frees_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with pytest.raises(ZeroDivisionError), exclusive(path):
+    with pytest.raises(ZeroDivisionError), exclusive_lock(path):
         raise ZeroDivisionError
     assert _is_free(path)
-    with exclusive(path):
+    with exclusive_lock(path):
         assert not _is_free(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from media.sources.downloading import DownloadLimits, downloaded
+from media.sources.downloading import DownloadLimits, download_file
 from media.sources.source_cache import SourceCache
 from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
 from media.sources.web_server import WebServer
@@ -35,7 +35,7 @@ def download(web_files: WebFiles, cache: SourceCache, pauses: list[float]) -> Do
 
     def start(uri: str, *prefixes: str, **limits: float) -> AbstractContextManager[Path]:
         allowed = [SourcePrefix.parse(prefix) for prefix in (f"private+{web_files.url}/", *prefixes)]
-        return downloaded(
+        return download_file(
             WebServer(partial(find_prefix, allowed=allowed)),
             SourceUri.parse(uri),
             cache,

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from media.sources.address_guard import GuardedNetwork
-from media.sources.downloading import DownloadLimits, downloaded
+from media.sources.downloading import DownloadLimits, download_file
 from media.sources.source_cache import SourceCache
 from media.sources.source_errors import SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
@@ -70,7 +70,7 @@ def read(server: WebFiles, host: str, cache: SourceCache) -> bytes:
 
     source = WebServer(partial(find_prefix, allowed=allowed), network)
     limits = DownloadLimits(max_bytes=100, attempts=1)
-    with downloaded(source, SourceUri.parse(f"{url}/a.mp4"), cache, limits) as path:
+    with download_file(source, SourceUri.parse(f"{url}/a.mp4"), cache, limits) as path:
         return path.read_bytes()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from media import MediaError
-from media.sources.downloading import DownloadLimits, downloaded
+from media.sources.downloading import DownloadLimits, download_file
 from media.sources.media_source import ByteRange, RemoteStream
 from media.sources.object_store import ObjectStore
 from media.sources.source_cache import SourceCache
@@ -32,7 +32,7 @@ def bucket(s3: Any) -> Any:
 def download(cache: SourceCache, key: str = KEY, bucket: str = "films") -> AbstractContextManager[Path]:
     limits = DownloadLimits(max_bytes=20_000_000, attempts=2)
     uri = SourceUri.parse(f"s3://{bucket}/{key}")
-    return downloaded(ObjectStore(), uri, cache, limits, sleep=lambda _: None)
+    return download_file(ObjectStore(), uri, cache, limits, sleep=lambda _: None)
 
 
 def test_object_is_downloaded_and_dropped(bucket: Any, cache: SourceCache) -> None:
@@ -97,7 +97,7 @@ def test_bucket_that_vanishes_during_a_download_is_an_outage(bucket: Any, cache:
     limits = DownloadLimits(max_bytes=20_000_000, attempts=1)
     with (
         pytest.raises(SourceOutage, match="bucket s3://films does not exist"),
-        downloaded(VanishingStore(), uri, SourceCache(cache.folder, 20_000_000), limits),
+        download_file(VanishingStore(), uri, SourceCache(cache.folder, 20_000_000), limits),
     ):
         pytest.fail("the download succeeded")
 

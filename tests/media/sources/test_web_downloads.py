@@ -12,7 +12,7 @@ import pytest
 from media import MediaError
 from media.sources import web_server
 from media.sources.address_guard import GuardedNetwork
-from media.sources.downloading import DownloadLimits, downloaded
+from media.sources.downloading import DownloadLimits, download_file
 from media.sources.media_source import ByteRange
 from media.sources.source_cache import SourceCache
 from media.sources.source_errors import InconsistentFile, SourceOutage
@@ -217,7 +217,7 @@ def test_redirect_to_an_allowed_name_with_a_private_address_is_refused(
     server = WebServer(partial(find_prefix, allowed=allowed), network)
     uri = SourceUri.parse(f"{web_files.url}/a.mp4")
     limits = DownloadLimits(max_bytes=1000)
-    with pytest.raises(MediaError, match="not public"), downloaded(server, uri, cache, limits):
+    with pytest.raises(MediaError, match="not public"), download_file(server, uri, cache, limits):
         pytest.fail("the download succeeded")
     assert web_files.requests == ["/a.mp4"]
 
