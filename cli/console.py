@@ -127,8 +127,9 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
     from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
     from pydantic import ValidationError
 
+    from service.core.environment_variables import variable_name
     from service.core.errors import CinestrataError
-    from service.core.settings import Settings, variable_name
+    from service.core.settings import Settings
 
     if isinstance(error, CinestrataError | ServiceError):
         further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
@@ -137,7 +138,8 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
         return terminal_text(error.detail), terminal_text("\n".join(further))
     if isinstance(error, ValidationError):
         if error.title == Settings.__name__:
-            return "The settings in the environment are not valid.", _field_messages(error, variable_name)
+            name_variable = functools.partial(variable_name, Settings)
+            return "The settings in the environment are not valid.", _field_messages(error, name_variable)
         if error.title.endswith(_REQUEST_MODELS):
             return "The request is not valid.", _field_messages(error, _field_name)
         return (

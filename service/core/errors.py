@@ -9,7 +9,7 @@
     ├── NotFound                404
     ├── Conflict                409  the request contradicts the stored state
     │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
-    ├── Gone                    410  the requested state is not kept any more
+    ├── Gone                    410  the requested state is no longer kept
     ├── PreconditionFailed      412  If-Match names another version of the resource
     ├── TooLarge                413
     ├── TooManyRequests         429
@@ -178,7 +178,7 @@ class IdempotencyInFlight(Conflict):
 
 
 class Gone(CinestrataError):
-    """The state that the request refers to is not kept any more."""
+    """The state that the request refers to is no longer kept."""
 
     status = 410
     title = "Gone"

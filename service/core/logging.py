@@ -1,4 +1,4 @@
-"""Log output of every process: one line per event, for people (``console``) or as a JSON object (``json``)."""
+"""Log output of every process: one line per event, for a terminal (``console``) or as a JSON object (``json``)."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,18 +23,16 @@ from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
 from service.core.choice_types import AccessScope, QueryMode
+from service.core.environment_variables import explain_unknown_variable
 from service.core.method_names import METHOD_NAMES
 
 __all__ = [
     "DEFAULT_BACKBONE",
-    "OTHER_VARIABLES",
-    "RENAMED_VARIABLES",
     "Limits",
     "MilvusSettings",
     "OidcSettings",
     "Settings",
     "settings",
-    "variable_name",
 ]
 
 DEFAULT_BACKBONE = "small"  # of a new library
@@ -43,54 +40,6 @@ DEFAULT_BACKBONE = "small"  # of a new library
 _GIB = 1024**3
 # A browser sends the origin in lower case, without a path and without the default port.
 _ORIGIN = re.compile(r"https?://([a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(:\d{1,5})?")
-
-RENAMED_VARIABLES: dict[str, str | None] = {
-    "CINESTRATA_MILVUS_URI": "CINESTRATA_MILVUS__URI",
-    "CINESTRATA_MILVUS_TOKEN": "CINESTRATA_MILVUS__TOKEN",
-    "CINESTRATA_MILVUS_COLLECTION": "CINESTRATA_MILVUS__COLLECTION",
-    "CINESTRATA_MILVUS_INDEX": "CINESTRATA_MILVUS__INDEX",
-    "CINESTRATA_MILVUS_LOADED": "CINESTRATA_MILVUS__MAX_LOADED",
-    "CINESTRATA_MILVUS_SECONDS": "CINESTRATA_MILVUS__TIMEOUT_SECONDS",
-    "CINESTRATA_MAX_RESULTS": "CINESTRATA_LIMITS__MAX_RESULTS",
-    "CINESTRATA_MAX_WAITING": "CINESTRATA_LIMITS__MAX_WAITING",
-    "CINESTRATA_MAX_MOMENTS": "CINESTRATA_LIMITS__MAX_MOMENTS",
-    "CINESTRATA_MAX_VIDEO_BYTES": None,
-    "CINESTRATA_MAX_UPLOAD_BYTES": "CINESTRATA_LIMITS__MAX_UPLOAD_BYTES",
-    "CINESTRATA_MAX_DEPTH": None,
-    "CINESTRATA_MAX_QUERY_CHARS": None,
-    "CINESTRATA_MAX_QUERIES": None,
-    "CINESTRATA_MAX_CAPTION_CHARS": None,
-    "CINESTRATA_MAX_CAPTIONS": None,
-    "CINESTRATA_MAX_VIDEOS_PER_TASK": None,
-    "CINESTRATA_MAX_SETTINGS_BYTES": None,
-    "CINESTRATA_MAX_METADATA_BYTES": None,
-    "CINESTRATA_MAX_CLIP_BYTES": None,
-    "CINESTRATA_MAX_CLIP_SECONDS": None,
-    "CINESTRATA_MAX_ARCHIVE_FILES": None,
-    "CINESTRATA_MAX_UNPACKED_BYTES": None,
-    "CINESTRATA_MOMENT_OVERLAP": None,
-    "CINESTRATA_STALL_SECONDS": None,
-    "CINESTRATA_RECONCILE_SECONDS": None,
-    "CINESTRATA_VISIBILITY_SECONDS": None,
-    "CINESTRATA_EVENT_SECONDS": None,
-    "CINESTRATA_IDEMPOTENCY_HOURS": None,
-    "CINESTRATA_BUSY_SECONDS": None,
-}
-"""Variables of earlier versions with their new names; None: the value is a constant now."""
-
-OTHER_VARIABLES = frozenset(
-    {
-        "CINESTRATA_URL",  # the option --url of the command line
-        "CINESTRATA_MEDIA",  # Docker Compose, from .env
-        "CINESTRATA_WEIGHTS",
-        "CINESTRATA_BIND",
-        "CINESTRATA_TEST_MILVUS_URI",  # the test suite
-    }
-)
-"""Variables that are not settings and may be in the environment of a process."""
-
-# Kubernetes sets NAME=value like these for a service whose name begins with "cinestrata".
-_SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
 
 
 class MilvusSettings(BaseModel):
@@ -182,7 +131,7 @@ class Limits(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Everything that differs between a laptop and a cluster.
+    """Settings of a process, from environment variables with the prefix ``CINESTRATA_``.
 
     ``database_url`` and ``redis_url`` are always filled: without a value they point into ``data_dir``.
     """
@@ -341,7 +290,7 @@ class Settings(BaseSettings):
         problems = [
             problem
             for name, value in sorted(os.environ.items())
-            if (problem := _explain_unknown_variable(name.upper(), value))
+            if (problem := explain_unknown_variable(cls, name.upper(), value))
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -454,51 +403,6 @@ def settings() -> Settings:
             them.
     """
     return Settings()
-
-
-def variable_name(location: Sequence[str | int]) -> str:
-    """Return the environment variable of a setting.
-
-    Args:
-        location: location of an error in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
-    """
-    names: list[str] = []
-    model: type[BaseModel] | None = Settings
-    for part in location:
-        if model is None or part not in model.model_fields:
-            break
-        names.append(str(part).upper())
-        kind = model.model_fields[part].annotation
-        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-    return f"CINESTRATA_{'__'.join(names)}"
-
-
-def _variable_names(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[str]:
-    """Variables of the fields of a model. A nested model has a variable too, whose value is JSON."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name.upper()}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _variable_names(field.annotation, f"{prefix}{name.upper()}__")
-
-
-def _explain_unknown_variable(name: str, value: str) -> str | None:
-    """Error for a variable that no setting reads; None for settings and for variables of other programs."""
-    if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
-        return None
-    if name in RENAMED_VARIABLES:
-        new = RENAMED_VARIABLES[name]
-        if new is None:
-            return f"{name} is not a setting any more (its value is a constant): remove it"
-        return f"{name} is named {new} now: rename it"
-    valid = {*_variable_names(Settings)}
-    if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
-        return None
-    # The common prefix would make all names similar.
-    names = sorted(each.removeprefix("CINESTRATA_") for each in valid | OTHER_VARIABLES)
-    closest = get_close_matches(name.removeprefix("CINESTRATA_"), names, n=1)
-    if closest:
-        return f"{name} is not a setting: use CINESTRATA_{closest[0]}, or remove it"
-    return f"{name} is not a setting: remove it (docs/configuration.md lists the settings)"
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from service.core.settings import OTHER_VARIABLES, RENAMED_VARIABLES, Settings
+from service.core.environment_variables import OTHER_VARIABLES, RENAMED_VARIABLES
+from service.core.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.core.settings import RENAMED_VARIABLES, Settings
+from service.core.environment_variables import RENAMED_VARIABLES
+from service.core.settings import Settings
 
 
 class TestSettings:
@@ -58,7 +59,7 @@ class TestSettings:
     ) -> None:
         monkeypatch.setenv(old, "1")
         with pytest.raises(
-            ValidationError, match=f"{old} is named {new} now" if new else f"{old} is not a setting"
+            ValidationError, match=f"{old} is now named {new}" if new else f"{old} is no longer a setting"
         ):
             Settings()
 

@@ -1,0 +1,114 @@
+"""Names of environment variables: those of settings, of earlier versions, and of other programs.
+
+An unknown variable with the prefix ``CINESTRATA_`` is an error, since a misspelled setting would have no effect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from pydantic import BaseModel
+
+__all__ = ["OTHER_VARIABLES", "RENAMED_VARIABLES", "explain_unknown_variable", "variable_name"]
+
+RENAMED_VARIABLES: dict[str, str | None] = {
+    "CINESTRATA_MILVUS_URI": "CINESTRATA_MILVUS__URI",
+    "CINESTRATA_MILVUS_TOKEN": "CINESTRATA_MILVUS__TOKEN",
+    "CINESTRATA_MILVUS_COLLECTION": "CINESTRATA_MILVUS__COLLECTION",
+    "CINESTRATA_MILVUS_INDEX": "CINESTRATA_MILVUS__INDEX",
+    "CINESTRATA_MILVUS_LOADED": "CINESTRATA_MILVUS__MAX_LOADED",
+    "CINESTRATA_MILVUS_SECONDS": "CINESTRATA_MILVUS__TIMEOUT_SECONDS",
+    "CINESTRATA_MAX_RESULTS": "CINESTRATA_LIMITS__MAX_RESULTS",
+    "CINESTRATA_MAX_WAITING": "CINESTRATA_LIMITS__MAX_WAITING",
+    "CINESTRATA_MAX_MOMENTS": "CINESTRATA_LIMITS__MAX_MOMENTS",
+    "CINESTRATA_MAX_VIDEO_BYTES": None,
+    "CINESTRATA_MAX_UPLOAD_BYTES": "CINESTRATA_LIMITS__MAX_UPLOAD_BYTES",
+    "CINESTRATA_MAX_DEPTH": None,
+    "CINESTRATA_MAX_QUERY_CHARS": None,
+    "CINESTRATA_MAX_QUERIES": None,
+    "CINESTRATA_MAX_CAPTION_CHARS": None,
+    "CINESTRATA_MAX_CAPTIONS": None,
+    "CINESTRATA_MAX_VIDEOS_PER_TASK": None,
+    "CINESTRATA_MAX_SETTINGS_BYTES": None,
+    "CINESTRATA_MAX_METADATA_BYTES": None,
+    "CINESTRATA_MAX_CLIP_BYTES": None,
+    "CINESTRATA_MAX_CLIP_SECONDS": None,
+    "CINESTRATA_MAX_ARCHIVE_FILES": None,
+    "CINESTRATA_MAX_UNPACKED_BYTES": None,
+    "CINESTRATA_MOMENT_OVERLAP": None,
+    "CINESTRATA_STALL_SECONDS": None,
+    "CINESTRATA_RECONCILE_SECONDS": None,
+    "CINESTRATA_VISIBILITY_SECONDS": None,
+    "CINESTRATA_EVENT_SECONDS": None,
+    "CINESTRATA_IDEMPOTENCY_HOURS": None,
+    "CINESTRATA_BUSY_SECONDS": None,
+}
+"""Variables of earlier versions with their new names; None: the value is a constant now."""
+
+OTHER_VARIABLES = frozenset(
+    {
+        "CINESTRATA_URL",  # the option --url of the command line
+        "CINESTRATA_MEDIA",  # Docker Compose, from .env
+        "CINESTRATA_WEIGHTS",
+        "CINESTRATA_BIND",
+        "CINESTRATA_TEST_MILVUS_URI",  # the test suite
+    }
+)
+"""Variables that are not settings and may be in the environment of a process."""
+
+# Kubernetes sets NAME=value like these for a service whose name begins with "cinestrata".
+_SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
+
+
+def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]) -> str:
+    """Return the environment variable of a setting.
+
+    Args:
+        settings_class: Class of the settings.
+        location: Location of an error in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
+    """
+    names: list[str] = []
+    model: type[BaseModel] | None = settings_class
+    for part in location:
+        if model is None or part not in model.model_fields:
+            break
+        names.append(str(part).upper())
+        kind = model.model_fields[part].annotation
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return f"CINESTRATA_{'__'.join(names)}"
+
+
+def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: str) -> str | None:
+    """Return the error of a variable that no setting reads; None for settings and variables of other programs.
+
+    Args:
+        settings_class: Class of the settings.
+        name: Name of the variable, in upper case.
+        value: Value of the variable.
+    """
+    if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
+        return None
+    if name in RENAMED_VARIABLES:
+        new = RENAMED_VARIABLES[name]
+        if new is None:
+            return f"{name} is no longer a setting (its value is a constant): remove it"
+        return f"{name} is now named {new}: rename it"
+    valid = set(_variable_names(settings_class))
+    if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
+        return None
+    # The common prefix would make all names similar.
+    names = sorted(each.removeprefix("CINESTRATA_") for each in valid | OTHER_VARIABLES)
+    closest = get_close_matches(name.removeprefix("CINESTRATA_"), names, n=1)
+    if closest:
+        return f"{name} is not a setting: use CINESTRATA_{closest[0]}, or remove it"
+    return f"{name} is not a setting: remove it (docs/configuration.md lists the settings)"
+
+
+def _variable_names(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[str]:
+    """Yield the variables of the fields of a model. A nested model has a variable too, whose value is JSON."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name.upper()}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _variable_names(field.annotation, f"{prefix}{name.upper()}__")
