@@ -49,7 +49,7 @@ async def remote_response(
 
     Raises:
         TooManyRequests: The caller has too many open videos: a paused player holds a connection to the source.
-        NotFound: The source does not have the file any more, or is not allowed any more.
+        NotFound: The source no longer has the file, or is no longer allowed.
         RangeNotSatisfiable: The file has no byte of the range.
         SourceUnavailable: The source cannot be reached at the moment.
     """

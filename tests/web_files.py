@@ -67,7 +67,7 @@ class WebFiles:
         self.handlers[path] = lambda request: send(request, status, b"", Location=location)
 
     def status(self, path: str, *statuses: int, **headers: str) -> None:
-        """Answer requests of a path with these statuses, the last one for ever; 200 sends the file."""
+        """Answer requests of a path with these statuses, the last one forever; 200 sends the file."""
         left = list(statuses)
 
         def handle(request: BaseHTTPRequestHandler) -> None:

@@ -207,7 +207,7 @@ class Authenticator:
     async def _find(
         self, sent: tuple[str, str], look_up: Callable[[], Principal | None], scope: AccessScope
     ) -> Principal | None:
-        """The owner of a credential, from memory or by a look-up in a thread."""
+        """The owner of a credential, from memory or by a lookup in a thread."""
         slot = (sent[0], credentials.digest(sent[1]))
         at, changes = time.monotonic(), credentials.change_count()
         cached = self._known.get(slot)

@@ -15,7 +15,7 @@ export function confirmTaskDeletion({ id, name, learned_order: learned, counts }
     name,
     path: `/tasks/${encodeURIComponent(id)}`,
     lost: [
-      `${count(counts.videos, "video")} with captions, metadata and thumbnails, and uploaded files. No search finds them any more.`,
+      `${count(counts.videos, "video")} with captions, metadata and thumbnails, and uploaded files. Searches no longer find them.`,
       learned && "The evaluation of the domain: its column of the recall matrix.",
     ],
     kept: [

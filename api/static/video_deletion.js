@@ -13,7 +13,7 @@ export function confirmVideoDeletion({ id, captions }, onDeleted) {
     title: "Delete this video?",
     name: id,
     path: `/videos/${encodeURIComponent(id)}`,
-    lost: [`${video} metadata and thumbnail. No search finds it any more.`, "Its file, if it was uploaded."],
+    lost: [`${video} metadata and thumbnail. Searches no longer find it.`, "Its file, if it was uploaded."],
     kept: [
       "Your own file below the media root.",
       "Its effect on the encoders, and evaluations that used it.",

@@ -172,7 +172,7 @@ def _png(side: int, data: bytes) -> bytes:
 
 
 def _endless_gif(dice: random.Random, bases: Bases) -> bytes:
-    """A GIF with up to 50,000 frames that repeats for ever, of one pixel or of a large screen, without an end."""
+    """A GIF with up to 50,000 frames that repeats forever, of one pixel or of a large screen, without an end."""
     side = dice.choice((1, 1, 16, 4000))
     frames = dice.randrange(1000, 50_000) if side < 100 else dice.randrange(50, 400)
     head = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"

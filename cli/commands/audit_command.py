@@ -60,7 +60,7 @@ def _all_entries(client: ServiceClient, conditions: dict[str, Any]) -> Iterator[
 
 def _print_entries(entries: list[AuditRecord]) -> None:
     """Print a row of 80 columns per entry, and its details on indented lines, also in a wider terminal or a file."""
-    console.print(_row("time", "who", "what", "target"), style="dim", soft_wrap=True)
+    console.print(_row("time", "actor", "action", "target"), style="dim", soft_wrap=True)
     for entry in entries:
         at = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}"
         console.print(_row(at, _actor(entry), entry.action, entry.target), soft_wrap=True)

@@ -165,6 +165,6 @@ class MilvusConnection:
 
 
 def _supports_half_precision(version: str) -> bool:
-    """Whether a server of this version does; one without a version number counts as new."""
+    """Whether a server of this version stores half precision; without a version number it counts as new."""
     numbers = re.search(r"(\d+)\.(\d+)", version)
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= _HALF_PRECISION_VERSION

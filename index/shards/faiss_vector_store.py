@@ -25,7 +25,7 @@ __all__ = ["FaissVectorStore"]
 
 
 class FaissVectorStore(VectorStore):
-    """Vector store that only needs a disk: its rows are files in the segment folders."""
+    """Vector store on the local disk: its rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
         """A store.

@@ -51,7 +51,7 @@ def is_public_address(address: Address) -> bool:
 
 
 def read_address(host: str) -> Address | None:
-    """Return the address that a host of a URL is, in any notation that resolvers read; None for a name.
+    """Parse the host of a URL as an IP address, in any notation that resolvers accept; None for a host name.
 
     ``localhost`` and the names below it belong to this machine by RFC 6761, and are read as 127.0.0.1.
     """
@@ -86,7 +86,7 @@ def _is_local(address: Address) -> bool:
 
 
 def _with_embedded(address: Address) -> list[Address]:
-    """The address that decides: IPv4 addresses in mapped, translated and tunneled form are checked, too."""
+    """The addresses to check: an IPv6 address, and the IPv4 address that a mapped or tunneled form embeds."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:

@@ -1,7 +1,7 @@
 """A limit on the time until the headers of a response have arrived.
 
 The read timeout of an HTTP client counts from the last byte, so a server that sends its headers byte by byte, or
-interim responses without end, would occupy a thread for ever.
+interim responses without end, would occupy a thread forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Look-up of API keys and sessions, which every request needs.
+"""Lookup of API keys and sessions, which every request needs.
 
 Secrets have 256 random bits, so their SHA-256 suffices as a stored form; only passwords need a slow hash. The key of
 the environment, which a person may have chosen, is stored only as an HMAC with the token of a session; tokens are not

@@ -169,7 +169,7 @@ def end_sessions_of_user(user_id: str) -> int:
 
 
 def end_sessions_of_identity(issuer: str, subject: str) -> None:
-    """End all sessions of the user of an identity at an OpenID provider that has no role any more.
+    """End all sessions of the user of an identity at an OpenID provider that no longer has a role.
 
     The user stays, and can sign in again as soon as the identity has a role.
 

@@ -1,4 +1,4 @@
-"""Look-up of tasks by the id, name or slug in a request, and names of new domains."""
+"""Lookup of tasks by the id, name or slug in a request, and names of new domains."""
 
 from __future__ import annotations
 

@@ -70,6 +70,6 @@ def _reason(task: Task, has_trained: bool) -> str:
         return f"The method {task.method!r} learns in closed form, without a loss."
     if task.state == "ready":
         if task.trained:
-            return "The events of the training are not stored any more."
+            return "The events of the training are no longer stored."
         return "The domain was indexed without training, because no training video has a caption."
     return "The training has not begun."

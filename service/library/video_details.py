@@ -105,13 +105,13 @@ def stream_path(video_id: str) -> Path:
     """Return the file of a video.
 
     Raises:
-        NotFound: the video is unknown, or its file does not exist any more.
+        NotFound: the video is unknown, or its file no longer exists.
     """
     try:
         return library_paths.resolve_video_path(video_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
-            f"The file of video {video_id!r} is not in the media root any more. The video stays "
+            f"The file of video {video_id!r} is no longer in the media root. The video stays "
             "searchable, but cannot be played."
         ) from error
 

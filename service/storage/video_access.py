@@ -76,7 +76,7 @@ def open_remote_video(uri: str, part: ByteRange | None) -> Iterator[RemoteStream
     """The content of a remote video, or of a range of it, as a stream.
 
     Raises:
-        MediaError: The video does not exist any more, or its source is not allowed.
+        MediaError: The video no longer exists, or its source is not allowed.
         SourceOutage: The source cannot be reached at the moment.
     """
     parsed = _parse_file(uri)

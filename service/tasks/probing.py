@@ -331,7 +331,7 @@ def _read_video(
         decoder.limits.check_file(path, redact_uri(video.uri))
         digest = content_hash(path)
     except FileNotFoundError:
-        raise MediaError("The file does not exist any more.") from None
+        raise MediaError("The file no longer exists.") from None
     except OSError as error:
         raise MediaError(f"The file cannot be read ({error.strerror or type(error).__name__}).") from error
     if (same := find_copy(digest)) is not None:

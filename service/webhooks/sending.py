@@ -96,7 +96,7 @@ def send_message(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
     except MediaError:
         prefix = None
     if prefix is None:
-        text = "The address is not an allowed target any more (CINESTRATA_WEBHOOK_TARGETS)."
+        text = "The address is no longer an allowed target (CINESTRATA_WEBHOOK_TARGETS)."
         return Answer(None, text, is_forbidden=True)
     try:
         return _exchange(uri, prefix.is_private, headers, body)

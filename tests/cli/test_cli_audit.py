@@ -39,7 +39,7 @@ def test_entries_fit_80_columns(folder: Settings, length: int) -> None:
         actor=actor,
     )
     heading, row, *details = CliRunner().invoke(app, ["audit"]).output.splitlines()
-    assert heading.split() == ["time", "who", "what", "target"]
+    assert heading.split() == ["time", "actor", "action", "target"]
     assert [cell_len(line) for line in (row, *details) if cell_len(line) > 80] == []
     assert "snapshot.download" in row
     assert all(line.startswith("    ") for line in details)

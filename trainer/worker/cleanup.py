@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def clean_up(task: TaskData) -> None:
-    """Remove the checkpoints and frame caches of a ready task, and index files that no task needs any more.
+    """Remove the checkpoints and frame caches of a ready task, and index files that no task needs.
 
     Failures are logged, since nothing depends on the removal; :func:`service.library.compaction.sweep_frame_caches`
     deletes the frame caches that remain.

@@ -14,7 +14,7 @@ const DELETION_ATTEMPTS = 6; // within 16 seconds; the server deletes the remain
 const STORAGE_PREFIX = "cinestrata-upload:";
 const TEMPORARY = new Set([0, 408, 409, 423, 425, 429, 460]); // 0: no answer
 
-/** The file differs from the selected one, or cannot be read any more. */
+/** The file differs from the selected one, or can no longer be read. */
 export class FileChanged extends Error {}
 
 /**

@@ -68,7 +68,7 @@ class EarlierReleases:
             manifest = current.index_snapshot.manifest
             if release_id not in manifest.releases:
                 raise _gone(f"{reason}.")
-            # A list that began with a withdrawn release would show videos that are not searchable any more.
+            # A list that began with a withdrawn release would show videos that are no longer searchable.
             if manifest.pinned and release_id in manifest.releases_after(manifest.pinned):
                 raise _gone("The release that began this list is no longer served.")
             try:

@@ -69,7 +69,7 @@ def test_remote_video_is_forwarded_with_ranges(video: str, media_type: str, clie
 
 def test_open_videos_of_a_caller_are_limited(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VIDEOS, "most_of_caller", 1)
-    for _ in range(2):  # a video that was sent, or failed, is not open any more
+    for _ in range(2):  # a video that was sent, or failed, is closed
         assert client.get("/videos/web/stream").status_code == 200
         assert client.head("/videos/web/stream").status_code == 200
         assert client.get("/videos/page/stream").status_code == 404

@@ -146,7 +146,7 @@ def test_slow_body_ends_at_the_limit(web_files: WebFiles, download: Download) ->
 def test_headers_without_end_are_an_outage(
     part: bytes, web_files: WebFiles, download: Download, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each byte in time would keep a thread busy for ever."""
+    """Each byte in time would keep a thread busy forever."""
 
     def drip(request: Handler) -> None:
         request.wfile.write(b"HTTP/1.1 200 OK\r\n" if part.startswith(b"X") else b"")

@@ -82,7 +82,7 @@ def test_missing_losses_have_a_reason(sqlite_catalog: Settings, post: Post) -> N
     _set(task.id, state="ready")
     assert "without training" in (read_loss_curve(task.id).reason or "")
     _set(task.id, trained=True, method="analytic")
-    assert "not stored any more" in (read_loss_curve(task.id).reason or "")
+    assert "no longer stored" in (read_loss_curve(task.id).reason or "")
     _record(task.id, [(1.0, None)])
     assert read_loss_curve(task.id).reason == "The method 'analytic' learns in closed form, without a loss."
     _set(task.id, target_id="tsk_other")

@@ -233,7 +233,7 @@ def test_withdrawn_permission_disables_the_endpoint(
     assert receiver.messages == []
     (details,) = endpoints.list_webhooks()
     assert (details.enabled, details.pending, details.failed) == (False, 1, 1)
-    assert "not an allowed target any more" in (details.reason or "")
+    assert "no longer an allowed target" in (details.reason or "")
     settings_factory(allowed.data_dir.parent, webhook_targets=f"private+{receiver.server.url}/")
     endpoints.edit_webhook(webhook.id, WebhookPatch(enabled=True))
     assert deliver_due() == 1
