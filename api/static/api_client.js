@@ -65,7 +65,9 @@ export function upload(path, form, headers, onProgress) {
       if (event.lengthComputable) onProgress(event.loaded, event.total);
     });
     request.addEventListener("error", () =>
-      reject(new Problem(0, { detail: "The connection broke. Nothing was added; send the form again." })),
+      reject(
+        new Problem(0, { detail: "The connection was interrupted. Nothing was added; send the form again." }),
+      ),
     );
     request.addEventListener("load", () => {
       try {

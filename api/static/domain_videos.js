@@ -94,7 +94,7 @@ function totalCount(shown) {
 
 function emptyMessage() {
   if (isFiltered())
-    return [el("strong", { textContent: "No video matches." }), "Use another text or another use."];
+    return [el("strong", { textContent: "No video matches." }), "Change the text, or choose another use."];
   const isReady = view.task.state === "ready";
   const text = isReady
     ? "Append videos to fill the domain again."

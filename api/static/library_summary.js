@@ -194,7 +194,7 @@ function adviseOnPin({ pinned }) {
   if (!pinned) return null;
   const { domains } = pinned.unsearchable;
   const lost = domains ? ` ${count(domains, "domain")} ${domains === 1 ? "is" : "are"} not searched.` : "";
-  return { text: `Serve a later release when the reason of the rollback is gone.${lost}` };
+  return { text: `Serve a later release when the reason for the rollback is gone.${lost}` };
 }
 
 function adviseOnAlerts({ alerts }) {

@@ -121,7 +121,7 @@ const queryCount = ({ queries }) =>
   `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
 
 /** The gallery in which queries are searched, as the beginning of a sentence. */
-export function galleryText({ gallery, videos }) {
+function galleryText({ gallery, videos }) {
   const place = gallery === "local" ? "Searched in the own shard" : "Searched among all shards";
   return `${place}, ${videos === "all" ? "all videos" : "held-out videos"}`;
 }

@@ -87,7 +87,7 @@ function setUpPreview(result, frame, play) {
   play.addEventListener("blur", stop);
 }
 
-/** A word for the confidence of a result; nothing behind the end of the answer or if there is no calibration. */
+/** A word for the confidence of a result; empty without calibration, and for a result that does not belong to the answer. */
 function likelihood({ confidence, matches }) {
   if (confidence == null || matches === false) return null;
   const word = confidence >= LIKELY ? "likely" : "possible";

@@ -73,7 +73,7 @@ function confidenceNote({ confidence, matches, rank }) {
   if (confidence == null)
     return rank ? "The release is not calibrated for this search." : "Only for results of the search.";
   if (matches === false)
-    return "Probability that this is the described video. The result is behind the end of the answer.";
+    return "Probability that this is the described video. The result does not belong to the answer.";
   return "Probability that this is the described video.";
 }
 

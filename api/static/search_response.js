@@ -71,7 +71,7 @@ function showResults(response) {
   else $("message").hidden = true;
 }
 
-/** Cards of results; a heading precedes the first one behind the end of the answer. */
+/** Cards of results; a heading precedes the first one that does not belong to the answer. */
 function resultCards({ results, matches }) {
   const cards = results.map(resultCard);
   const isFirstEnd = matches && !$("results").querySelector(".answer-end");

@@ -20,7 +20,7 @@ export function confirmTaskDeletion({ id, name, learned_order: learned, counts }
     ],
     kept: [
       "Your own files below the media root.",
-      learned && "Its effect on the encoders, and its layer.",
+      learned && "Its effect on the encoders, and its place in the order of learning.",
       learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
       "Earlier backups.",
     ],

@@ -81,7 +81,7 @@ def serve(
 def _print_effects(outcome: ServeOutcome) -> None:
     name = f"Release {outcome.release[:12]} after {outcome.task!r}"
     if not outcome.changed:
-        console.print(f"{name} is served already.", soft_wrap=True)
+        console.print(f"{name} is already served.", soft_wrap=True)
         return
     console.print(f"{name}: {outcome.searchable_videos:,} searchable videos", soft_wrap=True)
     _print_change("no longer searchable", outcome.unsearchable)

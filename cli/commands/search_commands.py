@@ -195,14 +195,14 @@ def _search_facts(response: SearchResponse) -> tuple[str, str]:
 
 
 def _match_word(result: SearchResult) -> str:
-    """Word for the confidence of a result, as on the search page; empty behind the end of the answer."""
+    """Word for the confidence of a result, as on the search page; empty for a result outside the answer."""
     if result.matches is False:
         return ""
     return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
 
 
 def _row_style(result: SearchResult, highlight: str | None) -> str:
-    """Style of a result: emphasized, dimmed behind the end of the answer, or plain."""
+    """Style of a result: emphasized, dimmed outside the answer, or plain."""
     if result.video_id == highlight:
         return "bold green"
     return "dim" if result.matches is False else ""

@@ -78,7 +78,7 @@ export function openServeDialog(release, onServed) {
 
 function describe(preview) {
   if (!preview.changed) {
-    return [el("p", { textContent: `Release ${shortId(preview.release)} is served already.` })];
+    return [el("p", { textContent: `Release ${shortId(preview.release)} is already served.` })];
   }
   const { unsearchable: lost, searchable_again: found } = preview;
   const kept = [

@@ -30,7 +30,7 @@ export async function filesOfDrop(transfer) {
 export const isArchive = (files) => files.length === 1 && ARCHIVE.test(files[0].path);
 
 /** Whether the file can be a caption table or a sidecar file. */
-export const isText = ({ path }) => TABLE.test(path) || SIDECAR.test(path);
+const isText = ({ path }) => TABLE.test(path) || SIDECAR.test(path);
 
 /**
  * Contents of the tables and sidecar files of a selection, as the preview expects them.

@@ -36,7 +36,7 @@ export function drawPreview(node, preview, encoding, onEncoding) {
 /** Show that the content of an archive is not known before the server unpacks it. */
 export function drawArchive(node, { path, file }) {
   node.replaceChildren(
-    el("p", { className: "preview-sum" }, el("strong", { textContent: `${path}, ${bytes(file.size)}` })),
+    el("p", {}, el("strong", { textContent: `${path}, ${bytes(file.size)}` })),
     el("p", { textContent: "The server unpacks and checks the archive. It is sent in one request." }),
   );
 }

@@ -19,7 +19,6 @@ from benchmarks.data.world.shapes import OPEN_SHAPES, part_outline
 __all__ = ["render", "render_scene"]
 
 _OVERSAMPLING = 2
-_UNIT = Pose(0.5, 0.5, 1.0, 0.0, 1.0)
 Frames = npt.NDArray[np.uint8]
 
 
