@@ -1,4 +1,4 @@
-"""Refusal of requests at the door while the queue that they would join is too long.
+"""Early refusal of requests while the queue that they would join is too long.
 
 A refused request costs a process a seventh of the time that the framework needs to route, authenticate and validate it.
 Without this, a process that receives twice its capacity would spend its time on refusals, and fall behind in reading

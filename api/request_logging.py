@@ -48,10 +48,10 @@ def _log_error(scope: Scope, status: int) -> None:
 
 
 def explain_failure(scope: Scope, reason: str) -> None:
-    """Let the line of a request with a status from 500 on contain a reason."""
+    """Add a reason to the log line of a request that fails with a status of 500 or above."""
     scope[_REASON] = reason
 
 
 def omit_from_log(scope: Scope) -> None:
-    """Let a request have no line of its own, because its refusal is counted in another."""
+    """Write no log line for a request, because another line counts its refusal."""
     scope[_OMITTED] = True

@@ -62,8 +62,8 @@ class ShardStore(StoreFolder):
             policy: Which new segments get an ANN structure; None: the defaults of :class:`AnnPolicy`.
             device: Device that searches; ``auto``: a GPU if there is one.
             remote: Store of the rows of segments whose entry names a place outside their folder.
-            write_remote: Store the rows of new tasks there too. Existing shards stay in their store until they are
-                moved.
+            write_remote: Store the rows of new tasks in ``remote`` instead of the segment folders. Existing shards stay
+                in their store until they are moved.
 
         Raises:
             DeviceMissing: The device does not exist.
@@ -387,7 +387,7 @@ class ShardStore(StoreFolder):
         """Remove folders that no manifest names, once they are an hour old; see :meth:`GarbageCollector.collect`."""
         GarbageCollector(self, self.remote).collect(timeout)
 
-    # -- steps of the above, under the write lock --
+    # -- internal; callers hold the write lock --
 
     def _vector_store_of(self, entry: SegmentEntry) -> VectorStore:
         if not entry.count:

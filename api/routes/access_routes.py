@@ -38,7 +38,7 @@ def get_current_access(request: Request) -> CurrentAccess:
 @router.get("/keys", operation_id="list_keys")
 @requires("admin")
 def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDetails]:
-    """All API keys of the catalog with scope, expiry and last use, newest first. The key of the environment is none."""
+    """All API keys of the catalog with scope, expiry and last use, newest first, without the key of the environment."""
     return api_keys.list_keys()
 
 

@@ -33,5 +33,5 @@ def change_thresholds(patch: ThresholdPatch) -> AlertThresholds:
 @router.post("/{alert_id}/dismiss", operation_id="dismiss_alert")
 @requires("admin")
 def dismiss_alert(alert_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> AlertDetails:
-    """Hide an alert. It is not raised again before its threshold was kept in between."""
+    """Hide an alert. It is raised again only after its measure has recovered."""
     return alert_list.dismiss_alert(alert_id)

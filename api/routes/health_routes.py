@@ -50,7 +50,7 @@ async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -
 
 
 async def _share_check(service: SearchEngine, settings: Settings) -> Readiness:
-    """The result of a check that is running, or of a new one: everybody may ask, and a check writes to the disk."""
+    """The result of a running check or a new one. Checks are shared, because a check writes to the disk."""
     check = _running_checks.get(service)
     if check is None or check.get_loop() is not asyncio.get_running_loop():
         check = _running_checks[service] = asyncio.ensure_future(

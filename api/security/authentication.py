@@ -80,7 +80,7 @@ class Authenticator:
         return bool(self._key) and hmac.compare_digest(candidate.encode("utf-8", "replace"), self._key)
 
     def is_long_environment_key(self, candidate: str) -> bool:
-        """Whether a text is the key of the environment, and no word of a search that equals a short key."""
+        """Whether a text is the key of the environment, unless that key is so short that a search may contain it."""
         return len(self._key) >= MIN_NETWORK_KEY_CHARS and self.is_environment_key(candidate)
 
     async def is_open(self) -> bool:
@@ -171,7 +171,7 @@ class Authenticator:
         return principal
 
     def record_exposed_key(self, request: Request, parameter: str, text: str) -> None:
-        """Let the audit log name a request whose URL contains a key, without the key.
+        """Record a request whose URL contains a key in the audit log, without the key.
 
         Args:
             request: The request.
@@ -227,7 +227,7 @@ class Authenticator:
 
 
 def require_network_credentials(settings: Settings) -> None:
-    """Check that a server that listens outside of loopback refuses strangers.
+    """Check that a server that listens outside of loopback refuses requests without credentials.
 
     Raises:
         ValueError: there is neither a key of the environment nor an administrator in the catalog, or the key is short.

@@ -54,7 +54,7 @@ def dismiss(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Hide an alert. It is not raised again before its threshold was kept in between."""
+    """Hide an alert. It is raised again only after its measure has recovered."""
     from cli.connection import connect
 
     dismissed = connect(url, data).dismiss_alert(alert)

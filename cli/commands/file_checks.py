@@ -95,7 +95,7 @@ def check_files(settings: Settings) -> FileReport:
 
 
 def resolve_stored_video(settings: Settings, uri: str) -> Path | None:
-    """The file of a video in the data folder; None for a missing file, and one of another place."""
+    """The file of a video in the data folder; None if it is missing or stored elsewhere."""
     from media.errors import MediaError
     from media.sources.source_uris import is_source_uri
     from service.storage.library_paths import resolve_video_path

@@ -1,4 +1,4 @@
-"""Query encoders: from text to one query vector per task. They use the part of a release that serves searches."""
+"""Query encoders: they turn a text into one query vector per task, with the weights of a release."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class QueryEncoder(ABC):
         return _to_numpy(encode_texts(self._backbone, self._backbone.tokenize(texts))[0])
 
     def video_queries(self, vectors: Vectors) -> Vectors:
-        """Unit vectors that search for videos like stored videos, given the stored vectors ``[..., dim]``."""
+        """Query vectors ``[..., dim]`` that find videos similar to stored videos, given the stored vectors."""
         return vectors
 
     def token_presence(self, texts: Sequence[str]) -> Vectors:
@@ -216,7 +216,7 @@ class QueryEncoder(ABC):
         """
 
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
-        """Evidence of the texts for tasks in addition to that of their words.
+        """Routing evidence of texts for tasks, in addition to the evidence of their words.
 
         Args:
             texts: Token ids of each text, from :meth:`tokenize`.
@@ -264,7 +264,7 @@ class QueryEncoder(ABC):
         return self.encode_for_tasks(ids, (), mode)[0]
 
     def _thread_count(self, tokens: int) -> int:
-        """Number of threads that encode so many tokens.
+        """Number of threads to encode a number of tokens with.
 
         One if torch parallelizes the products itself; otherwise as many as there are cores, as long as each has enough
         work.
@@ -276,7 +276,7 @@ class QueryEncoder(ABC):
         return max(1, min(len(os.sched_getaffinity(0)), shares))
 
     def _multiplications(self, tokens: int) -> int:
-        """Number of multiplications of so many tokens with the matrices of an open text tower."""
+        """Number of multiplications that an open text tower performs for a number of tokens."""
         return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens
 
     def _positions(self, tasks: Sequence[str], mode: str) -> list[int]:

@@ -13,7 +13,7 @@ __all__ = ["assign_slug", "find_task", "lock_names", "require_task", "require_un
 
 
 def lock_names(session: Session) -> None:
-    """Let other transactions that store names of domains wait until this one ends.
+    """Make other transactions that store names of domains wait until this one ends.
 
     The row is the counter of positions, which the creation of a task locks. SQLite locks the whole file.
     """

@@ -64,7 +64,7 @@ Response = TypeVar("Response")
 class SearchEngine:
     """Answers searches; one per process. Thread-safe.
 
-    Use :meth:`start` and :meth:`close`, or call :meth:`refresh` instead.
+    A server calls :meth:`start` and :meth:`close`. A command calls :meth:`refresh` once instead.
 
     Args:
         configured: Settings; those of the process by default.

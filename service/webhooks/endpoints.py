@@ -126,7 +126,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
-    """Let workers send a message that was given up, or delivered, again. Ends the pause of its endpoint.
+    """Queue a delivered or abandoned message again, and end the pause of its endpoint.
 
     Raises:
         NotFound: the message does not exist.

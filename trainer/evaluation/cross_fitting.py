@@ -41,7 +41,7 @@ def cross_fit(
     deleted: Set[int] = frozenset(),
     report_alive: Callable[[], object] = lambda: None,
 ) -> tuple[CalibrationCaption, ...]:
-    """Results of captions of training videos, without these videos' share in learning.
+    """Search for captions of training videos with a solution that was learned without these videos.
 
     Test videos are neither searched nor learned.
 

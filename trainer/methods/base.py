@@ -187,7 +187,10 @@ class Method(ABC):
         raise AssertionError(f"{self.name} takes gradient steps")
 
     def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:  # noqa: B027 (optional hook)
-        """Prepare an epoch; state that a checkpoint lacks must follow from the arguments and the checkpoint.
+        """Prepare an epoch.
+
+        Training may resume from a checkpoint at any epoch. State that a checkpoint does not contain must therefore
+        follow from the checkpoint and the arguments.
 
         Args:
             epoch: Number of the epoch, from 0.
@@ -197,7 +200,7 @@ class Method(ABC):
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
         """Return a method that has learned the last task from a part of its videos, for calibration.
 
-        Only a method in closed form can, after :meth:`record_task` and before the next task.
+        Only methods in closed form support this, between :meth:`record_task` and the next task.
 
         Args:
             rows: Positions of the videos in the order in which they were observed.

@@ -49,7 +49,7 @@ class _Crossing(NamedTuple):
 
 
 def evaluate_alerts() -> None:
-    """Raise alerts of crossed thresholds, and clear those of thresholds that are kept again. Concurrent calls are safe.
+    """Raise alerts of crossed thresholds, and clear those whose measure has recovered. Concurrent calls are safe.
 
     Raises:
         Unavailable: the catalog cannot be reached.

@@ -86,7 +86,7 @@ def change_thresholds(patch: ThresholdPatch) -> AlertThresholds:
 
 
 def dismiss_alert(alert_id: int) -> AlertDetails:
-    """Hide an alert. It is not raised again before its threshold was kept in between. Idempotent.
+    """Hide an alert. It is raised again only after its measure has recovered. Idempotent.
 
     Raises:
         NotFound: the alert does not exist.

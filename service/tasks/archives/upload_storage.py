@@ -31,7 +31,7 @@ def remove_upload(upload: str) -> None:
 
 
 def renew_uploads() -> list[str]:
-    """Let the day begin after which unpacked files without a task are deleted; returns the names of all their folders.
+    """Restart the day after which unpacked files without a task are deleted; returns the names of their folders.
 
     A restored catalog has no tasks for uploads that are newer than its backup.
 

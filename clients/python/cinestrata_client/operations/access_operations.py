@@ -42,8 +42,8 @@ def get_current_access() -> Call[CurrentAccess]:
 
 
 def list_keys() -> Call[list[KeyDetails]]:
-    """All API keys of the catalog with scope, expiry and last use, newest first. The key of the environment
-    is none.
+    """All API keys of the catalog with scope, expiry and last use, newest first, without the key of the
+    environment.
     """
     return Call("GET", "/v1/keys", list[KeyDetails])
 

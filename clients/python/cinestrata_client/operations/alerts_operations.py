@@ -25,7 +25,7 @@ def change_thresholds(body: ThresholdPatch) -> Call[AlertThresholds]:
 
 
 def dismiss_alert(alert_id: int) -> Call[AlertDetails]:
-    """Hide an alert. It is not raised again before its threshold was kept in between.
+    """Hide an alert. It is raised again only after its measure has recovered.
 
     Args:
         alert_id: Id of the alert.
