@@ -16,7 +16,7 @@ from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
-from service.tasks.lifecycle import Claim, TaskSnapshot
+from service.tasks.lifecycle import Claim, ClaimedTask
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
@@ -138,7 +138,7 @@ def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
 
 
 def excluding_originals(
-    held_out: Mapping[str, HeldOutVideos], task: TaskSnapshot
+    held_out: Mapping[str, HeldOutVideos], task: ClaimedTask
 ) -> Mapping[str, HeldOutVideos]:
     """Held-out videos, with the videos that a relearned domain takes over held out from their former domain."""
     if task.relearns_id is None:

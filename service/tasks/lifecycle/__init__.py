@@ -7,9 +7,10 @@ conditional UPDATE claims a task and sets a lease and a fencing token, and every
 from __future__ import annotations
 
 from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks, read_totals
+from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.free_chunks import process_free_chunks
-from service.tasks.lifecycle.lease import Claim, TaskSnapshot
+from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.publishing import (
     AppendPublication,
     Publication,
@@ -24,12 +25,12 @@ __all__ = [
     "AppendPublication",
     "ChunkClaim",
     "Claim",
+    "ClaimedTask",
     "Publication",
     "RecallRecord",
     "ReconcileReport",
     "ReleaseRecord",
     "ShardRecord",
-    "TaskSnapshot",
     "claim_append",
     "claim_chunk",
     "claim_probing",

@@ -13,7 +13,8 @@ from service.core.settings import settings
 from service.tasks.estimates.stage_history import StageHistory
 from service.tasks.estimates.stage_times import interrupted_times
 from service.tasks.estimates.task_estimator import TaskEstimator
-from service.tasks.lifecycle.lease import Claim, TaskSnapshot
+from service.tasks.lifecycle.claimed_task import ClaimedTask
+from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import record_lost_worker
 from service.tasks.task_events import record
@@ -83,7 +84,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     return Claim(task, owner, token, estimator)
 
 
-def _begin(session: Session, task_id: str, owner: str) -> tuple[TaskSnapshot, TaskEstimator]:
+def _begin(session: Session, task_id: str, owner: str) -> tuple[ClaimedTask, TaskEstimator]:
     task = session.scalars(select(Task).where(Task.id == task_id)).one()
     task.started_at = task.started_at or now(session)
     if task.state == "queued":
@@ -92,4 +93,4 @@ def _begin(session: Session, task_id: str, owner: str) -> tuple[TaskSnapshot, Ta
     record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
     times = interrupted_times(task)  # an earlier attempt may have left a stage unfinished
     measured = times.seconds if times else {}
-    return TaskSnapshot.of(task), TaskEstimator(StageHistory(session).expected_seconds(task), measured)
+    return ClaimedTask.of(task), TaskEstimator(StageHistory(session).expected_seconds(task), measured)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -38,6 +37,7 @@ from service.core.settings import settings
 from service.core.tracing import TaskTrace
 from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.estimates.task_estimator import TaskEstimator
+from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.publishing import AppendPublication, Publication
@@ -46,50 +46,12 @@ from service.tasks.lifecycle.source_outages import postpone
 from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
 from service.tasks.task_events import record
 
-__all__ = ["Claim", "TaskSnapshot"]
+__all__ = ["Claim"]
 
 EVENT_SECONDS = 0.5  # minimum time between two progress events of a task
 _VIDEO_STAGES = ("probing", "decoding", "indexing")  # stages whose items are videos
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class TaskSnapshot:
-    """The columns of a task at the time of its claim."""
-
-    id: str
-    name: str
-    position: int
-    method: str
-    settings: dict[str, Any]
-    state: str
-    counts: dict[str, Any]
-    progress: dict[str, Any]
-    held_out: str | None
-    target_id: str | None
-    relearns_id: str | None
-    attempts: int
-    request_id: str | None = None
-
-    @classmethod
-    def of(cls, task: Task) -> TaskSnapshot:
-        """Copy the columns that a worker needs."""
-        return cls(
-            id=task.id,
-            name=task.name,
-            position=task.position,
-            method=task.method,
-            settings=dict(task.settings),
-            state=task.state,
-            counts=dict(task.counts),
-            progress=dict(task.progress),
-            held_out=task.held_out,
-            target_id=task.target_id,
-            relearns_id=task.relearns_id,
-            attempts=task.attempts,
-            request_id=task.request_id,
-        )
 
 
 class Claim:
@@ -107,7 +69,7 @@ class Claim:
     No exception leaves the block, except signals (``BaseException``).
     """
 
-    def __init__(self, task: TaskSnapshot, owner: str, token: int, estimator: TaskEstimator) -> None:
+    def __init__(self, task: ClaimedTask, owner: str, token: int, estimator: TaskEstimator) -> None:
         self.task = task
         self.owner = owner
         self.token = token
