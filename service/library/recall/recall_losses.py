@@ -1,7 +1,8 @@
 """Losses of earlier domains: recall right after they were learned, minus that of the newest of the releases.
 
 Both releases answer the same queries, so a loss is compared query by query. The interval is omitted where the queries
-differ, after a deletion or an edit of captions, and for cells that an earlier version has measured.
+differ, after a deletion or an edit of captions, and for cells that an earlier version has measured. With pinned queries
+a domain whose queries differ is omitted from the loss in its own shard: only the queries changed, not their results.
 """
 
 from __future__ import annotations
@@ -68,8 +69,7 @@ def _measured_loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
     learned, now = query_mean(shares, queries).tolist()
     changes = [column.changes for column in columns]
     total = int(queries[0].sum())
-    # A pinned query and a frozen shard cannot change ranks; zero is then exact, and not only measured.
-    is_frozen = cells.mode == "pinned" and gallery == "local"
+    is_frozen = _is_frozen(cells, gallery)
     low, high = _interval(changes, total, is_frozen=is_frozen)
     return MeasuredLoss(
         loss=learned - now,
@@ -81,6 +81,11 @@ def _measured_loss(cells: RecallCells, gallery: str) -> MeasuredLoss | None:
         now=now,
         worst=_worst(columns, is_frozen=is_frozen),
     )
+
+
+def _is_frozen(cells: RecallCells, gallery: str) -> bool:
+    """Whether ranks cannot change: pinned queries in their own shard. No loss is then exact, and not only measured."""
+    return cells.mode == "pinned" and gallery == "local"
 
 
 def _worst(columns: list[_Column], *, is_frozen: bool) -> DomainLoss | None:
@@ -124,18 +129,21 @@ def _earlier_columns(cells: RecallCells, gallery: str) -> list[_Column]:
     learned, now = cells.when_learned(gallery), cells.matrix(gallery)[-1]
     queries = cells.queries(gallery)[-1]
     changes = _read_changes(cells, gallery)
+    incomparable = {task for task, change in changes.items() if change is None}
+    omitted = incomparable if _is_frozen(cells, gallery) else frozenset[int]()
     return [
         _Column(task, int(queries[t]), float(learned[t]), float(now[t]), changes.get(task.order))
         for t, task in enumerate(cells.tasks)
         if task.order != cells.releases[-1].order
+        and task.order not in omitted
         and queries[t]
         and not np.isnan(learned[t])
         and not np.isnan(now[t])
     ]
 
 
-def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes]:
-    """Changes of the queries by learned order, for domains whose queries are the same in both releases."""
+def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes | None]:
+    """Changes of the queries by learned order, for domains with outcomes of both releases; None for other queries."""
     newest = cells.releases[-1].order
     with session_scope() as session:
         rows = session.execute(
@@ -150,13 +158,15 @@ def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes]:
             )
         ).all()
     hits = {(i, t): (query_set, _unpack(packed, queries)) for i, t, query_set, queries, packed in rows}
-    changes: dict[int, _Changes] = {}
+    changes: dict[int, _Changes | None] = {}
     for (release, task), (query_set, now) in hits.items():
         if release != newest or (task, task) not in hits:
             continue
         known_set, learned = hits[task, task]
         if known_set == query_set:
             changes[task] = _Changes(int((learned & ~now).sum()), int((now & ~learned).sum()))
+        else:
+            changes[task] = None
     return changes
 
 

@@ -67,7 +67,19 @@ def test_unchanged_outcomes_in_a_frozen_shard_are_exactly_no_loss(
     assert union.low < 0 == union.loss, "other queries may have lost among all shards"
 
 
-@pytest.mark.parametrize("change", [{"has_outcomes": False}, {"queries": lambda i, t: 40 - i}])
+def test_deleted_queries_are_no_loss_of_a_frozen_shard(sqlite_catalog: Settings, measure: Measure) -> None:
+    """Half of the held-out videos of domain 1 are deleted, all of which were found; no result has changed."""
+    cells = {(1, 1): 0.5, (2, 1): 0.0, (2, 2): 0.9}
+    for gallery in ("local", "global"):
+        measure(cells, gallery=gallery, queries=lambda i, t: 80 if (i, t) == (1, 1) else 40)
+    losses = read_served_recall().loss
+    assert losses["local"] is None
+    assert losses["global"] is not None, "among all shards, results may have changed as well"
+
+
+@pytest.mark.parametrize(
+    "change", [{"has_outcomes": False}, {"mode": "latest", "queries": lambda i, t: 40 - i}]
+)
 def test_loss_of_other_queries_has_no_interval(
     sqlite_catalog: Settings, measure: Measure, change: dict[str, Any]
 ) -> None:
