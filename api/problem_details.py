@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.request_logging import explain_failure
 from api.response_status import StatusRecorder
 from api.unmatched_requests import allowed_methods
-from service.core.errors import CinestrataError, InvalidInput, problem_type
+from service.core.errors import MAX_LISTED_ERRORS, CinestrataError, InvalidInput, problem_type
 
 __all__ = [
     "MEDIA_TYPE",
@@ -67,7 +67,7 @@ class Problem(BaseModel):
     status: int = Field(description="Status of the response.")
     detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
     instance: str = Field(description="Path of the request.")
-    errors: list[ProblemField] = Field(default=[], description="Invalid fields.")
+    errors: list[ProblemField] = Field(default=[], description="Invalid fields, at most 100.")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -141,7 +141,7 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
     if not isinstance(error, RequestValidationError):
         raise error
     errors = []
-    for item in error.errors():
+    for item in error.errors()[:MAX_LISTED_ERRORS]:
         location = tuple(item["loc"])
         if item["type"] == "json_invalid":
             position = location[-1] if len(location) > 1 else 0

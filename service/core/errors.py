@@ -30,12 +30,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 from service.core.validation_messages import describe_validation_error
 
 __all__ = [
+    "MAX_LISTED_ERRORS",
     "CinestrataError",
     "Conflict",
     "DataFolderNotWritable",
@@ -62,6 +64,8 @@ __all__ = [
     "field_path",
     "problem_type",
 ]
+
+MAX_LISTED_ERRORS = 100  # the address of a request may contain 10,000 unknown parameters
 
 
 @dataclass(frozen=True)
@@ -129,13 +133,14 @@ class InvalidInput(CinestrataError):
 
     @classmethod
     def from_pydantic(cls, errors: Iterable[Mapping[str, Any]]) -> InvalidInput:
-        """Return the error of a failed validation.
+        """Return the error of a failed validation, with at most :data:`MAX_LISTED_ERRORS` fields.
 
         Args:
             errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
         """
+        listed = islice(errors, MAX_LISTED_ERRORS)
         return cls.of(
-            [FieldError(field_path(error["loc"]), *describe_validation_error(error)) for error in errors]
+            [FieldError(field_path(error["loc"]), *describe_validation_error(error)) for error in listed]
             or [FieldError("body", "The request is not valid.")]
         )
 

@@ -81,6 +81,10 @@ _DESCRIPTIONS: Mapping[str, _Describe] = {
         if context["min_length"] > 1
         else "Send a text, or omit the field.",
     ),
+    "too_long": lambda _value, context: (
+        "The list is too long.",
+        f"Send at most {context['max_length']} items.",
+    ),
     "string_too_long": lambda _value, context: (
         "The text is too long.",
         f"Send at most {context['max_length']} characters.",

@@ -48,6 +48,58 @@ def test_unknown_field_of_a_batch_returns_422(client: TestClient) -> None:
     assert "parameter does not exist" in wrong["message"]
 
 
+_TASK = b'{"name": "night", "videos": '
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "message"),
+    [
+        ("/search", b'{"queries": [' + b"0," * 9999 + b"0]}", "queries[0]", "dictionary"),
+        ("/search", b'{"queries": [{"q": ""}' + b',{"q": ""}' * 9999 + b"]}", "queries", "too long"),
+        ("/tasks", _TASK + b"[" + b"0," * 9999 + b"0]}", "videos[0]", "object"),
+        ("/tasks", _TASK + b'[{"uri": "a", "captions": [' + b"0," * 9999 + b"0]}]}", "captions[0]", "text"),
+        (
+            "/tasks",
+            _TASK + b'[{"uri": "a"' + b"".join(b',"%d":0' % n for n in range(9999)) + b"}]}",
+            "videos[0]",
+            "10000 fields",
+        ),
+        (
+            "/tasks",
+            b'{"name": "a", "videos": [{"uri": "a"}], "settings": {"a":[]'
+            + b"".join(b',"%d":[]' % n for n in range(9999))
+            + b"}}",
+            "settings",
+            "10000 fields",
+        ),
+    ],
+)
+def test_large_invalid_body_has_one_error(
+    client: TestClient, path: str, body: bytes, field: str, message: str
+) -> None:
+    answer = client.post(path, content=body, headers=JSON)
+    assert answer.status_code == 422
+    (wrong,) = answer.json()["errors"]
+    assert wrong["field"].endswith(field)
+    assert message in wrong["message"]
+
+
+def test_answer_lists_at_most_100_errors(client: TestClient) -> None:
+    answer = client.get("/shards", params={f"unknown{n}": "" for n in range(1000)})
+    assert answer.status_code == 422
+    assert len(answer.json()["errors"]) == 100
+
+
+@pytest.mark.parametrize(
+    "condition", ["9" * 4000, '{"min": ' + "9" * 4000 + "}", '{"any": [' + "9" * 19 + "]}"]
+)
+def test_number_beyond_64_bits_in_a_filter_returns_422(client: TestClient, condition: str) -> None:
+    body = '{"queries": [{"q": "a taxi", "where": {"height": ' + condition + "}}]}"
+    answer = client.post("/search", content=body, headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "queries[0].where.height"
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "message"),
     [

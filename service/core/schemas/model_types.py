@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from media.sources.source_uris import redact_uri
@@ -14,7 +22,9 @@ __all__ = [
     "Identifier",
     "Matrix",
     "Name",
+    "RequestList",
     "RequestModel",
+    "RequestSettings",
     "ResponseModel",
     "Scalar",
     "ShownUri",
@@ -23,6 +33,7 @@ __all__ = [
 
 Matrix = list[list[float | None]]  # rows are releases, columns are tasks; null where undefined
 Scalar = bool | int | float | str | None
+_Item = TypeVar("_Item")
 
 
 def _normalize_name(name: Any) -> Any:
@@ -47,10 +58,31 @@ Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 ShownUri = Annotated[str, AfterValidator(redact_uri)]  # queries of URLs may contain tokens
 
 
+_MAX_FIELDS = 64  # more than any request has
+
+
+def _limit_fields(value: Any) -> Any:
+    """Refuse objects with a great number of fields, of which each unknown or invalid one would be an error."""
+    if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+        message = "The object has {count} fields; at most {limit} are read"
+        raise PydanticCustomError("too_many_fields", message, {"count": len(value), "limit": _MAX_FIELDS})
+    return value
+
+
+# Without these limits, a body of a few megabytes becomes millions of errors, which take gigabytes and minutes.
+RequestList = Annotated[list[_Item], Field(fail_fast=True)]  # the errors are those of the first invalid item
+RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(_limit_fields)]
+
+
 class RequestModel(BaseModel):
     """A request body. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limit_fields(cls, value: Any) -> Any:
+        return _limit_fields(value)
 
 
 class ResponseModel(BaseModel):

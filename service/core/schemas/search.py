@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
+from service.core import request_limits
 from service.core.choice_types import QueryMode
-from service.core.schemas.model_types import RequestModel, ResponseModel
+from service.core.schemas.model_types import RequestList, RequestModel, ResponseModel
 from service.core.schemas.videos import VideoMoment
 
 __all__ = [
@@ -31,7 +32,7 @@ class SearchQuery(RequestModel):
 
     q: str = Field(description="Description of the scene in words.")
     k: int = Field(default=10, description="Maximum number of results.")
-    task: str | list[str] | None = Field(
+    task: str | RequestList[str] | None = Field(
         default=None, description="Names or IDs of the tasks to search; all by default."
     )
     mode: str | None = Field(default=None, description="Query encoders: 'pinned', 'mapped' or 'latest'.")
@@ -73,7 +74,7 @@ class SearchQuery(RequestModel):
 class SearchBatch(RequestModel):
     """Several queries, answered together by one release."""
 
-    queries: list[SearchQuery]
+    queries: RequestList[SearchQuery] = Field(max_length=request_limits.MAX_BATCH_QUERIES)
 
 
 class MomentMatch(VideoMoment):

@@ -13,7 +13,9 @@ from service.core.choice_types import Split, TaskState
 from service.core.schemas.model_types import (
     Identifier,
     Name,
+    RequestList,
     RequestModel,
+    RequestSettings,
     ResponseModel,
     Scalar,
     ShownUri,
@@ -44,7 +46,7 @@ class VideoSpec(RequestModel):
     uri: Uri = Field(
         description="Path below the media root, its file:// URI, or an s3, gs or https URI of an allowed source."
     )
-    captions: list[str] = Field(default_factory=list, description="Captions of the video.")
+    captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
     id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")
     split: Split | None = Field(
         default=None, description="Split of the video; test videos are held out for evaluation."
@@ -67,17 +69,17 @@ class TaskSpec(RequestModel):
     method: str | None = Field(
         default=None, description="Learning method; the default of the server if omitted."
     )
-    settings: dict[str, Scalar] | None = Field(
+    settings: RequestSettings | None = Field(
         default=None,
         description="Settings of the method; and frame_vectors: true, which stores frame vectors for rerank=frames.",
     )
-    videos: list[VideoSpec] = Field(min_length=1)
+    videos: RequestList[VideoSpec] = Field(min_length=1)
 
 
 class AppendSpec(RequestModel):
     """Videos to append to the shard of a learned domain."""
 
-    videos: list[VideoSpec] = Field(min_length=1)
+    videos: RequestList[VideoSpec] = Field(min_length=1)
 
 
 class RetrySpec(RequestModel):
@@ -86,7 +88,7 @@ class RetrySpec(RequestModel):
     method: str | None = Field(
         default=None, description="Another method; its settings are then those given here, or its defaults."
     )
-    settings: dict[str, Scalar] | None = Field(
+    settings: RequestSettings | None = Field(
         default=None, description="Settings in place of those of the task."
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Base64Bytes, Field
 
-from service.core.schemas.model_types import RequestModel, ResponseModel
+from service.core.schemas.model_types import RequestList, RequestModel, ResponseModel
 from service.core.schemas.tasks import VideoSpec
 
 __all__ = [
@@ -46,8 +46,8 @@ class PreviewRequest(RequestModel):
     into: str | None = Field(default=None, description="Id of the task whose domain receives the videos.")
     method: str | None = Field(default=None, description="Learning method of a new domain.")
     settings: dict[str, Any] | None = Field(default=None, description="Settings of the method.")
-    files: list[LocalFile] = Field(max_length=200_000, description="All selected files.")
-    texts: list[LocalText] = Field(
+    files: RequestList[LocalFile] = Field(max_length=200_000, description="All selected files.")
+    texts: RequestList[LocalText] = Field(
         default_factory=list, max_length=200_000, description="Caption table and sidecar files."
     )
     table: str | None = Field(

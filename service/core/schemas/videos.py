@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from service.core.choice_types import EffectiveSplit, Split, VideoStatus
-from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, ShownUri
+from service.core.schemas.model_types import Identifier, RequestList, RequestModel, ResponseModel, ShownUri
 
 __all__ = [
     "DeletionRequest",
@@ -86,7 +86,7 @@ class VideoPage(ResponseModel):
 class VideoPatch(RequestModel):
     """Changes of a video, a JSON Merge Patch (RFC 7396). Fields that are left out keep their value."""
 
-    captions: list[str] | None = Field(
+    captions: RequestList[str] | None = Field(
         default=None, description="All captions of the video, in place of the former ones; null removes them."
     )
     metadata: dict[str, Any] | None = Field(
@@ -101,7 +101,7 @@ class VideoPatch(RequestModel):
 class DeletionRequest(RequestModel):
     """Videos to delete."""
 
-    videos: list[Identifier] = Field(min_length=1, max_length=20_000, description="Ids of videos.")
+    videos: RequestList[Identifier] = Field(min_length=1, max_length=20_000, description="Ids of videos.")
 
 
 class DeletionResult(ResponseModel):

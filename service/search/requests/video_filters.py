@@ -242,7 +242,9 @@ def _parse_condition(value: Any) -> _Condition:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63  # as stored metadata
 
 
 def _is_value(value: Any) -> bool:

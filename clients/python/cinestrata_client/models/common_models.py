@@ -104,7 +104,7 @@ class Problem(Model):
     status: int = Field(description="Status of the response.")
     detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
     instance: str = Field(description="Path of the request.")
-    errors: list[ProblemField] = Field(default_factory=list, description="Invalid fields.")
+    errors: list[ProblemField] = Field(default_factory=list, description="Invalid fields, at most 100.")
 
 
 class ProblemField(Model):
