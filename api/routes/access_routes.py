@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, current_principal, requires
@@ -44,9 +44,8 @@ def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDeta
 
 @router.post("/keys", status_code=201, operation_id="create_key")
 @requires("admin")
-def create_key(spec: KeySpec, response: Response) -> KeySecret:
+def create_key(spec: KeySpec) -> KeySecret:
     """Create an API key. Only this answer contains the key; the catalog stores its hash."""
-    response.headers["Cache-Control"] = "no-store"
     return api_keys.create_key(spec)
 
 

@@ -35,6 +35,7 @@ SECURITY_HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
+    "Cache-Control": "no-store",  # of answers that state no other: they may be those of an administrator
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # for browsers without support for frame-ancestors
     "Referrer-Policy": "same-origin",

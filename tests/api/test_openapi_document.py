@@ -17,6 +17,7 @@ from service.core.schemas import WEBHOOK_EVENTS
 # Headers of HTTP itself, and those that the security middleware adds to every answer.
 COMMON = {"content-length", "content-type", "vary", "content-encoding", "date", "server", "transfer-encoding"}
 SECURITY = {
+    "cache-control",
     "content-security-policy",
     "cross-origin-opener-policy",
     "cross-origin-resource-policy",

@@ -104,6 +104,12 @@ def test_cookie_is_secure_on_https_and_never_adopted(guarded: TestClient) -> Non
     assert "chosen-by-an-attacker" not in answer.headers["set-cookie"]
 
 
+@pytest.mark.parametrize("path", ["/keys", "/users", "/sessions", "/audit", "/webhooks", "/syncs"])
+def test_answers_are_not_stored(guarded: TestClient, path: str) -> None:
+    answer = guarded.get(path, headers=ADMIN)
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+
+
 def test_sessions_are_revoked_by_an_administrator(guarded: TestClient) -> None:
     user_id = _user(guarded)
     _sign_in(guarded)
