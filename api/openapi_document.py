@@ -49,7 +49,7 @@ _SECURITY_SCHEMES: dict[str, dict[str, str]] = {
         "type": "apiKey",
         "in": "cookie",
         "name": SESSION_COOKIE,
-        "description": "Session of a browser that signed in at `/login`.",
+        "description": "Session of a browser that signed in at `/login`; on HTTPS, `__Host-` precedes the name.",
     },
 }
 _TAGS = {

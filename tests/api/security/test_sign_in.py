@@ -104,6 +104,26 @@ def test_cookie_is_secure_on_https_and_never_adopted(guarded: TestClient) -> Non
     assert "chosen-by-an-attacker" not in answer.headers["set-cookie"]
 
 
+def test_cookie_on_https_belongs_to_one_host(guarded: TestClient) -> None:
+    _user(guarded)
+    site = "https://search.example.org"
+    set_cookie = guarded.post(
+        f"{site}/login", data={"name": "Ada", "password": PASSWORD}, follow_redirects=False
+    ).headers["set-cookie"]
+    assert set_cookie.startswith(f"__Host-{SESSION_COOKIE}=")
+    assert "path=/;" in set_cookie.lower()
+    token = set_cookie.partition("=")[2].partition(";")[0]
+    guarded.cookies.clear()
+    planted = {"Cookie": f"{SESSION_COOKIE}={token}"}  # the name that another subdomain can set
+    assert guarded.get(f"{site}/access/current", headers=planted).status_code == 401
+    own = {"Cookie": f"__Host-{SESSION_COOKIE}={token}"}
+    assert guarded.get(f"{site}/access/current", headers=own).status_code == 200
+    deleted = guarded.post(f"{site}/logout", headers=own, follow_redirects=False).headers["set-cookie"]
+    assert deleted.startswith(f"__Host-{SESSION_COOKIE}=")
+    assert "secure" in deleted.lower()  # browsers ignore the deletion without it
+    assert guarded.get(f"{site}/access/current", headers=own).status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/keys", "/users", "/sessions", "/audit", "/webhooks", "/syncs"])
 def test_answers_are_not_stored(guarded: TestClient, path: str) -> None:
     answer = guarded.get(path, headers=ADMIN)
