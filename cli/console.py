@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,6 +18,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 
 from cli.terminal_hints import terminal_text
@@ -43,10 +45,26 @@ _REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
 USAGE_FAULT = 2  # a call with invalid values, as of click
 NOTHING_FOUND = 3  # a search without a matching video, or a page beyond the last one
 
+# Controls that terminals execute, and overrides of the writing direction.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+class _InertConsole(Console):
+    """A console whose texts, such as answers of a service, cannot control the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of a renderable, with the controls of styles and progress bars alone."""
+        for segment in super().render(renderable, options):
+            if segment.control is None:
+                yield Segment(_CONTROLS.sub("", segment.text), segment.style)
+            else:
+                yield segment
+
+
 # Names of domains, captions and errors may contain brackets, so texts are not parsed as markup.
 # Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
-console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
-error_console = Console(stderr=True, highlight=False, markup=False)
+console = _InertConsole(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+error_console = _InertConsole(stderr=True, highlight=False, markup=False)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -19,6 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from cli.commands.task_commands import task_facts, task_table
+from cli.console import console, fail, plain_table
 from cli.embedded.data_folder_lock import hold_data_folder
 from cli.main import app
 from cli.terminal_hints import shown_name, terminal_text
@@ -43,6 +44,16 @@ def _leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click
             yield from _leaves(child, f"{path} {name}".strip())
     else:
         yield path, command
+
+
+def test_texts_of_a_service_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        fail("wrong \x1b]0;title\x07\x9b2J\u202e", "hint\x1b[2J\nsecond line")
+    assert capsys.readouterr().err == "wrong ]0;title2J\nhint[2J\nsecond line\n"
+    table = plain_table("name", "state")
+    table.add_row("night\x1b[2J", "ready")
+    console.print(table)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["night[2J", "ready"]
 
 
 def test_every_command_with_a_result_has_json_output() -> None:
