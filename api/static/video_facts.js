@@ -2,6 +2,7 @@
 
 import { el } from "./dom.js";
 import { bytes, timeAgo } from "./formatting.js";
+import { fileName } from "./page_texts.js";
 
 const SPLITS = { train: "training", val: "validation", test: "held out", appended: "appended" };
 
@@ -12,9 +13,10 @@ export const splitName = (split) => SPLITS[split] ?? "";
 
 export function fileFacts(video) {
   const values = [
+    ["Name", video.uri && fileName(video.uri)],
     ["Length", video.duration && `${video.duration.toFixed(1)} s, ${video.frames ?? "?"} frames`],
     ["Picture", video.width && `${video.width} × ${video.height}, ${video.codec}`],
-    ["File", video.bytes && bytes(video.bytes)],
+    ["Size", video.bytes && bytes(video.bytes)],
     ["Use", splitName(video.effective_split)],
     ["Added", video.added_at && timeAgo(video.added_at)],
     ["Id", video.id],

@@ -188,9 +188,22 @@ def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str
     browser.get(f"{address}/watch/{video.id}?task=x")
     wait_for(browser, "#similar [data-testid=result]", 8)
     assert not _find(browser, "#why").is_displayed()
+    assert dict(zip(texts(browser, "#file dt"), texts(browser, "#file dd"), strict=True))["Name"] == video.uri
     _find(browser, "#domain-link").click()
     wait_for(browser, "[data-testid=video]")
     assert _find(browser, "h1").text == FIRST
+
+
+def test_high_picture_fits_its_player(browser: WebDriver, address: str, library: list[str]) -> None:
+    """A player that is higher than its frame has its controls below the edge."""
+    browser.get(f"{address}/watch/{accepted_videos(library[0])[0].id}")
+    wait_for(browser, "#similar [data-testid=result]", 8)
+    overlap = browser.execute_script(
+        "const player = document.querySelector('#screen').firstElementChild;"
+        "player.style.aspectRatio = '9 / 16';"
+        "return player.getBoundingClientRect().bottom - player.parentElement.getBoundingClientRect().bottom;"
+    )
+    assert overlap <= 0
 
 
 @pytest.mark.parametrize(
