@@ -2,6 +2,7 @@
 
 const TABLE = /\.(csv|tsv|jsonl)$/i;
 const SIDECAR = /\.(txt|srt|vtt|info\.json)$/i;
+const LANGUAGE_SUBTITLES = /\.[a-z]{2,3}(-[a-z0-9]{2,8})*\.(srt|vtt)$/i; // clip.en.vtt, clip.pt-BR.srt
 const ARCHIVE = /\.(zip|tar|tar\.gz|tgz)$/i;
 const MAX_TEXT_BYTES = 32 * 2 ** 20;
 const PARALLEL = 16;
@@ -41,7 +42,8 @@ export async function readTexts(files) {
   const names = new Set(
     files.filter((file) => !isText(file)).map(({ path }) => path.replace(/\.[^./]*$/, "")),
   );
-  const isSidecar = ({ path }) => SIDECAR.test(path) && names.has(path.replace(SIDECAR, ""));
+  const isSidecar = ({ path }) =>
+    [SIDECAR, LANGUAGE_SUBTITLES].some((kind) => kind.test(path) && names.has(path.replace(kind, "")));
   const wanted = files.filter((each) => TABLE.test(each.path) || isSidecar(each));
   const bytes = wanted.reduce((sum, { file }) => sum + file.size, 0);
   if (bytes > MAX_TEXT_BYTES)

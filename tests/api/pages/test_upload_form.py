@@ -134,7 +134,7 @@ def test_folder_with_a_table_becomes_a_domain(
         "\ufefffile;caption;place\nday 1/clip.mp4;a boat;sea\nday 1/clip.mp4;waves;sea\nKüche 厨房.mp4;an egg;\n"
         "lost.mp4;gone;\n"
     )
-    (folder / "day 2" / "clip.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspoken words\n")
+    (folder / "day 2" / "clip.en.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspoken words\n")
     (folder / "notes.pdf").write_bytes(b"x")
     form.find_element(By.ID, "f-folder").send_keys(str(folder))
     text = _preview(form, "4 videos with 4 captions")
