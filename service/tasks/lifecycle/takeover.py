@@ -96,7 +96,9 @@ class Takeover:
         task.metadata_edits += domain.metadata_edits
         domain.counts = count_task_videos(session, domain.id)
         task.counts = count_task_videos(session, task.id)
-        domain.progress = {name: value for name, value in domain.progress.items() if name != "drift"}
+        # The recommendation to relearn is followed.
+        for measured in (domain, *session.scalars(select(Task).where(Task.target_id == domain.id))):
+            measured.progress = {name: value for name, value in measured.progress.items() if name != "drift"}
         videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
         record(session, domain.id, "log", {"message": f"{task.name} took over {videos}.", "task": task.id})
         return cls(domain.id, originals, orphans, [(row[1], row[3]) for row in kept])

@@ -81,6 +81,7 @@ def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     assert drift is not None
     assert (drift.domain_captions, drift.appended_captions) == (2, 3)
     assert not drift.relearn  # so few captions are no proof
+    assert [task.progress.drift for task in commands.list_tasks() if task.into] == [drift]
     task = relearn(grown_task)
     copies = set(catalog_vector_ids(task))
     assert set(shard_vectors(grown_task)) == set(before.values())
@@ -89,7 +90,9 @@ def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     assert (view.state, view.error, view.name, view.relearns) == ("ready", None, "day 2", grown_task)
     assert view.counts.accepted == len(COLORS)
     assert commands.get_task(grown_task).counts.appended == 0
+    (append,) = (task for task in commands.list_tasks() if task.into)
     assert commands.get_task(grown_task).progress.drift is None
+    assert append.progress.drift is None
     assert (
         open_store().manifest().generation == generation + 1
     )  # the originals leave with the same publication
