@@ -28,6 +28,14 @@ def _silence_console(as_json: bool) -> bool:
     return as_json
 
 
+def _prefer_named_folder(context: typer.Context, url: str | None) -> str | None:
+    """Drop the URL of the environment if the call names a data folder: a command must not change another library."""
+    # Options of the call are processed before those of the environment, so the source of --data is known.
+    sources = [context.get_parameter_source(name) for name in ("url", "data")]
+    names = [source.name if source else None for source in sources]
+    return None if names == ["ENVIRONMENT", "COMMANDLINE"] else url
+
+
 AsJson = Annotated[
     bool,
     typer.Option(
@@ -66,7 +74,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="CINESTRATA_URL",
-        help="URL of a running service, used instead of the data folder.",
+        callback=_prefer_named_folder,
+        help="URL of a running service, used instead of the data folder; --data overrides the variable.",
     ),
 ]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")]

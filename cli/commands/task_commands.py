@@ -184,7 +184,7 @@ class _ChangeLines:
             step = _step(task)
             if self._shown.get(task.id) != step:
                 self._shown[task.id] = step
-                console.print(f"{task.name}: {step}", soft_wrap=True)
+                console.print(f"{_title(task)}: {step}", soft_wrap=True)
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
@@ -192,7 +192,8 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
 
     Exits with status 1 if the followed task does not become ready.
     """
-    console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
+    videos = "1 video" if task.counts.videos == 1 else f"{task.counts.videos} videos"
+    console.print(f"{_title(task)}: {task.id}, {videos}")
     if wait:
         task = follow(client, [task.id])[0]
     print_json(task)
@@ -222,7 +223,7 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
         bar = ProgressBar(total=1.0, completed=1.0 if task.state == "ready" else progress.fraction, width=8)
         table.add_row(
             *((task.id,) if show_ids else ()),
-            task.name,
+            _title(task),
             Text(_state(task), style=_STATE_COLORS.get(task.state, "cyan")),
             *(() if show_ids else (bar, "" if progress.loss is None else f"{progress.loss:.3f}")),
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
@@ -277,15 +278,20 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
 
     progress = task.progress
     if task.error:
-        yield Text(f"{task.name}: {task_text(task, task.error)}", style="red")
+        yield Text(f"{_title(task)}: {task_text(task, task.error)}", style="red")
     if with_rejected and task.state in FINAL_STATES:
         yield from map(Text, rejected_lines(task))
     if task.error and task.error_hint:
         yield Text(task_text(task, task.error_hint))
     if progress.unmeasured:
-        yield Text(f"{task.name}: not measured: {progress.unmeasured}", style="yellow")
+        yield Text(f"{_title(task)}: not measured: {progress.unmeasured}", style="yellow")
     if progress.drift and progress.drift.relearn:
-        yield Text(f"{task.name}: {_drift_advice(progress.drift, task.into or task.id)}", style="yellow")
+        yield Text(f"{_title(task)}: {_drift_advice(progress.drift, task.into or task.id)}", style="yellow")
+
+
+def _title(task: TaskDetails) -> str:
+    """Name of a task; the name of an append ends with its id, which needs a third of a table."""
+    return task.name.removesuffix(f" {task.id})") + ")" if task.name.endswith(f" {task.id})") else task.name
 
 
 def _duration(seconds: float | None) -> str:

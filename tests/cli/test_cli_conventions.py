@@ -88,6 +88,19 @@ def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..
     assert "tsk_a" in cinestrata("tasks", "list").output, "text output works again after JSON output"
 
 
+def test_named_data_folder_overrides_the_url_of_the_environment(
+    folder: Settings, publish_task: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_task("a", 1)
+    monkeypatch.setenv("CINESTRATA_URL", "http://127.0.0.1:9")
+    assert cinestrata("tasks", "list").exit_code == 1
+    monkeypatch.delenv("CINESTRATA_DATA_DIR")
+    listed = cinestrata("tasks", "list", "--json", "--data", folder.data_dir)
+    assert [task["name"] for task in json.loads(listed.output)] == ["a"]
+    named = cinestrata("tasks", "list", "--data", folder.data_dir, "--url", "http://127.0.0.1:9")
+    assert named.exit_code == 1
+
+
 def test_watched_task_that_fails_is_an_error(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
     publish_task("a", 1)
     assert cinestrata("tasks", "watch", "a").exit_code == 0
@@ -115,6 +128,23 @@ def test_task_table_fits_80_columns(show_ids: bool) -> None:
     assert re.search(r"100000 \(-1234\) +2\.5 h", row)
     assert ("tsk_0123456789abcdef" in row) is show_ids
     assert f"cinestrata tasks retry '{task.name}'" in " ".join(line.strip() for line in remarks)
+
+
+def test_append_is_printed_without_its_id_in_the_name() -> None:
+    append = TaskDetails.model_construct(
+        id="tsk_1",
+        name="sea (append tsk_1)",
+        into="tsk_0",
+        state="ready",
+        error=None,
+        counts=VideoCounts(accepted=1),
+        rejected=[],
+        progress=TaskProgress(stage="ready"),
+        eta_seconds=None,
+    )
+    output = io.StringIO()
+    Console(file=output, width=80).print(task_table([append], show_ids=True))
+    assert "sea (append) " in output.getvalue()
 
 
 def test_rejected_files_are_printed_with_their_reasons() -> None:
