@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 from service.core.choice_types import AccessScope
+
+if TYPE_CHECKING:
+    from cli.access_client import AccessClient
 
 __all__ = ["app"]
 
@@ -38,10 +42,19 @@ def create(
     from cli.access_client import connect_access
     from service.core.schemas import KeySpec
 
-    created = connect_access(url, data).create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
+    client = connect_access(url, data)
+    closes = scope != "admin" and not _has_administrator(client)
+    created = client.create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
     print_json(created)
     console.print(created.key, soft_wrap=True)
     console.print("Store this key now: it cannot be shown again.", style="dim")
+    if closes:
+        console.print(
+            "The service now needs a key, and no key or user has the scope admin. On the machine of the data folder: "
+            "cinestrata keys create NAME --scope admin --data FOLDER",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 @app.command("list")
@@ -75,6 +88,16 @@ def revoke(
     revoked = connect_access(url, data).revoke_key(name)
     print_json(revoked)
     console.print(f"The key {revoked.name} ({revoked.id}) is revoked.")
+
+
+def _has_administrator(client: AccessClient) -> bool:
+    """Whether a key or a user may administer the service; the key of the environment may."""
+    if os.environ.get("CINESTRATA_API_KEY"):
+        return True
+    keys, users = client.keys(), client.users()
+    return any(key.scope == "admin" and key.state == "active" for key in keys) or any(
+        user.scope == "admin" for user in users
+    )
 
 
 def _day(at: datetime | None) -> str:

@@ -116,8 +116,7 @@ def open_source(
             listing = list_remote_videos(
                 source, SourceReader(False), encoding, captions_from_names, typed_tables=True
             )
-        if not listing.has_manifest:
-            _report_captions(listing.videos)
+        _report_captions(listing.videos, listing.has_manifest)
         return _RemoteSource(listing)
     path = Path(source)
     if not path.exists():
@@ -146,15 +145,21 @@ def _read(path: Path, encoding: str | None, captions_from_names: bool) -> Folder
         listing = list_folder_videos(path, encoding, captions_from_names, typed_tables=True)
     except OSError as error:
         fail(f"{error.filename} cannot be read: {error.strerror}.", "Allow this user to read it, or move it.")
-    if not listing.has_manifest:
-        _report_captions(listing.videos)
+    _report_captions(listing.videos, listing.has_manifest)
     return listing
 
 
-def _report_captions(videos: Sequence[VideoSpec]) -> None:
+def _report_captions(videos: Sequence[VideoSpec], has_manifest: bool) -> None:
     captioned = sum(bool(video.captions) for video in videos)
-    console.print(
-        f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
-        if captioned
-        else "No manifest: the videos have no captions and are indexed without training."
-    )
+    if has_manifest and captioned:
+        text = f"{captioned} of {len(videos)} videos have captions."
+    elif has_manifest:
+        text = (
+            "The manifest has no captions, and the videos are indexed without training. "
+            "A table has captions in a column 'caption', 'captions', 'text' or 'description'."
+        )
+    elif captioned:
+        text = f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
+    else:
+        text = "No manifest: the videos have no captions and are indexed without training."
+    console.print(text, style=None if captioned else "yellow")

@@ -97,7 +97,8 @@ def _learn_and_search(
         first = sum(search["rank"] == 1 for search in searches)
         count = sum(task.counts.accepted for task in tasks)
         console.print(
-            f"{first} of {len(searches)} sample searches over all {count} videos rank the described video first.",
+            f"{first} of {len(searches)} sample searches over all {count} videos rank the described video first. "
+            "Their texts are captions of held-out videos, which were not learned.",
             soft_wrap=True,
         )
     else:

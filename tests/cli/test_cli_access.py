@@ -31,6 +31,16 @@ def test_keys_are_created_listed_and_revoked(folder: Settings) -> None:
     assert {entry.actor_kind for entry in export_entries(AuditFilter())} == {"cli"}
 
 
+def test_first_key_that_locks_out_administrators_is_reported(folder: Settings) -> None:
+    warning = "no key or user has the scope admin"
+    assert warning in _run("keys", "create", "reader").output
+    assert warning not in _run("keys", "create", "root", "--scope", "admin").output
+    assert warning not in _run("keys", "create", "writer", "--scope", "ingest").output
+    assert _run("keys", "revoke", "root").exit_code == 0
+    assert _run("users", "create", "ada", "--scope", "admin", given="correct horse\n").exit_code == 0
+    assert warning not in _run("keys", "create", "other").output
+
+
 def test_users_are_created_changed_and_removed(folder: Settings) -> None:
     created = _run("users", "create", "ada", "--scope", "admin", given="correct horse\n")
     assert created.exit_code == 0, created.output

@@ -235,6 +235,16 @@ def test_manifest_of_a_folder_is_read(tmp_path: Path) -> None:
     assert (video.uri, video.captions, video.split) == ("a.mp4", ["one", "two"], "test")
 
 
+def test_table_without_a_known_column_of_captions_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "captions.csv").write_text("file,title\na.mp4,a boat\n")
+    read_videos(tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The manifest has no captions" in printed
+    assert "a column 'caption'" in printed
+
+
 def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("deep/A.MKV", "IMG_0001.mp4", "a red_car.mp4", "0002.mp4"):
