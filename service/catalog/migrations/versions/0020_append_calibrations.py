@@ -1,7 +1,7 @@
-"""Appends of libraries that were learned with ``analytic``: calibrations without those that used other routing profiles.
+"""Calibrations of appends in libraries of ``analytic``, which were fitted with other routing profiles.
 
-Profiles with appended captions were computed without the factor of the method, so their evidence counted four times. Searches
-of these releases use the calibration of the release until the next append stores one.
+Profiles with appended captions lacked the factor of the method, so their evidence counted four times. Searches of these
+releases use the calibration of the release until the next append stores a new one.
 """
 
 from __future__ import annotations
