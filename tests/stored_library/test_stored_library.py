@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, create_engine, delete, func, insert, select
 from typer.testing import CliRunner
 
@@ -46,6 +47,11 @@ def backup(environment: None, request: pytest.FixtureRequest, tmp_path: Path) ->
     with gzip.open(packed) as source, unpacked.open("wb") as plain:
         shutil.copyfileobj(source, plain)
     return unpacked
+
+
+def test_newest_stored_library_has_the_present_schema() -> None:
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    assert LIBRARIES[-1] == head, f"python -m tests.stored_library.write_stored_library {head}"
 
 
 @pytest.mark.slow
