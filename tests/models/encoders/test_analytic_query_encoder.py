@@ -52,7 +52,9 @@ def _release(backbone: Backbone, number: int) -> ReleaseState:
     }
     kind = "frozen" if number == 2 else "analytic"
     release = small_release(backbone, kind, tensors, [f"t{n}" for n in range(number + 1)])
-    return replace(release, config={"semantic_weight": WEIGHT, "caption_evidence": 0.5})
+    return replace(
+        release, config={"semantic_weight": WEIGHT, "caption_evidence": 0.5, "word_evidence": 0.25}
+    )
 
 
 def _encode(encoder: QueryEncoder, texts: list[str], tasks: list[str], mode: str = "pinned") -> np.ndarray:
