@@ -269,7 +269,7 @@ def cookie_name(request: Request, name: str) -> str:
     On HTTPS, it has a prefix with which browsers accept the cookie from this host only: another subdomain cannot set
     it, and so cannot sign a browser in as another user. Such cookies are ``Secure`` and have the path ``/``.
     """
-    return f"__Host-{name}" if request.url.scheme == "https" else name
+    return f"__Host-{name}" if request.scope.get("scheme") == "https" else name
 
 
 def client_address(request: Request) -> str:
