@@ -16,6 +16,7 @@ from models.backbones import packed_text_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
 from models.backbones.bert_text_tower import BertBackbone
+from models.backbones.compute_options import Precision
 from models.backbones.packed_text_tower import PackedBertLayer, PackedBlock, PackedLinear, pack_text_tower
 from models.encoders.tower_forward import encode_texts
 
@@ -38,6 +39,11 @@ class ProductRecorder(TorchDispatchMode):
         return operator(*args, **kwargs or {})
 
 
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no products in bfloat16"
+)
+
+
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     """Inference mode for all tests: packed layers have no backward pass."""
@@ -54,14 +60,21 @@ def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(
         PackedLinear(layer.weight, layer.bias, "float32")(x), F.linear(x, layer.weight, layer.bias)
     )
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
+def test_packed_linear_in_bfloat16_rounds_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    torch.manual_seed(rows)
+    layer = nn.Linear(48, 80)
+    x = torch.randn(2, rows, 48)
     rounded = PackedLinear(layer.weight, layer.bias, "bfloat16")(x)
     assert rounded.dtype == torch.float32
     expected = F.linear(
         x.bfloat16().double(), layer.weight.bfloat16().double(), layer.bias.bfloat16().double()
     )
-    torch.testing.assert_close(
-        rounded.double(), expected, rtol=2**-8, atol=1e-6
-    )  # the result is rounded once
+    torch.testing.assert_close(rounded.double(), expected, rtol=2**-8, atol=1e-6)
 
 
 def test_number_of_products_with_different_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,10 +103,11 @@ def test_tower_multiplies_few_shapes(backbone: Backbone, monkeypatch: pytest.Mon
     assert len(recorder.rows) <= 14
 
 
-def test_small_products_use_torch() -> None:
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
+def test_small_products_use_torch(precision: Precision) -> None:
     layer, x = nn.Linear(48, 80), torch.randn(3, 48)
     assert torch.equal(
-        PackedLinear(layer.weight, layer.bias, "bfloat16")(x), F.linear(x, layer.weight, layer.bias)
+        PackedLinear(layer.weight, layer.bias, precision)(x), F.linear(x, layer.weight, layer.bias)
     )
 
 
@@ -113,9 +127,7 @@ def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch:
     assert (with_update - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-3
 
 
-def test_packed_towers_are_cached_per_backbone_and_precision(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_towers_are_cached_per_backbone(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     tower = pack_text_tower(backbone)
     assert pack_text_tower(backbone) is tower
@@ -125,8 +137,18 @@ def test_packed_towers_are_cached_per_backbone_and_precision(
     found = encode_texts(pack_text_tower(copied), ids)
     torch.testing.assert_close(found, encode_texts(copied, ids), atol=1e-6, rtol=0)
     assert (found - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
-    copied.query_precision = "bfloat16"
-    deviation = (encode_texts(pack_text_tower(copied), ids) - found).norm(dim=-1).max()
+
+
+@needs_bfloat16
+def test_packed_tower_has_the_precision_of_queries(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
+    ids = backbone.tokenize(TEXTS)
+    found = encode_texts(pack_text_tower(backbone), ids)
+    rounded = backbone.clone()
+    rounded.query_precision = "bfloat16"
+    deviation = (encode_texts(pack_text_tower(rounded), ids) - found).norm(dim=-1).max()
     assert 1e-5 < deviation < 0.05
 
 
