@@ -40,7 +40,8 @@ _RENEWAL_SECONDS = 30.0
 def register_sync(spec: SyncSpec) -> SyncDetails:
     """Store a sync, which runs at once and then at its interval. A sync of the same domain is replaced.
 
-    A domain follows one source: videos of a second one would be vanished files of the first.
+    A domain follows one source: videos of a second one would be vanished files of the first. A run of the replaced
+    registration ends at its next step, so that it deletes nothing that the new one keeps.
 
     Raises:
         InvalidInput: the source is not allowed, or does not exist.
@@ -62,6 +63,7 @@ def register_sync(spec: SyncSpec) -> SyncDetails:
         row.source, row.every_seconds = spec.source, spec.every_seconds
         row.vanished, row.captions_from_names = spec.vanished, spec.captions_from_names
         row.next_run_at, row.task_id = at, None  # a deleted domain is created again
+        row.lease_expires_at, row.fencing_token = None, row.fencing_token + 1
         session.flush()
         record_change(
             session,

@@ -481,9 +481,37 @@ def test_registration_during_a_run_starts_another_one(films: Path, messages: lis
     running = claim_run(sync.id)
     assert running is not None
     register()
-    assert messages == [sync.id]
-    running.finish(None)
-    assert send_due_syncs() == 1
+    assert messages == [sync.id, sync.id]
+    with pytest.raises(LeaseLost):
+        running.renew()
+    running.finish(None, "of the former source")
+    assert list_syncs()[0].error is None
+    run_sync(sync.id)
+    assert len(commands.list_tasks()) == 1
+
+
+def test_registration_that_keeps_vanished_videos_applies_to_a_run_in_progress(
+    films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = register(vanished="delete")
+    run(sync)
+    finish()
+    (films / "a.mp4").unlink()
+    plan_sync = sync_run.plan_sync
+
+    def register_after_plan(*arguments: Any) -> SyncPlan:
+        plan = plan_sync(*arguments)
+        register(vanished="keep")
+        return plan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sync_run, "plan_sync", register_after_plan)
+        run(sync)
+    (task,) = commands.list_tasks()
+    assert len(list_videos(task.id).videos) == 2
+    counts = run(sync).counts
+    assert counts is not None
+    assert (counts.vanished, counts.deleted) == (1, 0)
 
 
 def test_removed_sync_ends(films: Path) -> None:
