@@ -19,6 +19,7 @@ from sqlalchemy import select
 from index.vector_ids import video_ids_of
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import id_chunks, session_scope
+from service.catalog.domain_videos import in_domain
 from service.catalog.edit_counters import read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
 from service.core.errors import Unavailable
@@ -251,23 +252,23 @@ def read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
 
 
 def read_metadata(task: str) -> VideoMetadata:
-    """Read the metadata of a task's accepted videos from the catalog."""
+    """Read the metadata of the accepted videos of a task and of its appends: the manifest precedes the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.duration, Video.extra)
-            .where(Video.task_id == task, Video.status == "accepted")
+            .where(in_domain(task), Video.status == "accepted")
             .order_by(Video.vector_id)
         ).all()
     return VideoMetadata([(vector_id, seconds, metadata) for vector_id, seconds, metadata in rows])
 
 
 def read_moments(task: str) -> MomentSpans:
-    """Read the moments of a task's videos from the catalog."""
+    """Read the moments of a task's videos, and of its appends, from the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
             .join(Video, Video.vector_id == Moment.video_vector_id)
-            .where(Video.task_id == task)
+            .where(in_domain(task))
             .order_by(Moment.vector_id)
         ).all()
     return MomentSpans([(moment, start, end) for moment, start, end in rows])

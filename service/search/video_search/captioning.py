@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
+from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import in_domain
 from service.catalog.edit_counters import read_caption_edits
 from service.catalog.tables import Video
 from service.core.choice_types import QueryMode
@@ -215,7 +217,7 @@ def _encode_captions(
     snapshot: SearchSnapshot, task: str, source: str, mode: str, former: _EncodedCaptions | None
 ) -> _EncodedCaptions:
     """Current captions of a task; vectors of captions that the former version contains are reused."""
-    videos = _read_captions(source)
+    videos = _read_captions(source, snapshot.shards[source])
     texts = tuple(videos)
     vectors = dict(zip(former.texts, former.vectors, strict=True)) if former else {}
     new = [text for text in texts if text not in vectors]
@@ -229,16 +231,21 @@ def _encode_captions(
     return _EncodedCaptions(texts, tuple(videos.values()), stacked)
 
 
-def _read_captions(task: str) -> dict[str, int]:
-    """Distinct captions of a task's first videos, each with the vector ID of the first video that has it."""
+def _read_captions(task: str, shard: SearchableShard) -> dict[str, int]:
+    """Distinct captions of the first videos in a shard, each with the vector ID of the first video that has it."""
     videos: dict[str, int] = {}
+    stored = shard.ids
     with session_scope() as session:
+        # Appends are included: the manifest is replaced before the catalog assigns their videos to the domain.
         rows = session.execute(
             select(Video.vector_id, Video.captions)
-            .where(Video.task_id == task, Video.status == "accepted")
+            .where(in_domain(task), Video.status == "accepted")
             .order_by(Video.vector_id)
         )
         for vector_id, captions in rows:
+            place = np.searchsorted(stored, vector_id)
+            if place == len(stored) or stored[place] != vector_id:
+                continue
             for text in captions:
                 videos.setdefault(text, vector_id)
             if len(videos) >= _MAX_TEXTS:

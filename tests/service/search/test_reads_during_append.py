@@ -16,10 +16,13 @@ from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import engine, now, session_scope
+from service.catalog.moment_rows import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings
 from service.search.catalog_mirror import CatalogMirror
 from service.search.snapshots.appended_captions import appended_profiles
+from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search import captioning
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values
 TOKENS = {"a heron": 3, "a taxi": 5}
@@ -55,17 +58,22 @@ def domain(catalog: Settings, tmp_path: Path) -> SearchableShard:
     return store.open([entry])
 
 
+def _publish_last_append() -> None:
+    """Move the video of the last append to its domain."""
+    with session_scope(write=True) as session:
+        moved = {"task_id": "tsk_0", "effective_split": "appended"}
+        session.execute(update(Video).where(Video.task_id == f"tsk_{APPENDS}").values(moved))
+
+
 @contextmanager
 def append_published_after_the_first_read() -> Iterator[None]:
-    """Move the video of the last append to its domain after the first query of videos in the block."""
+    """Publish the last append after the first query of videos in the block."""
     remaining = [None]
 
     def publish(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if "videos.captions" in statement and remaining:
             remaining.pop()
-            with session_scope(write=True) as session:
-                moved = {"task_id": "tsk_0", "effective_split": "appended"}
-                session.execute(update(Video).where(Video.task_id == f"tsk_{APPENDS}").values(moved))
+            _publish_last_append()
 
     event.listen(engine(), "after_cursor_execute", publish)
     yield
@@ -100,3 +108,33 @@ def test_append_that_is_published_during_a_read_is_not_lost(
     with append_published_after_the_first_read():
         assert read(domain) == expected
     assert read(domain) == expected
+
+
+def test_caches_of_a_shard_contain_an_append_whose_catalog_follows(domain: SearchableShard) -> None:
+    """The manifest lists the append, its worker was killed before the commit, and another one repeats the commit."""
+    taxi = int(domain.ids[-1])
+    with session_scope(write=True) as session:
+        replace_moments(session, f"tsk_{APPENDS}", {taxi: [(0.0, 5.0), (5.0, 10.0)]})
+    reads = CatalogReads(timeout=60)
+    cache = VideoMetadataCache(reads=reads)
+
+    def cached() -> tuple[list[int], int]:
+        metadata = cache.current_metadata({"tsk_0": domain.state})["tsk_0"]
+        return metadata.ids.tolist(), len(cache.moments("tsk_0", domain.state).ids)
+
+    try:
+        before = cached()
+        _publish_last_append()
+        assert cached() == before == (domain.ids.tolist(), 2)
+    finally:
+        reads.close()
+
+
+def test_captions_of_a_shard_are_those_of_its_videos(domain: SearchableShard) -> None:
+    heron, taxi = domain.ids.tolist()
+    with session_scope(write=True) as session:
+        unpublished = Video(id="x", task_id="tsk_1", uri="x", captions=["a bus"], extra={}, status="accepted")
+        session.add(unpublished)
+    assert captioning._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
+    _publish_last_append()
+    assert captioning._read_captions("tsk_0", domain) == {"a heron": heron, "a taxi": taxi}
