@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from index.hits import Hit
+
 __all__ = ["Cursor", "digest_parameters", "parse_cursor"]
 
 _CHECKSUM_BYTES = 8
@@ -31,6 +33,7 @@ _KEYS = {
     "result_offset": "shown",
     "parameters": "query",
     "tasks_in_first_page": "chosen",
+    "last_hit": "last",
 }
 _ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
 
@@ -49,6 +52,7 @@ class Cursor:
         parameters: Parameter name → digest of its value, for all parameters that determine the list.
         tasks_in_first_page: Number of likeliest tasks that the first page took into account; see
             :class:`service.search.text_search.planner.WavePlanner`.
+        last_hit: Last hit of the page before, with its cosine as its score; None in the cursor of an earlier version.
     """
 
     release: str
@@ -58,9 +62,13 @@ class Cursor:
     result_offset: int
     parameters: dict[str, str]
     tasks_in_first_page: int = 0
+    last_hit: Hit | None = None
 
     def __str__(self) -> str:
         fields = {key: getattr(self, attribute) for attribute, key in _KEYS.items()}
+        last = fields.pop("last")
+        if last is not None:
+            fields["last"] = last.task, last.id, last.score
         body = _BODY_ENCODER.encode(fields).encode()
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
@@ -79,7 +87,10 @@ def parse_cursor(text: str) -> Cursor | None:
         body = raw[_CHECKSUM_BYTES:]
         if raw[:_CHECKSUM_BYTES] != _checksum(body):
             return None
-        cursor = Cursor(**{_ATTRIBUTES[key]: value for key, value in json.loads(body).items()})
+        fields = {_ATTRIBUTES[key]: value for key, value in json.loads(body).items()}
+        if (last := fields.get("last_hit")) is not None:
+            fields["last_hit"] = Hit(*last)
+        cursor = Cursor(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, RecursionError):
         return None
     return cursor if _is_valid(cursor) else None
@@ -105,4 +116,9 @@ def _is_valid(cursor: Cursor) -> bool:
         and isinstance(cursor.release, str)
         and isinstance(cursor.mode, str)
         and isinstance(cursor.parameters, dict)
+        and (cursor.last_hit is None or _is_valid_hit(cursor.last_hit))
     )
+
+
+def _is_valid_hit(hit: Hit) -> bool:
+    return type(hit.id) is int and isinstance(hit.task, str) and isinstance(hit.score, float)

@@ -26,6 +26,7 @@ from service.search.text_search.frame_reranking import (
     require_frame_vectors,
     rerank_by_frames,
 )
+from service.search.text_search.page_start import find_page_start
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.result_confidence import (
     applicable_calibration,
@@ -210,6 +211,8 @@ def finish_searches(
     """Responses of searches that the snapshot has started and whose waves are all searched."""
     for state in states:
         _apply_thresholds(state, cache)
+        state.offset = find_page_start(state)
+        state.end = min(state.offset + state.request.query.k, state.end)
         _find_moments(state, cache)
     return build_responses(states, snapshot, cache.mirror)
 

@@ -27,7 +27,7 @@ shard alone, and few large waves cost less than many small ones. See ``docs/sear
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -102,6 +102,8 @@ class WavePlanner:
         self.searched: set[str] = set()
         self.lifts = dict(routing)
         self._places = {task: place for place, task in enumerate(self.lifts)}
+        self._orders = {task: order for order, task in enumerate(searchable)}
+        self._first_tier = len(self.lifts) if tasks_in_first_page is None else tasks_in_first_page
         self._searchable = list(searchable)
         self._depth = depth
         self._min_score = -np.inf if min_score is None else min_score
@@ -168,6 +170,19 @@ class WavePlanner:
     def hits(self) -> list[Hit]:
         """The best hits so far."""
         return (self._earlier_hits + self._tier_hits)[: self._depth]
+
+    def rank_key(self, hit: Hit) -> tuple[bool, float, int, int]:
+        """Value by which the list of hits is ordered, also for a hit that is no longer in it."""
+        is_in_later_tier = self._places[hit.task] >= self._first_tier
+        return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
+
+    def without_lift(self, hit: Hit) -> Hit:
+        """A hit with its cosine as its score; lifts change when a domain loses its last video."""
+        return replace(hit, score=hit.score - float(np.float32(self.lifts[hit.task])))
+
+    def with_lift(self, hit: Hit) -> Hit:
+        """The inverse of :meth:`without_lift`, with the lifts of this search."""
+        return replace(hit, score=hit.score + float(np.float32(self.lifts[hit.task])))
 
     def _lowest_useful_score(self) -> float:
         """Score that a further hit must reach to change the results."""

@@ -58,6 +58,7 @@ def _response(
         result_offset=_results_before(state) + len(results),
         parameters=request.parameter_digests,
         tasks_in_first_page=cursor.tasks_in_first_page if cursor else state.planner.reached_tasks,
+        last_hit=state.planner.without_lift(state.page[-1]),
     )
     return SearchResponse(
         query=request.query.q,

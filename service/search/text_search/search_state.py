@@ -44,7 +44,7 @@ class SearchState:
         allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a
             passing video are left out.
         planner: Order of the tasks, and the hits so far.
-        offset: Number of hits on earlier pages.
+        offset: Number of hits on earlier pages; when the search is complete, without those that were deleted since.
         end: Number of hits on earlier pages and this one.
         depth: Number of hits to find.
         can_have_next_page: Whether the depth limit allows another page.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from index.files.manifest_format import Manifest
+from index.hits import Hit
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
@@ -136,6 +138,48 @@ def test_ranks_continue_after_videos_missing_in_the_catalog(served: Served) -> N
     assert [result.rank for result in found] == list(range(1, len(everything) - 1))
 
 
+def _delete(library: Library, results: list[SearchResult]) -> None:
+    """Delete the videos of results from the index and the catalog."""
+    with session_scope(write=True) as session:
+        for result in results:
+            video = session.query(Video).filter_by(id=result.video_id).one()
+            library.store.delete([video.vector_id], task=video.task_id)
+            session.delete(video)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"min_score": 0.5}, {"routes": "all"}], ids=str)
+def test_each_video_is_found_while_every_page_is_deleted(served: Served, parameters: dict[str, Any]) -> None:
+    """A client deletes the results of each page before it requests the next one."""
+    library, service = served
+    whole = _pages(service, [5], lambda: None, **parameters)
+    assert len(whole) > 5
+    found: list[SearchResult] = []
+    cursor = None
+    while True:
+        answer = service.search("an owl", 5, cursor=cursor, **parameters)
+        found += answer.results
+        if (cursor := answer.next_cursor) is None:
+            break
+        _delete(library, answer.results)
+        service.refresh()
+    assert [(result.rank, result.video_id) for result in found] == [
+        (result.rank, result.video_id) for result in whole
+    ]
+
+
+@pytest.mark.parametrize("deleted", [[0, 1], [3], [1, 3, 5]], ids=str)
+def test_pages_omit_no_video_after_deletions(served: Served, deleted: list[int]) -> None:
+    library, service = served
+    whole = service.search("an owl", 100, routes="all").results
+    first = service.search("an owl", 4, routes="all")
+    _delete(library, [whole[place] for place in deleted])
+    service.refresh()
+    second = service.search("an owl", 4, routes="all", cursor=first.next_cursor).results
+    expected = [result.video_id for place, result in enumerate(whole) if place > 3 and place not in deleted]
+    assert [result.video_id for result in second] == expected[:4]
+    assert [result.rank for result in second] == [5, 6, 7, 8]
+
+
 def test_batch_mixes_pages_and_first_pages(served: Served) -> None:
     library, service = served
     words = ["an owl", "a taxi", "waves"]
@@ -244,6 +288,8 @@ def test_cursor_is_parsed_as_encoded_and_validated() -> None:
     cursor = Cursor("r" * 64, 7, "pinned", 20, 19, digest_parameters({"q": "an owl", "task": None}))
     assert parse_cursor(str(cursor)) == cursor
     assert list(cursor.parameters) == ["q"]
+    later = replace(cursor, last_hit=Hit("tsk_0", 2**40, 0.25))
+    assert parse_cursor(str(later)) == later
     for wrong in (
         {"tasks_in_first_page": -1},
         {"hit_offset": -1},
@@ -252,6 +298,7 @@ def test_cursor_is_parsed_as_encoded_and_validated() -> None:
         {"result_offset": True},
         {"release": 1},
         {"parameters": []},
+        {"last_hit": Hit("tsk_0", 1, 2)},
     ):
         assert parse_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
 
