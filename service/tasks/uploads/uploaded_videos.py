@@ -191,6 +191,6 @@ def _link_files(uploads: dict[str, Upload], paths: dict[str, str], task_id: str)
             ) from None
         except OSError:  # a file system without links
             shutil.copyfile(upload.path, target)
-            sync(target)
+        sync(target)  # a writer that was killed after the last byte has not done it
     for each in folders:
         sync(each)

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import time
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
@@ -202,3 +202,20 @@ def test_existing_file_is_not_replaced() -> None:
     with pytest.raises(InvalidInput, match="cannot distinguish"), adopted_uploads(spec, first.parent.name):
         pass
     assert find_upload(upload.id) == upload
+
+
+def test_adopted_files_are_on_disk_before_the_task_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that was killed after the last byte has not synced its file."""
+    upload = create_upload("a.mp4", "", 4)
+    upload.path.write_bytes(b"clip")
+    synced: list[int] = []
+    original = uploaded_videos.sync
+
+    def record_sync(path: Path) -> None:
+        synced.append(path.stat().st_ino)
+        original(path)
+
+    monkeypatch.setattr(uploaded_videos, "sync", record_sync)
+    spec = TaskSpec(name="day", videos=[VideoSpec(uri=f"upload://{upload.id}")])
+    with adopted_uploads(spec, "tsk_day"):
+        assert upload.path.stat().st_ino in synced
