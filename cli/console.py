@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from cli.terminal_hints import terminal_text
 
@@ -38,6 +39,7 @@ __all__ = [
     "progress_bar",
     "refuse_call",
     "report_errors",
+    "video_cell",
 ]
 
 _REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
@@ -101,6 +103,16 @@ def plain_table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading)
     return table
+
+
+def video_cell(video_id: str, uri: str) -> Text:
+    """Cell of a table with the id of a video and, below it, the name of its file, unless the id tells it."""
+    from media.sources.source_uris import file_name, is_source_uri
+
+    name = (is_source_uri(uri) and file_name(uri)) or uri.rpartition("/")[2]
+    if name.rpartition(".")[0] == video_id:
+        return Text(video_id)
+    return Text.assemble(video_id, "\n", (name, "dim"))
 
 
 def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:

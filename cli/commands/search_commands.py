@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json
+from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, video_cell
 from cli.option_values import parse_value
 from service.core.choice_types import SearchScope
 
@@ -174,7 +174,7 @@ def result_table(
             f"{result.score:.3f}",
             *([_match_word(result)] if has_confidence else []),
             result.task,
-            result.video_id,
+            video_cell(result.video_id, result.uri),
             *([_best_moment(result)] if has_moments else []),
             result.captions[0] if result.captions else "",
             style=_row_style(result, highlight),

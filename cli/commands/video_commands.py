@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, refuse_call, report_errors
+from cli.console import (
+    NOTHING_FOUND,
+    console,
+    fail,
+    plain_table,
+    print_json,
+    refuse_call,
+    report_errors,
+    video_cell,
+)
 from cli.option_values import parse_value
 from cli.shared_options import AsJson, Data, Url
 from service.core.choice_types import EffectiveSplit, VideoStatus
@@ -116,11 +125,12 @@ def edit(
 
 
 def video_table(videos: Sequence[VideoSummary]) -> Table:
-    """A table of videos: id, status, split, duration, and the first caption or the reason of a rejection."""
+    """A table of videos: id and file, status, split, duration, and the first caption or the reason of a rejection."""
     from rich.text import Text
 
     table = plain_table()
-    table.add_column("video", no_wrap=True, overflow="fold")
+    longest = max((len(video.id) for video in videos), default=0)  # ids are not wrapped, names of files are
+    table.add_column("video", overflow="fold", min_width=longest, max_width=max(longest, 30))
     table.add_column("status", no_wrap=True)
     table.add_column("split", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
@@ -129,7 +139,7 @@ def video_table(videos: Sequence[VideoSummary]) -> Table:
         caption = video.reason or next(iter(video.captions), "")
         further = len(video.captions) - 1
         table.add_row(
-            video.id,
+            video_cell(video.id, video.uri),
             Text(video.status, style=_STATUS_COLORS[video.status]),
             video.effective_split or "",
             "" if video.duration is None else f"{video.duration:.1f}",

@@ -31,7 +31,7 @@ from service.core.domain_names import name_key
 from service.core.errors import Unavailable
 from service.core.thread_priority import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_rows import VideoRow, VideoRows
+from service.search.video_rows import ResultRow, VideoRow, VideoRows
 
 __all__ = ["MAX_BYTES", "CatalogMirror", "ResultRows", "read_rows"]
 
@@ -46,7 +46,7 @@ _IDS_PER_QUERY = 500
 _NOT_COPIED = "the catalog database cannot be reached, and the copy of its rows has no space for this domain"
 # Columns of the table instead of its class, and compiled once: in every search, this takes half the time.
 _VIDEOS = Video.__table__.c
-_BY_VECTOR_ID = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.captions).where(
+_BY_VECTOR_ID = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions).where(
     _VIDEOS.vector_id.in_(bindparam("ids", expanding=True))
 )
 
@@ -55,12 +55,12 @@ class ResultRows(NamedTuple):
     """Rows of the videos of a list of hits.
 
     Attributes:
-        rows: Vector ID → video ID and captions. Deleted videos have no row.
+        rows: Vector ID → row. Deleted videos have none.
         as_of: Time of the copy that the rows are from; None for rows of the catalog.
         not_copied: Tasks whose rows are missing in the copy → reason.
     """
 
-    rows: Mapping[int, tuple[str, list[str]]]
+    rows: Mapping[int, ResultRow]
     as_of: datetime | None = None
     not_copied: Mapping[str, str] = {}
 
@@ -150,11 +150,14 @@ class CatalogMirror:
             copy = self._copy
             if copy is None:
                 raise
-        rows: dict[int, tuple[str, list[str]]] = {}
+        rows: dict[int, ResultRow] = {}
         for task, ids in self._live_ids(hits, snapshot).items():
             if task in copy.videos:
                 found = copy.videos[task].find(ids)
-                rows |= {vector_id: (row.video_id, row.captions) for vector_id, row in found.items()}
+                rows |= {
+                    vector_id: ResultRow(row.video_id, row.uri, row.captions)
+                    for vector_id, row in found.items()
+                }
         return ResultRows(
             rows, copy.as_of, {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied}
         )
@@ -259,16 +262,16 @@ class CatalogMirror:
                 log.warning("catalog_not_copied", error=str(error), kind=type(error).__name__)
 
 
-def read_rows(vector_ids: Sequence[int]) -> dict[int, tuple[str, list[str]]]:
-    """Vector ID → video ID and captions, from the catalog."""
+def read_rows(vector_ids: Sequence[int]) -> dict[int, ResultRow]:
+    """Vector ID → row of the result, from the catalog."""
     ids = list(dict.fromkeys(vector_ids))
-    rows: dict[int, tuple[str, list[str]]] = {}
+    rows: dict[int, ResultRow] = {}
     if not ids:
         return rows
     with session_scope() as session:
         for start in range(0, len(ids), _IDS_PER_QUERY):
             found = session.execute(_BY_VECTOR_ID, {"ids": ids[start : start + _IDS_PER_QUERY]})
-            rows |= {vector_id: (video_id, captions) for vector_id, video_id, captions in found}
+            rows |= {vector_id: ResultRow(*columns) for vector_id, *columns in found}
     return rows
 
 
@@ -297,11 +300,11 @@ def _read_videos(task: str) -> VideoRows:
     """Rows of the videos of a domain, and of its appends: the manifest is replaced before the catalog."""
     with session_scope() as session:
         rows = session.execute(
-            select(Video.vector_id, Video.id, Video.captions, Video.duration, Video.extra).where(
+            select(Video.vector_id, Video.id, Video.uri, Video.captions, Video.duration, Video.extra).where(
                 in_domain(task), Video.status == "accepted"
             )
         ).all()
     return VideoRows(
-        (row.vector_id, VideoRow(row.id, row.captions, row.duration, row.extra))
+        (row.vector_id, VideoRow(row.id, row.uri, row.captions, row.duration, row.extra))
         for row in sorted(rows, key=lambda row: row.vector_id)
     )

@@ -10,6 +10,7 @@ from service.core.schemas import MomentMatch, SearchResult
 from service.library.video_details import stream_url, thumbnail_url
 from service.search.catalog_mirror import ResultRows, read_rows
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.video_rows import ResultRow
 
 __all__ = ["ResultList", "build_results"]
 
@@ -52,20 +53,19 @@ def build_results(
     ]
 
 
-def _result(
-    rank: int, hit: Hit, row: tuple[str, list[str]], snapshot: SearchSnapshot, page: ResultList
-) -> SearchResult:
-    (video_id, captions), moments = row, page.moments.get(hit.id, [])
+def _result(rank: int, hit: Hit, row: ResultRow, snapshot: SearchSnapshot, page: ResultList) -> SearchResult:
+    moments = page.moments.get(hit.id, [])
     return SearchResult(
         rank=rank,
-        video_id=video_id,
+        video_id=row.video_id,
+        uri=row.uri,
         task=snapshot.task_names[hit.task],
         task_id=hit.task,
         score=hit.score,
         confidence=page.confidences.get(hit.id),
         matches=None if page.reached is None else hit.id in page.reached,
-        captions=captions,
-        thumbnail_url=thumbnail_url(video_id),
-        stream_url=stream_url(video_id, moments[0] if moments else None),
+        captions=row.captions,
+        thumbnail_url=thumbnail_url(row.video_id),
+        stream_url=stream_url(row.video_id, moments[0] if moments else None),
         moments=moments,
     )

@@ -8,7 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["VideoRow", "VideoRows"]
+__all__ = ["ResultRow", "VideoRow", "VideoRows"]
+
+
+class ResultRow(NamedTuple):
+    """Columns of a video that its search result shows.
+
+    Attributes:
+        video_id: Identifier of the video.
+        uri: URI of its file, as it was sent.
+        captions: Captions.
+    """
+
+    video_id: str
+    uri: str
+    captions: list[str]
 
 
 class VideoRow(NamedTuple):
@@ -16,12 +30,14 @@ class VideoRow(NamedTuple):
 
     Attributes:
         video_id: Identifier of the video.
+        uri: URI of its file, as it was sent.
         captions: Captions.
         duration: Seconds; None where unknown.
         metadata: Metadata of the user.
     """
 
     video_id: str
+    uri: str
     captions: list[str]
     duration: float | None
     metadata: dict[str, Any]

@@ -25,9 +25,10 @@ from cli.commands import process_commands
 from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.commands.task_commands import task_table
+from cli.commands.video_commands import video_table
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
-from cli.console import console
+from cli.console import console, video_cell
 from cli.demo.demo_world import DemoWorld
 from cli.http_service_client import HttpServiceClient
 from cli.main import app
@@ -42,6 +43,7 @@ from service.core.schemas import (
     TaskProgress,
     VideoCounts,
     VideoSpec,
+    VideoSummary,
 )
 from tests.cli.http_problems import problem
 
@@ -462,6 +464,7 @@ def test_result_columns_match_their_headings() -> None:
         "task_id": "t",
         "score": 0.5,
         "captions": ["a taxi"],
+        "uri": "upload://t/north/taxi 1.mp4",
         "thumbnail_url": "",
         "stream_url": "",
     }
@@ -471,16 +474,55 @@ def test_result_columns_match_their_headings() -> None:
             more = {"confidence": confidence, "moments": moments}
             result = SearchResult.model_validate({"rank": 1, "video_id": "v1", **shown, **more})
             table = result_table(SimpleNamespace(results=[result]))  # type: ignore[arg-type]
-            cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
-            expected = {"": "1", "score": "0.500", "task": "cars", "video": "v1", "caption": "a taxi"}
+            cells = {str(column.header): str(next(iter(column.cells))) for column in table.columns}
+            expected = {"": "1", "score": "0.500", "task": "cars", "caption": "a taxi"}
+            expected["video"] = "v1\ntaxi 1.mp4"
             expected |= {"match": "likely"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
 
 
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("north/taxi 1.mp4", "taxi 1.mp4"),
+        ("/data/clips/taxi.mp4", "taxi.mp4"),
+        ("upload://tsk_1/north/what?.mp4", "what?.mp4"),
+        ("s3://bucket/north/taxi%201.mp4", "taxi%201.mp4"),
+        ("https://media.example.com/north/taxi%201.mp4?***", "taxi 1.mp4"),
+        ("https://***@media.example.com/taxi.mp4", "taxi.mp4"),
+        ("north/v1.mp4", ""),  # the id tells it
+    ],
+)
+def test_video_cell_has_id_and_file_name(uri: str, name: str) -> None:
+    assert str(video_cell("v1", uri)) == (f"v1\n{name}" if name else "v1")
+
+
+def test_tables_of_videos_show_file_names_within_80_columns() -> None:
+    name, video_id = "2026-04-12 north entrance.mp4", "vid_372564c05a8a1f37"
+    shown = {"uri": f"/data/clips/{name}", "captions": ["a red taxi turns left and stops behind a bus"] * 2}
+    shown |= {"thumbnail_url": "", "stream_url": ""}
+    moment = MomentMatch(start=40, end=60, score=0.5)
+    result = SearchResult.model_validate(
+        {"rank": 1, "video_id": video_id, "task": "night traffic", "task_id": "t", "score": 0.5}
+        | {"confidence": 0.5, "moments": [moment], **shown}
+    )
+    video = VideoSummary.model_construct(
+        id=video_id, status="accepted", reason=None, effective_split="train", duration=3.0, **shown
+    )
+    for table in (result_table(SimpleNamespace(results=[result])), video_table([video])):  # type: ignore[arg-type]
+        output = io.StringIO()
+        Console(file=output, width=80).print(table)
+        lines = output.getvalue().splitlines()
+        start = lines[0].index("video")
+        end = len(lines[0]) - len(lines[0][start:].removeprefix("video").lstrip())
+        cell = "".join(line[start:end] for line in lines[1:])
+        assert "".join(cell.split()) == "".join(f"{video_id}{name}".split())
+
+
 def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     result = {"rank": 1, "video_id": "v", "task": "cats", "task_id": "t", "score": 0.5, "captions": ["a cat"]}
-    result |= {"thumbnail_url": "", "stream_url": ""}
+    result |= {"uri": "v.mp4", "thumbnail_url": "", "stream_url": ""}
     timing = {"encode": 12345.6, "route": 1234.5, "search": 12345.6, "merge": 1234.5, "total": 27159.2}
     answer = {
         "query": "a cat",
@@ -503,7 +545,7 @@ def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_caption_is_not_parsed_as_console_markup() -> None:
-    shown = {"task": "cars", "task_id": "t", "thumbnail_url": "", "stream_url": ""}
+    shown = {"task": "cars", "task_id": "t", "uri": "1.mp4", "thumbnail_url": "", "stream_url": ""}
     caption = "a sign [/exit] and [red]lights"
     result = SearchResult.model_validate(
         {"rank": 1, "video_id": "v1", "score": 0.5, "captions": [caption], **shown}

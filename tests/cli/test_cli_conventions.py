@@ -197,7 +197,7 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
     answer = {
         "query": "a cat",
         "mode": "pinned",
-        "results": [found | {"thumbnail_url": "", "stream_url": ""}],
+        "results": [found | {"uri": "v.mp4", "thumbnail_url": "", "stream_url": ""}],
         "release": "r" * 64,
         "generation": 1,
         "routing": [],

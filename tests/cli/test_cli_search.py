@@ -17,7 +17,14 @@ OUTAGE = datetime(2026, 11, 23, 7, 5, 9, tzinfo=UTC)
 
 
 def _response(**fields: Any) -> dict[str, Any]:
-    result = {"rank": 1, "video_id": "v1", "task": "cars", "task_id": "tsk_cars", "score": 0.5}
+    result = {
+        "rank": 1,
+        "video_id": "v1",
+        "uri": "v1.mp4",
+        "task": "cars",
+        "task_id": "tsk_cars",
+        "score": 0.5,
+    }
     answer = {
         "query": "a taxi",
         "mode": "pinned",

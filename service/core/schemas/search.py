@@ -9,7 +9,7 @@ from pydantic import Field
 
 from service.core import request_limits
 from service.core.choice_types import QueryMode
-from service.core.schemas.model_types import RequestList, RequestModel, ResponseModel
+from service.core.schemas.model_types import RequestList, RequestModel, ResponseModel, ShownUri
 from service.core.schemas.videos import VideoMoment
 
 __all__ = [
@@ -88,6 +88,7 @@ class SearchResult(ResponseModel):
 
     rank: int
     video_id: str
+    uri: ShownUri
     task: str
     task_id: str
     score: float = Field(description="Best score of the whole video and its moments.")

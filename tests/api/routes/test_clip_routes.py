@@ -71,6 +71,8 @@ def test_clip_of_an_indexed_video_finds_that_video(
             assert scores[video.id] == pytest.approx(1, abs=2e-3)
             assert max(scores.values()) - scores[video.id] < 1e-3
             assert answer["results"][0]["task_id"] == task
+            uris = {result["video_id"]: result["uri"] for result in answer["results"]}
+            assert uris[video.id] == video.uri
             assert (answer["kind"], answer["captions"]) == ("video", None)
             assert answer["duration"] == pytest.approx(video.duration)
             assert len(answer["searched"]) == 2

@@ -82,6 +82,7 @@ def _same(answer: SimilarVideosResponse, expected: list[tuple[str, float]]) -> N
     assert [result.video_id for result in answer.results] == [video for video, _ in expected]
     assert [result.score for result in answer.results] == pytest.approx([s for _, s in expected], abs=1e-5)
     assert [result.rank for result in answer.results] == list(range(1, len(expected) + 1))
+    assert [result.uri for result in answer.results] == [f"{v.replace('-', '/')}.mp4" for v, _ in expected]
 
 
 @pytest.mark.parametrize("video", ["birds-1", "cars-2", "sea-0"])

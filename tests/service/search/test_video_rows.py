@@ -5,9 +5,18 @@ from __future__ import annotations
 from service.search.video_rows import VideoRow, VideoRows
 
 ROWS = [
-    (3, VideoRow("a", ["ein Käfer 🪲", "two\nlines"], 1.5, {"place": "wood", "tags": ["x", "y"]})),
-    (7, VideoRow("b", [], None, {})),
-    (2**45, VideoRow("c", ["last"], 0.0, {"nested": {"n": 1}, "flag": True})),
+    (
+        3,
+        VideoRow(
+            "a",
+            "place/Käfer 🪲.mp4",
+            ["ein Käfer 🪲", "two\nlines"],
+            1.5,
+            {"place": "wood", "tags": ["x", "y"]},
+        ),
+    ),
+    (7, VideoRow("b", "b.mp4", [], None, {})),
+    (2**45, VideoRow("c", "upload://tsk_c/c.mp4", ["last"], 0.0, {"nested": {"n": 1}, "flag": True})),
 ]
 
 

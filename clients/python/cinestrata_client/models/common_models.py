@@ -140,6 +140,7 @@ class SearchResult(Model):
 
     rank: int
     video_id: str
+    uri: str
     task: str
     task_id: str
     score: float = Field(description="Best score of the whole video and its moments.")

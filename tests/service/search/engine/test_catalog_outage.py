@@ -75,7 +75,7 @@ def test_copy_answers_as_the_catalog_does(
     # A copy without space for all domains names the others.
     hits = [Hit(task, int(shard.ids[0]), 0.5) for task, shard in snapshot.shards.items()]
     rows = small.read_results(hits, snapshot)
-    assert [video for video, _ in rows.rows.values()] == ["birds-0"]
+    assert [row.video_id for row in rows.rows.values()] == ["birds-0"]
     assert rows.not_copied.keys() == {"tsk_cars", "tsk_sea"}
     with pytest.raises(Unavailable):
         small.videos("tsk_cars")
@@ -90,6 +90,27 @@ def test_copy_answers_as_the_catalog_does(
     while mirrored.catalog_reads.is_interrupted:
         PAUSE.wait(0.01)
     assert mirrored.search(SEA[1]).metadata_as_of is None
+
+
+def test_results_have_redacted_uris(
+    library: Library, service: SearchEngine, lose_database: Callable[[], None]
+) -> None:
+    with session_scope(write=True) as session:
+        address = "https://user:hunter2@media.example.com/taxi.mp4?token=hunter2"
+        session.query(Video).filter(Video.id == "cars-0").one().uri = address
+    assert service.refresh()
+    assert service.mirror.update(service.snapshots.current())
+    service.metadata_cache.preload(service.snapshots.current())
+
+    def uris() -> dict[str, str]:
+        return {result.video_id: result.uri for result in service.search(CARS[0], k=20).results}
+
+    expected = {f"{name}-{n}": f"{name}/{n}.mp4" for name in ("birds", "cars") for n in range(3)}
+    expected["cars-0"] = "https://***@media.example.com/taxi.mp4?***"
+    assert uris() == expected
+    lose_database()
+    assert uris() == expected
+    service.catalog_reads.close()
 
 
 def test_deletions_and_edits_apply_and_later_videos_are_left_out(

@@ -26,7 +26,7 @@ def test_best_match_comes_first_with_its_metadata(
     assert [result.rank for result in answer.results] == [1, 2, 3, 4]
     best = answer.results[0]
     assert (best.video_id, best.task, best.task_id) == ("cars-1", "cars", "tsk_cars")
-    assert best.captions == [CARS[1]]
+    assert (best.captions, best.uri) == ([CARS[1]], "cars/1.mp4")
     assert best.thumbnail_url == "/videos/cars-1/thumbnail"
     assert best.stream_url == "/videos/cars-1/stream"
     assert best.score == pytest.approx(1, abs=1e-5)
