@@ -4,7 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { clock, count } from "./formatting.js";
 import { videoPath } from "./page_links.js";
-import { fileName } from "./page_texts.js";
+import { fileName, videoTitle } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
 import { openEditor } from "./video_editor.js";
@@ -153,7 +153,7 @@ function replaceCard(card, saved) {
   const replacement = videoCard(saved);
   card.replaceWith(replacement);
   replacement.querySelector(".edit").focus();
-  view.actions.onEdited(`“${saved.captions[0] || saved.id}” was saved.`);
+  view.actions.onEdited(`“${videoTitle(saved)}” was saved.`);
 }
 
 function deleteButton(video, title) {

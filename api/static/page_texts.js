@@ -23,5 +23,20 @@ export const pageText = (text) =>
 /** Name of the file of a video as its owner knows it: an uploaded file without the folder of its task. */
 export const fileName = (uri) => uri.replace(/^upload:\/\/[^/]+\//, "");
 
+/** Last part of the URI of a video. */
+export function shortFileName(uri) {
+  const name = uri.slice(uri.lastIndexOf("/") + 1);
+  if (!/^https?:/i.test(uri)) return name;
+  const path = name.replace(/\?.*/s, ""); // the query of a URL is not shown in any case
+  try {
+    return decodeURIComponent(path);
+  } catch {
+    return path;
+  }
+}
+
+/** Title of a video: its first caption, or the name of its file. */
+export const videoTitle = ({ captions, uri }) => captions[0] || shortFileName(uri);
+
 /** Reason of a rejection, which may name the file of another video. */
 export const rejectionReason = (reason) => reason.replaceAll(/upload:\/\/[^/\s]+\//g, "");

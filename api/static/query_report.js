@@ -5,6 +5,7 @@ import { $, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, percent } from "./formatting.js";
 import { domainLink, videoPath } from "./page_links.js";
+import { videoTitle } from "./page_texts.js";
 import { FEW_QUERIES } from "./recall_matrix.js";
 import { thumbnail } from "./video_media.js";
 
@@ -149,7 +150,7 @@ function explainOutcome({ caption, domain_weight: weight }, first, { task_id: ow
 }
 
 function resultTile(result, { caption }) {
-  const title = result.captions[0] || result.video_id;
+  const title = videoTitle(result);
   const label = `${result.rank}. ${result.task}`;
   const href = videoPath(result.video_id, new URLSearchParams({ q: caption }));
   return tile(

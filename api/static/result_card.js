@@ -4,6 +4,7 @@ import { drawing, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { roundPercent, timeRange } from "./formatting.js";
 import { videoPath } from "./page_links.js";
+import { shortFileName, videoTitle } from "./page_texts.js";
 import { prefersReducedMotion, thumbnail } from "./video_media.js";
 import { openPlayer } from "./video_player.js";
 
@@ -11,7 +12,7 @@ const LIKELY = 0.5;
 const OPEN_ICON = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
 
 export function resultCard(result) {
-  const title = result.captions[0] || result.video_id;
+  const title = videoTitle(result);
   const className = result.matches === false ? "result distant" : "result";
   const properties = { className, "data-testid": "result", "data-video": result.video_id };
   const score = el(
@@ -24,9 +25,18 @@ export function resultCard(result) {
     "li",
     properties,
     previewFrame(result, title),
-    el("p", { className: "caption clamped", title }, pageLink(result, title)),
+    ...describe(result, title),
     el("div", { className: "meta" }, badge(result.task), score),
   );
+}
+
+/** The caption, with the name of the file below it; a video without captions is titled by its file. */
+function describe(result, title) {
+  const { captions, uri } = result;
+  const hint = captions.length ? title : uri;
+  const caption = el("p", { className: "caption clamped", title: hint }, pageLink(result, title));
+  if (!captions.length) return [caption];
+  return [caption, el("p", { className: "file-name", title: uri, textContent: shortFileName(uri) })];
 }
 
 /** A link to the page of the video, which explains its score for the search of this page. */

@@ -1,13 +1,14 @@
 // Deletion of a video after confirmation.
 
 import { openDeleteDialog } from "./delete_dialog.js";
+import { videoTitle } from "./page_texts.js";
 
 /**
  * Open the confirmation, and delete the video.
  *
  * @param onDeleted called with a text that names the video
  */
-export function confirmVideoDeletion({ id, captions }, onDeleted) {
+export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
   const video = captions.length ? `The video “${captions[0]}” with its captions,` : "The video with its";
   openDeleteDialog({
     title: "Delete this video?",
@@ -20,6 +21,6 @@ export function confirmVideoDeletion({ id, captions }, onDeleted) {
       "Its vector uses disk space until the domain is compacted; searches cannot reach it.",
       "Earlier backups.",
     ],
-    onDeleted: () => onDeleted(captions[0] || id),
+    onDeleted: () => onDeleted(videoTitle({ captions, uri })),
   });
 }

@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, el, makeClosable } from "./dom.js";
 import { percent } from "./formatting.js";
 import { domainLink, videoPath } from "./page_links.js";
+import { videoTitle } from "./page_texts.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
 import { fact, fileFacts, metadataFacts } from "./video_facts.js";
 import { momentButton, videoElement } from "./video_media.js";
@@ -19,7 +20,7 @@ export async function openPlayer(result) {
     return;
   }
   $("screen").replaceChildren(videoElement(result));
-  $("player-title").textContent = result.captions[0] || result.video_id;
+  $("player-title").textContent = videoTitle(result);
   const captions = result.captions.slice(1).map((caption) => el("li", { textContent: caption }));
   $("player-captions").replaceChildren(...captions);
   $("player-facts").replaceChildren(...resultFacts(result));
@@ -63,8 +64,8 @@ function pageLink(result) {
 }
 
 /** Delete after confirmation; the event `videodeleted` tells the page to refresh its results. */
-function confirmDeletion({ video_id: id, captions }) {
-  confirmVideoDeletion({ id, captions }, (detail) => {
+function confirmDeletion({ video_id: id, captions, uri }) {
+  confirmVideoDeletion({ id, captions, uri }, (detail) => {
     $("player").close();
     document.dispatchEvent(new CustomEvent("videodeleted", { detail }));
   });

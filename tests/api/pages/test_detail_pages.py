@@ -242,6 +242,40 @@ def test_markup_in_captions_and_metadata_is_text(
             row.captions, row.extra = video.captions, video.extra
 
 
+def test_result_cards_show_the_file(browser: WebDriver, address: str, library: list[str]) -> None:
+    captioned, silent, *_ = accepted_videos(library[0])
+    with session_scope(write=True) as session:
+        rows = {video.id: session.get_one(Video, video.vector_id) for video in (captioned, silent)}
+        rows[captioned.id].uri = f"https://media.example.com/north/{'long%20name%20' * 9}.mp4?token=hunter2"
+        rows[silent.id].captions = []
+
+    def parts(video: Video, css: str) -> list[tuple[str, str | None]]:
+        found = browser.find_elements(By.CSS_SELECTOR, f"#results [data-video='{video.id}'] {css}")
+        return [(part.text, part.get_attribute("title")) for part in found]
+
+    try:
+        with screen_size(browser, 390, 844):
+            browser.get(f"{address}/?{urlencode({'q': QUERY})}")
+            wait_for(browser, "[data-testid=result]", 24)
+            file = silent.uri.rpartition("/")[2]
+            assert parts(silent, ".caption") == [(file, silent.uri)]
+            assert parts(silent, ".file-name") == []
+            assert parts(captioned, ".caption") == [(captioned.captions[0], captioned.captions[0])]
+            ((name, uri),) = parts(captioned, ".file-name")
+            assert name == f"{'long name ' * 9}.mp4"
+            assert uri == f"https://media.example.com/north/{'long%20name%20' * 9}.mp4?***"
+            assert _has_no_overflow(browser)
+            card = _find(browser, f"#results [data-video='{captioned.id}'] .file-name")
+            assert card.size["height"] < 30  # one line
+            _find(browser, f"#results [data-video='{silent.id}'] .open").click()
+            wait_until(browser, lambda b: _find(b, "#player-title").text == file)
+    finally:
+        with session_scope(write=True) as session:
+            for video in (captioned, silent):
+                row = session.get_one(Video, video.vector_id)
+                row.captions, row.uri = video.captions, video.uri
+
+
 @pytest.mark.parametrize("width", [390, 1440])
 def test_pages_fit_the_screen(browser: WebDriver, address: str, library: list[str], width: int) -> None:
     video = accepted_videos(library[0])[0]
