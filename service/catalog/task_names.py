@@ -67,7 +67,10 @@ def require_unused_name(session: Session, name: str) -> None:
     if taken is None:
         return
     if taken.name_key == key:
-        raise Conflict(f"name: A task {taken.name!r} already exists. Choose another name.")
+        remedy = "Choose another name"
+        if taken.state == "ready" and taken.target_id is None:
+            remedy += f", or append the videos to it with POST /tasks/{taken.id}/videos"
+        raise Conflict(f"name: A task {taken.name!r} already exists. {remedy}.")
     raise Conflict(f"name: {name!r} is the slug of the task {taken.name!r}. Choose another name.")
 
 

@@ -140,8 +140,10 @@ def _free_name(session: Session, domain: str, wanted: str | None) -> str:
         try:
             require_unused_name(session, name)
         except Conflict:
-            if wanted:
-                raise
+            if wanted:  # appending to the other domain, which the error offers, does not relearn the videos
+                raise Conflict(
+                    f"name: A task with the name or slug {name!r} already exists. Choose another name."
+                ) from None
         else:
             return name
     raise Conflict(f"name: A task {domain!r} already exists. Choose another name.")

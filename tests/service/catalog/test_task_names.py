@@ -11,6 +11,7 @@ import pytest
 from alembic import command
 from sqlalchemy import text
 
+from cli.terminal_hints import terminal_text
 from service.catalog.database import engine, session_scope
 from service.catalog.migrations import alembic_config, upgrade
 from service.catalog.tables import Task
@@ -49,6 +50,24 @@ def test_equal_names_and_slugs_are_refused(catalog: Settings, post: Post) -> Non
             post(name)
     assert post("Kúche").slug == "kuche-2"
     assert post("kuche!").slug == "kuche-3"
+
+
+def test_name_of_a_learned_domain_is_refused_with_the_request_that_appends(
+    sqlite_catalog: Settings, post: Post
+) -> None:
+    task = post("cameras")
+    for state, remedy in (
+        ("training", "Choose another name."),
+        ("ready", f"Choose another name, or append the videos to it with POST /tasks/{task.id}/videos."),
+    ):
+        with session_scope(write=True) as session:
+            session.get_one(Task, task.id).state = state
+        with pytest.raises(Conflict) as refusal:
+            post("cameras")
+        assert str(refusal.value) == f"name: A task 'cameras' already exists. {remedy}"
+    assert "append the videos to it with cinestrata ingest FOLDER --into DOMAIN." in terminal_text(
+        str(refusal.value)
+    )
 
 
 def test_name_and_slug_of_a_deleted_domain_are_free(sqlite_catalog: Settings, post: Post) -> None:

@@ -210,7 +210,7 @@ def test_deleted_domain_ends_its_relearning(grown_task: str) -> None:
 def test_refusals_name_the_reason(grown_task: str, post_videos: Any) -> None:
     with pytest.raises(NotFound):
         relearn_appended_videos("tsk_none", RelearnSpec())
-    with pytest.raises(Conflict, match="already exists"):
+    with pytest.raises(Conflict, match=r"already exists\. Choose another name\.$"):
         relearn_appended_videos(grown_task, RelearnSpec(name="day"))
     waiting = post_videos("night", videos=2)
     with pytest.raises(Conflict, match="is probing"):
