@@ -123,6 +123,10 @@ def test_alert_is_shown_and_dismissed(library_page: WebDriver, client: TestClien
 
 
 def test_thresholds_are_saved(library_page: WebDriver, client: TestClient) -> None:
+    units = {"forgetting_local": "percentage points", "forgetting_global": "percentage points"}
+    for kind, unit in (units | {"recall_when_learned": "%"}).items():  # losses are differences of shares
+        label = library_page.find_element(By.CSS_SELECTOR, f"label[for=th-{kind}]").text
+        assert label.endswith(f", {unit}")
     field = library_page.find_element(By.ID, "th-recall_when_learned")
     field.clear()
     field.send_keys("12,5 %")
