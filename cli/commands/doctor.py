@@ -96,7 +96,9 @@ def check_software(_: Settings) -> str:
 
 
 def check_data_folder(settings: Settings) -> str:
-    """Write permission and free space of the data folder."""
+    """Write permission and free space of the data folder, and whether it contains a library."""
+    from service.catalog.database import sqlite_path
+
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.NamedTemporaryFile(dir=settings.data_dir) as probe:
@@ -110,7 +112,13 @@ def check_data_folder(settings: Settings) -> str:
         raise CheckFailed(
             f"{settings.data_dir} has only {free:.1f} GiB free. Free some space, or move CINESTRATA_DATA_DIR."
         )
-    return f"{settings.data_dir}, {free:.0f} GiB free"
+    catalog = sqlite_path(settings.database_url)
+    is_empty = catalog is not None and not catalog.exists() and not settings.index_dir.exists()
+    return (
+        f"{settings.data_dir.resolve()}, {free:.0f} GiB free"
+        + ("; it contains no library (name another folder with --data)" if is_empty else "")
+        + ("; the service of CINESTRATA_URL is not checked" if "CINESTRATA_URL" in os.environ else "")
+    )
 
 
 def check_catalog(settings: Settings) -> str:
@@ -169,7 +177,7 @@ def check_index(settings: Settings) -> str:
     from service.storage.vector_store_selection import library_store
 
     if not settings.index_dir.exists():
-        return "empty"
+        return "empty, no domain is learned"
     result = audit(library_store(settings))
     faults = [
         *result.problems,

@@ -162,6 +162,19 @@ def test_all_damages_are_reported(two: ShardStore, folder: Settings) -> None:
     assert str(caught.value).count("release.json") == 1, "reported by the audit only"
 
 
+def test_doctor_names_a_folder_without_a_library(folder: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "contains no library" not in doctor.check_data_folder(folder)
+    assert "CINESTRATA_URL" not in doctor.check_data_folder(folder)
+    monkeypatch.setenv("CINESTRATA_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(doctor, "CHECKS", {"data folder": doctor.check_data_folder})
+    absent = folder.data_dir.parent / "absent"
+    outcome = CliRunner().invoke(app, ["doctor", "--data", str(absent)])
+    assert outcome.exit_code == 0, outcome.output
+    assert f"{absent.resolve()}, " in outcome.output
+    assert "contains no library" in outcome.output
+    assert "the service of CINESTRATA_URL is not checked" in outcome.output
+
+
 def test_unused_folders_are_reported_without_failure(two: ShardStore, folder: Settings) -> None:
     two.stage()
     shutil.copytree(_shard(two, "tsk_a"), two.root / "shards" / ("0" * 64))
