@@ -18,6 +18,7 @@ __all__ = [
     "MAX_PENDING_UPLOADS",
     "MAX_QUERY_CHARS",
     "MAX_SETTINGS_BYTES",
+    "MAX_TEXT_LINES",
     "MAX_UNPACKED_BYTES",
     "MAX_VIDEOS_PER_TASK",
     "MAX_VIDEO_BYTES",
@@ -44,6 +45,7 @@ MAX_CAPTIONS = 64  # per video
 MAX_CAPTION_CHARS = 2000
 MAX_SETTINGS_BYTES = 4096  # settings of a task's method, as JSON
 MAX_METADATA_BYTES = 16_384  # metadata of a video, as JSON
+MAX_TEXT_LINES = 1_000_000  # of a caption table or another text; a line may have all captions of a video
 MAX_ARCHIVE_FILES = 100_001  # the videos of a task and the manifest
 MAX_UNPACKED_BYTES = 16 * _GIB
 MAX_PENDING_UPLOADS = 100_000  # resumable uploads that no task uses yet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ __all__ = [
 
 _MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
 _MAX_DEPTH = 16
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,7 @@ def storage_problem(value: Any, depth: int = 0) -> str | None:
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
     if isinstance(value, str):
-        bad = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
-        return "A text contains a NUL or a lone surrogate." if bad else None
+        return "A text contains a NUL or a lone surrogate." if _UNSTORABLE.search(value) else None
     if isinstance(value, float) and not math.isfinite(value):
         return "A number is not finite."
     if isinstance(value, int) and abs(value) >= 2**63:

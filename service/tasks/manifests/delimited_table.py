@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from service.core.errors import InvalidInput
+from service.tasks.manifests.manifest_lines import check_line_number
 from service.tasks.manifests.table_columns import count_known_columns, map_columns, row_fields
 
 __all__ = ["find_delimiter", "read_delimited_table"]
@@ -26,7 +27,7 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[int,
     Raises:
         InvalidInput: the header or a row is invalid; the error names the line.
     """
-    lines = chain.from_iterable(map(_split_returns, lines))
+    lines = _limit(chain.from_iterable(map(_split_returns, lines)), name)
     blank = 0
     header = ""
     for header in lines:
@@ -69,6 +70,13 @@ def find_delimiter(header: str) -> str:
             return 0
 
     return max(_DELIMITERS, key=known)
+
+
+def _limit(lines: Iterable[str], name: str) -> Iterator[str]:
+    """Yield lines up to their maximum number, of which one line of the file may have millions."""
+    for number, line in enumerate(lines, 1):
+        check_line_number(number, name)
+        yield line
 
 
 def _split_returns(line: str) -> Iterable[str]:

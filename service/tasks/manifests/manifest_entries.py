@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from service.tasks.ingestion_checks import storage_problem
 
 __all__ = ["ManifestEntries"]
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_METADATA_BYTES = 64 * 1024**2  # of all videos, as in the body of a JSON request
 
 
@@ -38,7 +40,6 @@ class ManifestEntries:
         self._name = name
         self._entries: dict[str, _Entry] = {}
         self._metadata_bytes = 0
-        self._lines_above_limit = 0
 
     def add(self, line: int, fields: Any) -> None:
         """Add the video of a line.
@@ -48,8 +49,8 @@ class ManifestEntries:
             fields: Fields of a video as in ``POST /tasks``.
 
         Raises:
-            InvalidInput: a field is invalid, a file has too many captions, or its line contradicts an earlier line.
-                Lines beyond the maximum number of videos are only validated, so that memory stays bounded.
+            InvalidInput: a field is invalid, a file has too many captions, its line contradicts an earlier line, or
+                the lines name more videos than a task may have.
         """
         location = f"{self._name}:{line}"
         try:
@@ -59,7 +60,7 @@ class ManifestEntries:
             raise InvalidInput.at(
                 f"{location}.{first.field}", first.message, "Write it as in POST /tasks."
             ) from None
-        if any(ord(c) < 32 or ord(c) == 127 for c in video.uri):
+        if _CONTROL.search(video.uri):
             raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
         for field, value in (("captions", video.captions), ("metadata", video.metadata or {})):
             if problem := storage_problem(value):
@@ -70,8 +71,12 @@ class ManifestEntries:
         if earlier := self._entries.get(uri):
             entry = self._merge(uri, earlier, entry)
         elif len(self._entries) >= request_limits.MAX_VIDEOS_PER_TASK:
-            self._lines_above_limit += 1
-            return
+            limit = request_limits.MAX_VIDEOS_PER_TASK
+            raise InvalidInput.at(
+                self._name,
+                f"It lists more than {limit} videos; line {line} names a further file.",
+                f"Post {limit} videos at most, and append the others to the domain.",
+            )
         if len(entry.captions) > request_limits.MAX_CAPTIONS:
             raise InvalidInput.at(
                 location,
@@ -97,18 +102,7 @@ class ManifestEntries:
             )
 
     def videos(self) -> list[VideoSpec]:
-        """Return the videos.
-
-        Raises:
-            InvalidInput: the lines name more videos than a task may have.
-        """
-        if self._lines_above_limit:
-            limit = request_limits.MAX_VIDEOS_PER_TASK
-            raise InvalidInput.at(
-                self._name,
-                f"It lists more than {limit} videos: {self._lines_above_limit} lines follow for further files.",
-                f"Post {limit} videos at most, and append the others to the domain.",
-            )
+        """Return the videos."""
         return [_make_video(uri, entry) for uri, entry in self._entries.items()]
 
     def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> _Entry:

@@ -6,9 +6,10 @@ import codecs
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from service.core import request_limits
 from service.core.errors import InvalidInput
 
-__all__ = ["MAX_LINE_BYTES", "read_lines"]
+__all__ = ["MAX_LINE_BYTES", "check_line_number", "read_lines"]
 
 MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions of the maximum length, escaped
 
@@ -28,12 +29,13 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
 
     Raises:
         InvalidInput: a line is too long, contains a NUL or cannot be decoded, or the encoding is not supported; the
-            error names the line.
+            error names the line. Or the text has too many lines.
     """
     _check_encoding(encoding)
     number = 0
     while raw := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
+        check_line_number(number, name)
         if number == 1 and raw.startswith(_UTF16_MARKS):
             raise InvalidInput.at(f"{name}:1", "The file is UTF-16.", "Save it as UTF-8.")
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
@@ -55,6 +57,24 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
                 _encoding_hint(encoding),
             ) from None
         yield text
+
+
+def check_line_number(number: int, name: str) -> None:
+    """Bound the time that a text takes: a body of 128 MB may have a hundred million lines, of some microseconds each.
+
+    Args:
+        number: Number of a line.
+        name: Name of the file in errors.
+
+    Raises:
+        InvalidInput: the line is beyond the maximum number.
+    """
+    if number > request_limits.MAX_TEXT_LINES:
+        raise InvalidInput.at(
+            name,
+            f"The file has more than {request_limits.MAX_TEXT_LINES} lines.",
+            "Write all captions of a video into one line, or split the file.",
+        )
 
 
 def _check_encoding(encoding: str) -> None:

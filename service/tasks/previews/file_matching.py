@@ -9,6 +9,8 @@ from itertools import chain, islice
 
 __all__ = ["FileMatcher", "normalize_path"]
 
+_MAX_FOLDERS = 64  # of a row that names a file by the end of its path; each folder is one lookup
+
 
 def normalize_path(path: str) -> str:
     """Return a path with composed characters (NFC), slashes, and without a leading ``./`` or ``/``.
@@ -57,6 +59,7 @@ class FileMatcher:
 
     def _shorter_paths(self, wanted: str) -> Iterator[str]:
         """Yield files whose path is the end of a path."""
+        wanted = "/".join(["", *wanted.split("/")[1:][-_MAX_FOLDERS:]])
         while wanted := wanted.partition("/")[2]:
             if wanted in self._paths:
                 yield wanted

@@ -235,3 +235,19 @@ def test_rows_of_files_with_the_same_name_are_found() -> None:
 def test_paths_are_compared_from_their_ends(row: str, found: list[str]) -> None:
     paths = ["b/a.mp4", "top.mp4", "same.mp4", "table/same.mp4", "1/s.mp4", "s.mp4"]
     assert FileMatcher(paths, "table").find(row) == found
+
+
+def test_rows_of_deep_paths_are_compared_by_their_last_folders() -> None:
+    """Each folder of a row costs a lookup with a path of up to 4 KB."""
+    matcher = FileMatcher(["clips/a.mp4", "/".join(["x"] * 100) + "/b.mp4"], "")
+    assert matcher.find("x/" * 2000 + "clips/a.mp4") == ["clips/a.mp4"]
+    assert matcher.find("x/" * 100 + "b.mp4") == ["x/" * 100 + "b.mp4"]
+    assert matcher.find("x/" * 2000 + "b.mp4") == []
+
+
+def test_long_table_is_a_problem_of_the_preview(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "MAX_TEXT_LINES", 100)
+    preview = _preview(["a.mp4"], {"captions.csv": "file,caption\n" + "a.mp4,eggs\n" * 100}, name="kitchen")
+    assert [(each.field, each.message) for each in preview.problems] == [
+        ("captions.csv", "The file has more than 100 lines.")
+    ]
