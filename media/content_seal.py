@@ -5,6 +5,7 @@ The checksum travels with the file when it is renamed or copied, and needs no ro
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 from typing import Literal
@@ -32,8 +33,10 @@ def read_seal(path: Path) -> SealState:
         ``damaged`` if any byte of the file or of its seal was changed; ``unsealed`` if the file ends without a seal.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, or is a pipe or a device, which may block or have no end.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     data = path.read_bytes()
     content, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
     digest = hashlib.sha256(content).hexdigest().encode()

@@ -207,7 +207,10 @@ def _write_description(folder: Path, body: Mapping[str, Any]) -> None:
 
 def _read_description(folder: Path) -> dict[str, Any]:
     """The description of a checkpoint; raises ValueError if it or a file of the checkpoint was altered."""
-    text, _, checksum = (folder / _DESCRIPTION_FILE).read_text(encoding="utf-8").partition("\n")
+    path = folder / _DESCRIPTION_FILE
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{_DESCRIPTION_FILE} is not a regular file")  # a pipe would block
+    text, _, checksum = path.read_text(encoding="utf-8").partition("\n")
     if checksum != hashlib.sha256(text.encode()).hexdigest() + "\n":
         raise ValueError(f"{_DESCRIPTION_FILE} was altered")
     description: dict[str, Any] = json.loads(text)

@@ -178,8 +178,11 @@ def _check_ledger(settings: Settings, report: FileReport) -> None:
 
     path = settings.index_dir / "ledger.npz"
     if path.exists():
-        state = read_seal(path)
-        _record(settings, report, "ledger", path, None if state == "intact" else "was altered")
+        try:
+            problem = None if read_seal(path) == "intact" else "was altered"
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+        _record(settings, report, "ledger", path, problem)
 
 
 def _check_checkpoints(settings: Settings, report: FileReport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cli.commands.file_checks import FileFault, check_catalog_file, check_files
-from service.backups.backup_files import FileOpener, open_backup, read_description
+from service.backups.backup_files import BackupDamaged, FileOpener, open_backup, read_description
 
 if TYPE_CHECKING:
     from index.arrays import Ids
@@ -69,8 +70,8 @@ def _index_copies(open_file: FileOpener | None) -> Callable[[str], bytes | None]
         try:
             with open_file(f"index/{name}") as file:
                 return file.read()
-        except (OSError, KeyError):
-            return None
+        except (OSError, KeyError, BackupDamaged, tarfile.TarError):
+            return None  # the other files of the backup may be intact
 
     return read
 
@@ -113,17 +114,27 @@ def _repair_index(settings: Settings, copies: Callable[[str], bytes | None], rep
     except ManifestError as error:
         report.lost.append(f"manifest.json cannot be restored: {error}")
         return
+    except OSError as error:
+        report.lost.append(f"index/manifest.json cannot be written ({error.strerror})")
+        return
     except Unavailable as error:
         report.lost.append(f"index/manifest.json is not repaired yet, and nothing of the index: {error}")
         return
     damaged = []
     for file in find_damaged_files(store, manifest):
-        if restore_file(file, copies(file.name)):
-            report.repaired.append(f"index/{file.name}: copied from the backup")
-        elif restore_file(file, _derived_content(store, manifest, file)):
-            report.repaired.append(f"index/{file.name}: made again, with the checksum of the published file")
-        else:
-            damaged.append(file)
+        try:
+            if restore_file(file, copies(file.name)):
+                report.repaired.append(f"index/{file.name}: copied from the backup")
+            elif restore_file(file, _derived_content(store, manifest, file)):
+                report.repaired.append(
+                    f"index/{file.name}: made again, with the checksum of the published file"
+                )
+            else:
+                damaged.append(file)
+        except OSError as error:  # such as a folder in its place
+            report.lost.append(
+                f"index/{file.name} cannot be written ({error.strerror}): correct this and repair again"
+            )
     _repair_structures(store, damaged, report)
 
 
@@ -168,6 +179,11 @@ def _repair_locked_manifest(
             raise ManifestError(
                 "the index contains folders that the manifest of the backup does not name, so the backup is older than "
                 "the library; restore the backup into a new data folder"
+            ) from error
+        if set(copy.shards) != _catalog_shards():
+            raise ManifestError(
+                "the catalog has other shards than the manifest of the backup, so it is a backup of another generation "
+                "or library; restore it into a new data folder"
             ) from error
         replace_text(store.manifest_path, copy.dumps())
         report.repaired.append("index/manifest.json: copied from the backup of the same generation")
@@ -220,6 +236,17 @@ def _catalog_ids(task: str) -> Ids:
             select(Moment.vector_id).join(Video, Video.vector_id == Moment.video_vector_id).where(*accepted)
         ).all()
     return np.array(sorted([*videos, *moments]), np.int64)
+
+
+def _catalog_shards() -> set[str]:
+    """Tasks that have a shard according to the catalog."""
+    from sqlalchemy import select
+
+    from service.catalog.database import session_scope
+    from service.catalog.tables import Shard
+
+    with session_scope() as session:
+        return set(session.scalars(select(Shard.task_id)))
 
 
 def _repair_structures(store: ShardStore, damaged: list[DamagedFile], report: RepairReport) -> None:
@@ -289,11 +316,22 @@ def _repair_file(
     elif fault.kind == "thumbnail":
         _write_thumbnail(settings, fault.video_id, report, "made again from its video")
     elif fault.kind == "checkpoint":
-        shutil.rmtree(fault.path, ignore_errors=True)
-        report.repaired.append(f"{name}: removed; the training begins again, or at an earlier epoch")
+        _remove(fault.path, report, name, "the training begins again, or at an earlier epoch")
     else:
-        fault.path.unlink(missing_ok=True)
-        report.repaired.append(f"{name}: removed; the next task computes the ranks again")
+        _remove(fault.path, report, name, "the next task computes the ranks again")
+
+
+def _remove(path: Path, report: RepairReport, name: Path, consequence: str) -> None:
+    """Remove a file, a folder, or a link but not its target."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        report.lost.append(f"{name} cannot be removed ({error.strerror})")
+    else:
+        report.repaired.append(f"{name}: removed; {consequence}")
 
 
 def _write_thumbnail(

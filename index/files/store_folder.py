@@ -114,6 +114,8 @@ class StoreFolder:
         Raises:
             ManifestError: The manifest cannot be trusted.
         """
+        if self.manifest_path.exists() and not self.manifest_path.is_file():
+            raise ManifestError("manifest.json is not a regular file")  # a pipe would block
         try:
             return Manifest.loads(self.manifest_path.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tarfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from typer.testing import CliRunner
 
 from cli.commands import doctor
@@ -29,7 +30,7 @@ from media import VideoDecoder, content_hash
 from media.content_seal import append_seal
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.tables import Video
+from service.catalog.tables import Shard, Video
 from service.core.settings import settings
 from service.storage import index_lock
 from tests.index_lock_holder import compaction
@@ -367,6 +368,85 @@ def test_command_repairs_checks_and_reports(
     assert repaired.exit_code == 0, repaired.output
     body: dict[str, Any] = json.loads(repaired.stdout)
     assert (body["ok"], len(body["repaired"]), body["lost"]) == (True, 1, [])
+
+
+def _replace(path: Path, kind: str) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+        (path / "notes.txt").write_text("of another program")
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+@pytest.mark.parametrize(
+    "pattern", ["index/ledger.npz", "checkpoints/*/epoch-*", "checkpoints/*/epoch-*/*.json"]
+)
+def test_what_is_no_file_is_removed_where_it_can_be_made_again(
+    library: Path, pattern: str, kind: str
+) -> None:
+    """A pipe blocks its reader, and a device has no end."""
+    _replace(_find(library, pattern), kind)
+    assert "Run: cinestrata doctor --repair" in _faults()
+    report = _repair()
+    assert (len(report["repaired"]), report["lost"]) == (1, [])
+    assert _faults() == ""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
+def test_pipe_or_device_is_replaced_by_the_file_of_the_backup(
+    library: Path, backup: Path, name: str, kind: str
+) -> None:
+    _replace(_find(library, name), kind)
+    report = _repair(backup)
+    assert (len(report["repaired"]), report["lost"]) == (1, [])
+    assert _faults() == ""
+
+
+@pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
+def test_folder_in_place_of_a_file_is_kept_and_named(library: Path, backup: Path, name: str) -> None:
+    """Nothing that may be of value is removed, and the other files are repaired."""
+    folder = _find(library, name)
+    _replace(folder, "folder")
+    _flip(library / "index" / "ledger.npz")
+    report = _repair(backup)
+    assert [line for line in report["lost"] if "cannot be written (Is a directory)" in line] == report["lost"]
+    assert len(report["lost"]) == 1
+    assert len(report["repaired"]) == 1
+    assert (folder / "notes.txt").exists()
+
+
+def test_manifest_of_another_library_is_refused(library: Path, backup: Path) -> None:
+    """Without folders of the index, only the catalog tells whose manifest it is."""
+    with session_scope(write=True) as session:
+        session.execute(
+            delete(Shard).where(Shard.task_id == select(Shard.task_id).limit(1).scalar_subquery())
+        )
+    index = library / "index"
+    for path in list(index.iterdir()):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    report = _repair(backup)
+    assert any("another generation or library" in line for line in report["lost"])
+    assert not (index / "manifest.json").exists()
+
+
+def test_unreadable_file_of_a_backup_does_not_end_the_repair(
+    library: Path, backup: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backup"
+    with tarfile.open(backup) as archive:
+        archive.extractall(folder, filter="data")
+    first, second = sorted(library.glob("index/shards/*/vectors.faiss"))[:2]
+    _replace(folder / first.relative_to(library), "pipe")
+    for path in (first, second):
+        _flip(path)
+    report = _repair(folder)
+    assert [len(report["repaired"]), len(report["lost"])] == [1, 1]
+    assert str(first.relative_to(library)) in report["lost"][0]
 
 
 @pytest.mark.parametrize("name", ["text.tar", "folder"])
