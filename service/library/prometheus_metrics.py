@@ -15,10 +15,11 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
-from service.catalog.database import session_scope
+from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
-from service.catalog.tables import STATES, Shard, Task
+from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
 from service.core.errors import Unavailable
 from service.core.schemas import ALERT_KINDS
 from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
@@ -73,6 +74,7 @@ class _CatalogCollector(Collector):
         try:
             with session_scope() as session:
                 by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
+                active = _count_active_tasks(session)
                 shards, vectors, size = session.execute(
                     select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
                 ).one()
@@ -92,6 +94,14 @@ class _CatalogCollector(Collector):
         for state in STATES:
             tasks.add_metric([state], by_state.get(state, 0))
         yield tasks
+        unfinished = GaugeMetricFamily(
+            "cinestrata_active_tasks",
+            "Unfinished tasks by their next work, probing or learning, and by whether a worker holds their lease.",
+            labels=["work", "lease"],
+        )
+        for labels, count in active.items():
+            unfinished.add_metric(labels, count)
+        yield unfinished
         alerts = GaugeMetricFamily(
             "cinestrata_alerts", "Open alerts of crossed thresholds by kind.", labels=["kind"]
         )
@@ -105,6 +115,25 @@ class _CatalogCollector(Collector):
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Describe nothing: the registration must not query the database."""
         return iter(())
+
+
+def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
+    """Number of unfinished tasks by work and lease. The state does not tell: a task whose worker died keeps it."""
+    held = func.coalesce(
+        Task.lease_expires_at >= now(session), False
+    )  # also while an unavailable source pauses a task
+    conditions = {
+        ("probing", "held"): Task.probed_at.is_(None) & held,
+        ("probing", "free"): Task.probed_at.is_(None) & ~held,
+        ("learning", "held"): Task.probed_at.is_not(None) & held,
+        ("learning", "free"): Task.probed_at.is_not(None) & ~held,
+    }
+    counts = session.execute(
+        select(*(func.count().filter(condition) for condition in conditions.values())).where(
+            Task.state.in_(ACTIVE_STATES)
+        )
+    ).one()
+    return dict(zip(conditions, counts, strict=True))
 
 
 REGISTRY.register(_CatalogCollector())

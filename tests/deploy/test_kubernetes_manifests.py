@@ -82,7 +82,11 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_container_has_probes(deployments: dict[str, dict[str, Any]], name: str) -> None:
     (container,) = pod_of(deployments[name])["containers"]
-    assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
+    probes = {"startupProbe", "livenessProbe", "readinessProbe"}
+    assert probes <= set(container)
+    assert {container[probe]["timeoutSeconds"] for probe in probes} == {
+        10
+    }  # as in the images; the default is 1
     if name != "cinestrata-api":
         # A liveness probe that needs the database would restart every worker when the database restarts.
         assert container["livenessProbe"]["exec"]["command"] == ["healthy", "worker", "--alive"]

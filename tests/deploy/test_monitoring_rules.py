@@ -21,6 +21,7 @@ MEASURE_GAUGES = {
     "cinestrata_gpu_memory_total_bytes",
 }
 CATALOG_GAUGES = {
+    "cinestrata_active_tasks",
     "cinestrata_tasks",
     "cinestrata_shards",
     "cinestrata_vectors",
@@ -58,5 +59,5 @@ def test_rates_are_taken_of_counters_only(expressions: list[str]) -> None:
 def test_gauges_of_the_catalog_are_aggregated_over_replicas(expressions: list[str]) -> None:
     """Every API replica exports the same counts of the catalog."""
     for expression in expressions:
-        if re.search(r"cinestrata_(tasks|shards|vectors|shard_bytes|alerts)\b", expression):
+        if re.search(r"cinestrata_(active_tasks|tasks|shards|vectors|shard_bytes|alerts)\b", expression):
             assert re.match(r"(max|sum)\b", expression), expression

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Task
 from service.core import errors
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
@@ -70,6 +73,25 @@ def test_metrics(catalog: Settings, post: Post) -> None:
     assert "cinestrata_shards 0.0" in text
     assert "cinestrata_catalog_up 1.0" in text
     assert 'cinestrata_search_seconds_bucket{le="0.0025",stage="encode"}' in text
+
+
+def test_metrics_tell_tasks_of_dead_workers(catalog: Settings, post: Post) -> None:
+    """A task whose worker died keeps its state, so only its lease tells that nothing happens."""
+    ids = [post(name).id for name in ("dead", "alive", "probing")]
+    with session_scope(write=True) as session:
+        at = now(session)
+        for task_id, probed_at, seconds in zip(ids, (at, at, None), (-1, 60, 60), strict=True):
+            task = session.get_one(Task, task_id)
+            task.state = "training" if probed_at else "probing"
+            task.probed_at, task.lease_expires_at = probed_at, at + timedelta(seconds=seconds)
+    text = prometheus_metrics.render()[0].decode()
+    for work, lease, count in (
+        ("probing", "held", 1),
+        ("probing", "free", 0),
+        ("learning", "held", 1),
+        ("learning", "free", 1),
+    ):
+        assert f'cinestrata_active_tasks{{lease="{lease}",work="{work}"}} {count}.0' in text
 
 
 def test_metrics_without_a_database(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
