@@ -54,8 +54,6 @@ def repair_library(settings: Settings, backup: Path | None) -> RepairReport:
     report = RepairReport()
     with ExitStack() as stack:
         open_file = stack.enter_context(open_backup(backup)) if backup is not None else None
-        if open_file is not None:
-            read_description(open_file)
         copies = _index_copies(open_file)
         if _repair_catalog(settings, report):
             _repair_index(settings, copies, report)
@@ -64,12 +62,14 @@ def repair_library(settings: Settings, backup: Path | None) -> RepairReport:
 
 
 def _index_copies(open_file: FileOpener | None) -> Callable[[str], bytes | None]:
+    described = {} if open_file is None else read_description(open_file)
+
     def read(name: str) -> bytes | None:
-        if open_file is None:
+        if open_file is None or f"index/{name}" not in described:
             return None
         try:
             with open_file(f"index/{name}") as file:
-                return file.read()
+                return file.read(described[f"index/{name}"].bytes)
         except (OSError, KeyError, BackupDamaged, tarfile.TarError):
             return None  # the other files of the backup may be intact
 

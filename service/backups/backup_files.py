@@ -44,6 +44,9 @@ __all__ = [
 CATALOG, DESCRIPTION, MANIFEST = "catalog.sqlite3", "snapshot.json", "index/manifest.json"
 _SCHEMA = 1
 _CHUNK_BYTES = 1 << 20
+_MAX_DESCRIPTION_BYTES = (
+    256 << 20
+)  # a million files; a sparse file of a terabyte takes no space in an archive
 _OWNER_MODE = 0o600
 
 FileOpener = Callable[[str], IO[bytes]]
@@ -105,14 +108,17 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
     """
     try:
         with open_file(DESCRIPTION) as file:
-            body: dict[str, Any] = json.load(file)
+            text = file.read(_MAX_DESCRIPTION_BYTES + 1)
+        if len(text) > _MAX_DESCRIPTION_BYTES:
+            raise BackupDamaged(f"{DESCRIPTION} is larger than {_MAX_DESCRIPTION_BYTES} bytes")
+        body: dict[str, Any] = json.loads(text)
         if body["schema"] != _SCHEMA:
             raise BackupDamaged(
                 f"it has schema {body['schema']}, but this version reads schema {_SCHEMA}; use the version that "
                 "wrote it"
             )
         files = {
-            name: BackupFile(Path(name), entry["bytes"], entry["sha256"])
+            name: BackupFile(Path(name), _byte_count(entry), entry["sha256"])
             for name, entry in body["files"].items()
         }
     except (KeyError, FileNotFoundError) as error:
@@ -127,6 +133,14 @@ def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
     if MANIFEST not in files:
         raise BackupDamaged(f"{MANIFEST} is missing")
     return files
+
+
+def _byte_count(entry: Mapping[str, Any]) -> int:
+    """The size of a file, which bounds the bytes that are copied."""
+    size = entry["bytes"]
+    if type(size) is not int or not 0 <= size < 2**63:
+        raise ValueError(f"{size!r} is not a number of bytes")
+    return size
 
 
 def write_backup(
@@ -189,10 +203,11 @@ def open_backup(source: Path) -> Iterator[FileOpener]:
     with tarfile.open(source, "r:") as archive:
 
         def open_member(name: str) -> IO[bytes]:
-            member = archive.extractfile(name)
-            if member is None:
+            member = archive.getmember(name)
+            file = archive.extractfile(member) if member.isreg() else None  # a link may lead to itself
+            if file is None:
                 raise BackupDamaged(f"{name} is not a file")
-            return member
+            return file
 
         yield open_member
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from service.backups import backup_files
 from service.backups.backup_files import (
     BackupDamaged,
     BackupFile,
@@ -42,3 +45,33 @@ def test_device_in_a_folder_is_not_opened(tmp_path: Path) -> None:
 def test_deeply_nested_description_is_not_readable() -> None:
     with pytest.raises(BackupDamaged, match="not readable"):
         read_description(lambda name: io.BytesIO(b"[" * 100_000))
+
+
+def test_large_description_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of an archive takes no space."""
+    monkeypatch.setattr(backup_files, "_MAX_DESCRIPTION_BYTES", 1000)
+    with pytest.raises(BackupDamaged, match="larger than 1000 bytes"):
+        read_description(lambda name: io.BytesIO(bytes(1001)))
+
+
+@pytest.mark.parametrize("size", [None, "8", -1, 1.5, True, 2**63])
+def test_size_that_is_no_number_of_bytes_is_refused(size: object) -> None:
+    """Without a size, a file of the backup could fill the disk."""
+    entry = {"bytes": size, "sha256": "0" * 64}
+    text = json.dumps({"schema": 1, "files": {"index/manifest.json": entry}})
+    with pytest.raises(BackupDamaged, match="not a number of bytes"):
+        read_description(lambda name: io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE])
+def test_entry_of_an_archive_that_is_no_file_is_refused(kind: bytes, tmp_path: Path) -> None:
+    """A symbolic link to itself was followed until the recursion limit."""
+    with tarfile.open(tmp_path / "library.tar", "w") as archive:
+        member = tarfile.TarInfo("index/a")
+        member.type, member.linkname = kind, "a"
+        archive.addfile(member)
+    with (
+        open_backup(tmp_path / "library.tar") as open_file,
+        pytest.raises(BackupDamaged, match="index/a is not a file"),
+    ):
+        open_file("index/a")
