@@ -77,6 +77,27 @@ def test_loss_raises_one_alert_and_clears_it_below_four_fifths(two_domains: None
     assert [(a.id, a.cleared_at is not None) for a in list_alerts().earlier] == [(alert.id, True)]
 
 
+@pytest.mark.parametrize(
+    ("mode", "gallery", "is_raised"),
+    [
+        ("pinned", "local", False),  # ranks in a frozen shard cannot change: only the queries did
+        ("pinned", "global", True),
+        ("latest", "local", True),
+        ("latest", "global", True),
+        ("mapped", "local", True),
+        ("mapped", "global", True),
+    ],
+)
+def test_loss_with_changed_queries_raises_an_alert_unless_the_shard_is_frozen(
+    sqlite_catalog: Settings, mode: str, gallery: str, is_raised: bool
+) -> None:
+    cells = {(1, 1): 0.8, (2, 1): 0.2, (2, 2): 0.8}
+    for each in ("local", "global"):
+        add_measured_domains(cells, mode=mode, gallery=each, queries=lambda i, t: 100 - i)
+    enable(**{f"forgetting_{gallery}": 0.1})
+    assert (open_kinds() == [f"forgetting_{gallery}"]) is is_raised
+
+
 def test_loss_of_few_queries_raises_no_alert(sqlite_catalog: Settings) -> None:
     add_measured_domains({(1, 1): 0.5, (2, 1): 0.0, (2, 2): 0.8}, queries=lambda i, t: 19)
     enable(forgetting_local=0.1, recall_when_learned=1)
