@@ -10,6 +10,7 @@ from benchmarks.clips.clip_features import FEATURE_BACKBONE, extract_features
 from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.method_on_clips import run_variant
 from benchmarks.clips.ridge_rival import run_ridge
+from benchmarks.clips.ridge_selection import select_settings
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from models.backbones.backbone import FrameSpec
@@ -36,7 +37,8 @@ def compare_on_clips(
 ) -> tuple[list[ClipRun], list[ClipRun]]:
     """Run the methods and the rivals.
 
-    The rivals read the same frames as the methods, in the size of their image features.
+    The rivals read the same frames as the methods, in the size of their image features. Each rival is routed by words,
+    and by the routing evidence of the first variant, once per run of that variant.
 
     Args:
         folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
@@ -68,10 +70,6 @@ def compare_on_clips(
         rival_tasks,
         lambda line: report(f"{_DOMAIN_RIDGES}: {line}"),
     )
-    rivals = [
-        run_ridge(features, joint=joint, prior=DEFAULT_PRIOR, label=label)
-        for label, joint in ((_DOMAIN_RIDGES, False), (_JOINT_RIDGE, True))
-    ]
     loaded = load_backbone(backbone, spec.frames).to(device)
     methods = []
     for variant in variants:
@@ -85,5 +83,14 @@ def compare_on_clips(
                     seed=seed,
                     report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
                 )
+            )
+    rivals = []
+    for name, joint in ((_DOMAIN_RIDGES, False), (_JOINT_RIDGE, True)):
+        settings = select_settings(features, joint=joint, prior=DEFAULT_PRIOR)
+        report(f"{name}: {settings}")
+        for routing in (None, *(run for run in methods if run.label == variants[0].label)):
+            label = f"{name}, routed {'by words' if routing is None else f'as {routing.label}'}"
+            rivals.append(
+                run_ridge(features, settings, joint=joint, prior=DEFAULT_PRIOR, label=label, routing=routing)
             )
     return methods, rivals

@@ -34,6 +34,8 @@ class ClipRun:
             joint solution.
         growth: Of a joint solution, R@1 in percent over all shards of the first i domains on the queries of domain t:
             the effect of the growth of the gallery alone, since the encoder is always the final one.
+        evidence: Routing evidence of each query for the domains in ``order``, by domain; empty for a rival.
+        settings: Settings of a rival, in words.
         trained: Number of parameters that gradient steps change in one task.
         stored: Number of values in the last release or in all shards' encoders, without the backbone.
     """
@@ -47,6 +49,8 @@ class ClipRun:
     clips: Mapping[str, int]
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
     growth: Matrix = field(default_factory=list)
+    evidence: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    settings: str = ""
     trained: int = 0
     stored: int = 0
 

@@ -113,6 +113,9 @@ def run_variant(
         clips={task.task_id: len(task.clips) for task in ordered},
         matrices={} if is_joint else matrices,
         growth=growth,
+        evidence={
+            task.task_id: part.evidence.tolist() for task, part in zip(ordered, evaluated, strict=True)
+        },
         trained=_count_trained(variant, backbone),
         stored=sum(tensor.numel() for tensor in learner.release.tensors.values()),
     )

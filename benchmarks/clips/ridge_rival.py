@@ -3,10 +3,11 @@
 Features of a clip are the mean and the standard deviation over frames of the pooled features of EfficientNet-Lite0,
 trained on ImageNet. They are standardized on the training clips and mapped to the TF-IDF vector of all captions of a
 clip. A query scores a clip by the cosine of its TF-IDF vector and the clip's predicted vector, minus the mean
-prediction of the domain's clips in the gallery.
+prediction of the domain's clips in the gallery or of the fitted clips.
 
 One ridge per domain is the continual form: shards never change, and all shards are searched with the vocabulary of
 each. One ridge over all domains is the joint form, which needs the captions and features of all domains at once.
+Penalty and center are selected on the training clips (:mod:`benchmarks.clips.ridge_selection`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from benchmarks.clips.clip_results import GALLERIES, ClipRun
 from models.routing.router import log_weights
 from trainer.evaluation.retrieval_metrics import RankCount
 
-__all__ = ["PENALTY", "DomainFeatures", "RidgeMap", "fit_ridge", "run_ridge"]
+__all__ = ["DomainFeatures", "RidgeMap", "RidgeSettings", "fit_ridge", "run_ridge"]
 
 Floats = npt.NDArray[np.float64]
 
-PENALTY = 2000.0
 _VOCABULARY = 49408  # of the tokenizer whose routing profiles the word evidence follows: log(1 + V·p)
 
 
@@ -72,6 +72,23 @@ class DomainFeatures:
 
 
 @dataclass(frozen=True)
+class RidgeSettings:
+    """Settings of a ridge.
+
+    Attributes:
+        penalty: Weight of the squared norm.
+        recentered: Whether predictions are centered on the mean over the domain's clips in the gallery, instead of the
+            mean target of the fitted clips.
+    """
+
+    penalty: float
+    recentered: bool
+
+    def __str__(self) -> str:
+        return f"penalty {self.penalty:g}, centered on the {'gallery' if self.recentered else 'fitted clips'}"
+
+
+@dataclass(frozen=True)
 class RidgeMap:
     """Affine map of features to targets: ``targets = (x - mean) / deviation @ weights + offset``."""
 
@@ -90,7 +107,7 @@ class RidgeMap:
         return self.mean.size + self.deviation.size + self.weights.size + self.offset.size
 
 
-def fit_ridge(features: Floats, targets: Floats, penalty: float = PENALTY) -> RidgeMap:
+def fit_ridge(features: Floats, targets: Floats, penalty: float) -> RidgeMap:
     """Ridge regression on standardized features; the offset is not penalized.
 
     Minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there are
@@ -111,35 +128,38 @@ def fit_ridge(features: Floats, targets: Floats, penalty: float = PENALTY) -> Ri
     return RidgeMap(mean, deviation, weights, offset)
 
 
-def run_ridge(domains: Sequence[DomainFeatures], *, joint: bool, prior: float, label: str) -> ClipRun:
+def run_ridge(
+    domains: Sequence[DomainFeatures],
+    settings: RidgeSettings,
+    *,
+    joint: bool,
+    prior: float,
+    label: str,
+    routing: ClipRun | None = None,
+) -> ClipRun:
     """Fit the ridges, and rank the held-out clips of all domains for their first captions.
 
-    The gallery "global" adds the log weight of each domain for the words of the query times ``prior``; "global_raw"
-    does not. A joint ridge has no routing evidence, so both are equal.
+    The gallery "global" adds the routing evidence of each domain times ``prior``; "global_raw" does not.
 
     Args:
         domains: Domains, each with at least one fitted clip and one query.
+        settings: Settings of the ridges.
         joint: Whether one ridge is fitted to all domains, instead of one per domain.
-        prior: Cosine per nat of word evidence.
+        prior: Cosine per nat of routing evidence.
         label: Name in tables.
+        routing: Run of a method whose routing evidence is used, instead of that of the words.
     """
-    fits = [_Fit(domains)] * len(domains) if joint else [_Fit([domain]) for domain in domains]
+    fits = [_Fit(domains, settings)] * len(domains) if joint else [_Fit([part], settings) for part in domains]
     held_out = [
-        fit.embed(domain.features[domain.held_out], recentered=not joint)
-        for fit, domain in zip(fits, domains, strict=True)
+        fit.embed(domain.features[domain.held_out]) for fit, domain in zip(fits, domains, strict=True)
     ]
-    evidence = (
-        [np.zeros((len(domain.queried), len(domains))) for domain in domains]
-        if joint
-        else _word_evidence(domains)
-    )
+    evidence = _word_evidence(domains) if routing is None else _method_evidence(domains, routing)
     ranks: dict[str, dict[str, list[float]]] = {gallery: {} for gallery in GALLERIES}
     for position, (fit, domain) in enumerate(zip(fits, domains, strict=True)):
         name, own = domain.name, np.cumsum(domain.held_out)[domain.queried] - 1
         queries = fit.encode(domain.queries)
         ranks["local"][name] = _ranks(queries @ held_out[position].T, own)
-        every = fit.embed(domain.features, recentered=not joint)
-        ranks["local_all"][name] = _ranks(queries @ every.T, domain.queried)
+        ranks["local_all"][name] = _ranks(queries @ fit.embed(domain.features).T, domain.queried)
         scores = [
             (queries if joint else other.encode(domain.queries)) @ vectors.T
             for other, vectors in zip(fits, held_out, strict=True)
@@ -148,22 +168,22 @@ def run_ridge(domains: Sequence[DomainFeatures], *, joint: bool, prior: float, l
         ranks["global_raw"][name] = _ranks(np.concatenate(scores, axis=1), first + own)
         lifted = [part + prior * evidence[position][:, [index]] for index, part in enumerate(scores)]
         ranks["global"][name] = _ranks(np.concatenate(lifted, axis=1), first + own)
-    routed = {
-        domain.name: (weights.argmax(axis=1) == position).tolist()
-        for position, (domain, weights) in enumerate(zip(domains, evidence, strict=True))
-    }
     distinct = fits[:1] if joint else fits
     return ClipRun(
         label=label,
-        seed=0,
+        seed=0 if routing is None else routing.seed,
         order=tuple(domain.name for domain in domains),
         ranks=ranks,
-        routed={} if joint else routed,
+        routed={
+            domain.name: (weights.argmax(axis=1) == position).tolist()
+            for position, (domain, weights) in enumerate(zip(domains, evidence, strict=True))
+        },
         seconds={
             "training": [fit.seconds for fit in distinct],
             "indexing": [domain.seconds for domain in domains],
         },
         clips={domain.name: len(domain.features) for domain in domains},
+        settings=str(settings),
         stored=sum(fit.size for fit in distinct),
     )
 
@@ -176,12 +196,13 @@ class _Fit:
         size: Number of stored values.
     """
 
-    def __init__(self, domains: Sequence[DomainFeatures]) -> None:
+    def __init__(self, domains: Sequence[DomainFeatures], settings: RidgeSettings) -> None:
         began = time.perf_counter()
         texts = [text for domain in domains for text in domain.training_texts]
         self._tfidf = CaptionTfidf(texts)
         features = np.concatenate([domain.features[domain.training] for domain in domains])
-        self._ridge = fit_ridge(features, self._tfidf.transform(texts))
+        self._ridge = fit_ridge(features, self._tfidf.transform(texts), settings.penalty)
+        self._recentered = settings.recentered
         self.seconds = time.perf_counter() - began
         self.size = self._ridge.size + self._tfidf.idf.size
 
@@ -189,10 +210,10 @@ class _Fit:
         """Query vectors ``[n, W]``."""
         return self._tfidf.transform(texts)
 
-    def embed(self, features: Floats, *, recentered: bool) -> Floats:
-        """Unit vectors ``[n, W]`` of clips: predictions minus their mean, or minus that of the training clips."""
+    def embed(self, features: Floats) -> Floats:
+        """Unit vectors ``[n, W]`` of clips of a domain: predictions minus their mean, or that of the fitted clips."""
         predicted = self._ridge(features)
-        predicted -= predicted.mean(axis=0) if recentered else self._ridge.offset
+        predicted -= predicted.mean(axis=0) if self._recentered else self._ridge.offset
         return np.asarray(predicted / (np.linalg.norm(predicted, axis=1, keepdims=True) + 1e-9))
 
 
@@ -219,6 +240,12 @@ def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
             row[[columns[word] for word in set(caption_words(text)) if word in columns]] = 1
         evidence.append(log_weights(presence, profiles).astype(np.float64))
     return evidence
+
+
+def _method_evidence(domains: Sequence[DomainFeatures], run: ClipRun) -> list[Floats]:
+    """Routing evidence of a method's run, with the columns in the order of ``domains``."""
+    columns = [run.order.index(domain.name) for domain in domains]
+    return [np.array(run.evidence[domain.name])[:, columns] for domain in domains]
 
 
 def _ranks(scores: Floats, truth: npt.NDArray[np.integer]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Report of ``bench clips``: tables of recall, differences to the rival, and costs."""
+"""Report of ``bench clips``: tables of recall, differences to the rivals, and costs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _TITLES = {
     "global": "All shards with routing evidence, held-out clips of all domains",
     "global_raw": "All shards, raw cosines, held-out clips of all domains",
 }
+_COMPARED = {"local": "own shard", "global": "all shards"}
 
 
 def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
@@ -29,25 +30,23 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
 
     Args:
         methods: Runs of the methods, with all seeds of a variant.
-        rivals: One run per rival; the first is the rival of the ratios and differences.
+        rivals: Runs of the rivals.
     """
     order = sorted(rivals[0].order)
     queries = sum(len(rivals[0].ranks["local"][name]) for name in order)
     parts = [
         f"{len(order)} domains, {sum(rivals[0].clips.values())} clips, {queries} queries (first caption of each test "
-        "clip). R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds. Ratio and "
-        f"difference compare the means over domains with {rivals[0].label}; the interval is the 95 % interval of a "
-        "paired bootstrap over queries.\n"
+        "clip). R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds.\n"
     ]
     for gallery, title in _TITLES.items():
-        header = [
-            "method",
-            *(f"R@{k}" for k in _DEPTHS),
-            *(f"ratio R@{k}" for k in _DEPTHS),
-            "difference R@1",
-        ]
-        rows = [_recall_cells(runs, rivals[0], gallery) for runs in _grouped([*methods, *rivals])]
-        parts.append(f"**{title}**\n\n{markdown_table([*header, 'difference R@10'], rows)}")
+        header = ["method", *(f"R@{k}" for k in _DEPTHS)]
+        rows = [_recall_cells(runs, gallery) for runs in _grouped([*methods, *rivals])]
+        parts.append(f"**{title}**\n\n{markdown_table(header, rows)}")
+    parts.append(
+        "**Differences between methods and rivals** in points, means over domains, with the 95 % interval of a paired "
+        "bootstrap over queries\n\n" + _difference_table(methods, rivals)
+    )
+    parts.append("**Settings of the rivals**, selected on the training clips\n\n" + _settings_table(rivals))
     parts.append("**Routing, forgetting and costs**\n\n" + _cost_table([*methods, *rivals]))
     parts.append("**Every domain**: R@1 / R@5 / R@10 in the own shard, held-out clips\n\n")
     parts[-1] += _domain_table([*methods, *rivals])
@@ -93,22 +92,34 @@ def _grouped(runs: Sequence[ClipRun]) -> list[list[ClipRun]]:
     return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
 
 
-def _recall_cells(runs: Sequence[ClipRun], rival: ClipRun, gallery: str) -> list[str]:
+def _recall_cells(runs: Sequence[ClipRun], gallery: str) -> list[str]:
     cells = [runs[0].label]
     for k in _DEPTHS:
         pooled = statistics.fmean(run.query_recall(gallery, k) for run in runs)
         cells.append(f"{format_mean([run.recall(gallery, k) for run in runs], '{:.1f}')} ({pooled:.1f})")
-    is_rival = runs[0] is rival
-    for k in _DEPTHS:
-        own = statistics.fmean(run.recall(gallery, k) for run in runs)
-        base = rival.recall(gallery, k)
-        cells.append("–" if is_rival or not base else f"{own / base:.2f}")
-    for k in (1, 10):
-        difference, low, high = difference_interval(
-            _seed_means(runs, gallery, k), _seed_means([rival], gallery, k)
-        )
-        cells.append("–" if is_rival else f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]")
     return cells
+
+
+def _difference_table(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
+    rows = []
+    for method in _grouped(methods):
+        for rival in _grouped(rivals):
+            cells = [method[0].label, rival[0].label]
+            for gallery in _COMPARED:
+                for k in _DEPTHS:
+                    difference, low, high = difference_interval(
+                        _seed_means(method, gallery, k), _seed_means(rival, gallery, k)
+                    )
+                    cells.append(f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]")
+            rows.append(cells)
+    header = [f"{name}, R@{k}" for name in _COMPARED.values() for k in _DEPTHS]
+    return markdown_table(["method", "rival", *header], rows)
+
+
+def _settings_table(rivals: Sequence[ClipRun]) -> str:
+    return markdown_table(
+        ["rival", "settings"], [[part[0].label, part[0].settings] for part in _grouped(rivals)]
+    )
 
 
 def _seed_means(runs: Sequence[ClipRun], gallery: str, k: int) -> list[list[float]]:

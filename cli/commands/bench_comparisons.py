@@ -67,7 +67,8 @@ def clips(
     """Compare methods on your own clips with a ridge regression on frozen image features.
 
     Each subfolder with a manifest is a domain. Clips with the split "test" are held out; without any split, a fifth of
-    the clips is held out, at least 2. The rival reads the same frames.
+    the clips is held out, at least 2. The rivals, one ridge per domain or one over all domains, read the same frames.
+    Each is routed by words and by the routing evidence of the first method.
     """
     from benchmarks.clips.clip_comparison import compare_on_clips
     from benchmarks.learning.method_variants import select_variants

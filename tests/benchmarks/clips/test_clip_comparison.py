@@ -43,7 +43,11 @@ def test_every_query_has_a_rank_in_every_gallery(
         ("zero_shot", 0),
         *((name, seed) for name in VARIANTS[1:] for seed in range(2)),
     ]
-    assert [run.label for run in rivals] == ["ridge per domain", "ridge over all domains"]
+    assert [run.label for run in rivals] == [
+        f"{name}, routed {evidence}"
+        for name in ("ridge per domain", "ridge over all domains")
+        for evidence in ("by words", "as zero_shot")
+    ]
     for run in [*methods, *rivals]:
         assert {name: len(ranks) for name, ranks in run.ranks["local"].items()} == {"disks": 3, "stripes": 3}
         assert run.clips == {"disks": 9, "stripes": 9}
@@ -62,7 +66,7 @@ def test_costs_and_forgetting(runs: tuple[list[ClipRun], list[ClipRun], list[str
     assert finetune.forgetting("global") is not None
     assert joint.forgetting("local") is None, "joint training has no release between the domains"
     assert joint.seconds_per_100_clips == pytest.approx(joint.seconds_per_domain * 2 * 100 / 18)
-    ridges, ridge = runs[1]
+    ridges, _, ridge, _ = runs[1]
     assert ridges.stored > ridge.stored > 0
 
 
@@ -74,10 +78,12 @@ def test_report(runs: tuple[list[ClipRun], list[ClipRun], list[str]], tmp_path: 
     assert table in (tmp_path / "table.md").read_text()
     for title in ("Own shard, held-out clips", "Own shard, all clips", "raw cosines", "Every domain"):
         assert title in table
+    assert "| zero_shot | ridge over all domains, routed as zero_shot | " in table
+    assert "| ridge per domain, routed by words | penalty " in table
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["backbone"] == "tiny"
-    stored = results["runs"][-2]
-    assert stored["label"] == "ridge per domain"
+    stored = results["runs"][-4]
+    assert stored["label"] == "ridge per domain, routed by words"
     assert stored["figures"]["local"]["r5"] == {"domains": 100, "queries": 100}
 
 

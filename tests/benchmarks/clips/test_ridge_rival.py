@@ -1,11 +1,16 @@
-"""The ridge rival: arithmetic by hand, and its galleries."""
+"""The ridge rival: arithmetic by hand, its galleries, its routing evidence and the selection of its settings."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.clips.ridge_rival import DomainFeatures, fit_ridge, run_ridge
+from benchmarks.clips.ridge_rival import DomainFeatures, RidgeSettings, fit_ridge, run_ridge
+from benchmarks.clips.ridge_selection import select_settings
+
+SETTINGS = RidgeSettings(penalty=2000, recentered=True)
 
 
 def test_ridge_of_one_feature() -> None:
@@ -46,14 +51,14 @@ def domains() -> list[DomainFeatures]:
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_separable_domains_are_found(domains: list[DomainFeatures], joint: bool) -> None:
-    run = run_ridge(domains, joint=joint, prior=0.04, label="ridge")
+    run = run_ridge(domains, SETTINGS, joint=joint, prior=0.04, label="ridge")
     assert run.order == ("animals", "cars")
     for gallery in ("local", "global", "global_raw"):
         assert run.recall(gallery, 1) == 100, gallery
         assert run.query_recall(gallery, 1) == 100, gallery
     assert run.recall("local_all", 1) == 0, "each held-out clip ties with the training clip of its word"
     assert run.recall("local_all", 5) == 100
-    assert run.routing() == (None if joint else 100)
+    assert run.routing() == 100
     assert run.seconds["indexing"] == [1.0, 1.0]
     assert run.forgetting("local") is None
 
@@ -64,6 +69,89 @@ def test_clips_without_captions_are_neither_fitted_nor_queried() -> None:
     domain = DomainFeatures("animals", features, captions, np.array([False, False, False, True, True]))
     assert domain.training.tolist() == [True, True, False, False, False]
     assert domain.queries == ["cat"]
-    run = run_ridge([domain], joint=False, prior=0.04, label="ridge")
+    run = run_ridge([domain], SETTINGS, joint=False, prior=0.04, label="ridge")
     assert run.ranks["local"] == {"animals": [1.0]}
     assert run.clips == {"animals": 5}
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_evidence_of_a_method_replaces_that_of_the_words(domains: list[DomainFeatures], joint: bool) -> None:
+    words = run_ridge(domains, SETTINGS, joint=joint, prior=0.04, label="ridge")
+    cars_first = [[0.0, -1000.0]] * 3  # columns in the order of learning: cars, animals
+    method = replace(
+        words, seed=2, order=("cars", "animals"), evidence={"animals": cars_first, "cars": cars_first}
+    )
+    run = run_ridge(domains, SETTINGS, joint=joint, prior=0.04, label="ridge", routing=method)
+    assert run.seed == 2
+    assert run.routed == {"animals": [False] * 3, "cars": [True] * 3}
+    assert run.recall("global", 1) == 50
+    assert run.ranks["global"]["animals"] == [4, 4, 4], "after the three clips of the other domain"
+    assert run.ranks["global_raw"] == words.ranks["global_raw"]
+
+
+def test_center_is_that_of_the_gallery_or_of_the_fitted_clips() -> None:
+    features = np.array([[0.0], [1.0], [0.9], [0.8]])
+    domain = DomainFeatures(
+        "animals", features, (("cat",), ("dog",), ("dog",), ("cat",)), np.arange(4) >= 2, seconds=0.0
+    )
+    ranks = {
+        recentered: run_ridge(
+            [domain], RidgeSettings(1, recentered), joint=False, prior=0.04, label="ridge"
+        ).ranks["local"]["animals"]
+        for recentered in (False, True)
+    }
+    assert ranks[True] == [1, 1], "each clip on its side of the mean of the gallery"
+    assert ranks[False] == [1.5, 1.5], "both clips are on the side of the dog"
+
+
+def _noisy_domains() -> list[DomainFeatures]:
+    """Captions depend on one feature out of thirty-three; the others are noise that a small penalty fits."""
+    rng = np.random.default_rng(0)
+    found = []
+    for name in ("animals", "cars"):
+        features = np.zeros((40, 33))
+        features[:, 0] = np.arange(40) % 2 * 4
+        features[:, 1:] = rng.normal(size=(40, 32))
+        captions = tuple((f"{name} {'low' if row % 2 else 'high'} {row // 2 % 4}",) for row in range(40))
+        found.append(DomainFeatures(name, features, captions, np.arange(40) >= 30))
+    return found
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_selection_reads_no_held_out_clip(joint: bool) -> None:
+    domains = _noisy_domains()
+    expected = select_settings(domains, joint=joint, prior=0.04)
+    changed = [
+        replace(
+            part,
+            features=np.where(part.held_out[:, None], np.nan, part.features),
+            captions=tuple(
+                ("other",) if out else texts for texts, out in zip(part.captions, part.held_out, strict=True)
+            ),
+        )
+        for part in domains
+    ]
+    assert select_settings(changed, joint=joint, prior=0.04) == expected
+
+
+def test_selection_prefers_the_settings_that_find_more_training_clips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = RidgeSettings(500, recentered=False)
+    queried: list[int] = []
+
+    def run(domains: list[DomainFeatures], settings: RidgeSettings, **options: object) -> object:
+        queried.append(sum(len(part.queried) for part in domains))
+        found = run_ridge(domains, settings, joint=False, prior=0.04, label="ridge")
+        worse = {gallery: {name: [99.0] for name in ranks} for gallery, ranks in found.ranks.items()}
+        return found if settings == best else replace(found, ranks=worse)
+
+    monkeypatch.setattr("benchmarks.clips.ridge_selection.run_ridge", run)
+    assert select_settings(_noisy_domains(), joint=False, prior=0.04) == best
+    assert queried == [12] * 5 * 8, "every candidate is measured in five rounds on a fifth of 60 clips"
+
+
+def test_domain_with_one_training_clip_leaves_nothing_to_select(domains: list[DomainFeatures]) -> None:
+    single = replace(domains[0], held_out=np.arange(6) >= 1)
+    assert select_settings([single, domains[1]], joint=False, prior=0.04) == SETTINGS
+    assert not select_settings([single, domains[1]], joint=True, prior=0.04).recentered
