@@ -9,7 +9,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.pages.sign_in_pages import MAX_PATH_CHARS, local_path, login_page_with_error, start_browser_session
-from api.security.authentication import Authenticator, client_address, cookie_name
+from api.security.authentication import Authenticator, client_address
+from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, requires
 from service.access import sessions, users
 from service.access.attempt_limits import SIGN_IN_LIMIT
@@ -37,15 +38,8 @@ async def begin_sign_in(
         address, flow = await provider.begin(redirect_uri, local_path(next))
     except SignInRefused as error:
         return login_page_with_error(request, next, error.detail)
-    response = RedirectResponse(address, status_code=303, headers={"Cache-Control": "no-store"})
-    response.set_cookie(
-        cookie_name(request, _FLOW_COOKIE),
-        flow,
-        max_age=FLOW_SECONDS,
-        httponly=True,
-        samesite="lax",
-        secure=request.url.scheme == "https",
-    )
+    response = RedirectResponse(address, status_code=303)
+    set_cookie(request, response, _FLOW_COOKIE, flow, FLOW_SECONDS)
     return response
 
 
@@ -55,10 +49,9 @@ async def complete_sign_in(request: Request) -> Response:
     """Verify the answer of the provider, and set the cookie of a new session."""
     provider, address = _provider(request), client_address(request)
     authenticator: Authenticator = request.app.state.authenticator
-    flow_cookie = cookie_name(request, _FLOW_COOKIE)
     try:
         await run_in_threadpool(authenticator.limits.check, SIGN_IN_LIMIT, address, "")
-        identity = await provider.complete(request.query_params, request.cookies.get(flow_cookie, ""))
+        identity = await provider.complete(request.query_params, read_cookie(request, _FLOW_COOKIE))
     except TooManyRequests as error:
         authenticator.failures.add("session.fail", address, _NAME, refused=True)
         return login_page_with_error(request, "/", error.detail, retry_after=error.retry_after)
@@ -73,8 +66,7 @@ async def complete_sign_in(request: Request) -> Response:
     )
     owner = SessionOwner(user_id=user_id)
     response = await start_browser_session(request, owner, "oidc", identity.next)
-    is_secure = request.url.scheme == "https"
-    response.delete_cookie(flow_cookie, httponly=True, samesite="lax", secure=is_secure)
+    delete_cookie(request, response, _FLOW_COOKIE)
     return response
 
 

@@ -14,7 +14,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
-from api.security.authentication import SESSION_COOKIE, Authenticator, client_address, cookie_name
+from api.security.authentication import SESSION_COOKIE, Authenticator, client_address
+from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, request_actor, requires
 from service.access import sessions
 from service.access.attempt_limits import SIGN_IN_LIMIT
@@ -86,8 +87,7 @@ async def sign_out(request: Request) -> Response:
         with acting_as(request_actor(request, principal)), suppress(NotFound):  # ended by another request
             await run_in_threadpool(sessions.end_session, principal.session_id)
     response = RedirectResponse("/login", status_code=303)
-    name, is_secure = cookie_name(request, SESSION_COOKIE), request.url.scheme == "https"
-    response.delete_cookie(name, httponly=True, samesite="lax", secure=is_secure)
+    delete_cookie(request, response, SESSION_COOKIE)
     return response
 
 
@@ -100,18 +100,10 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
         method: ``password``, ``key`` or ``oidc``.
         next: Local path of the page to show; another address is replaced by ``/``.
     """
-    name = cookie_name(request, SESSION_COOKIE)
-    agent, former = request.headers.get("user-agent", ""), request.cookies.get(name)
+    agent, former = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
     token = await run_in_threadpool(sessions.start_session, owner, method, agent, former)
     response = RedirectResponse(local_path(next), status_code=303)
-    response.set_cookie(
-        name,
-        token,
-        max_age=SESSION_SECONDS,
-        httponly=True,
-        samesite="lax",  # links from other sites open pages; their unsafe requests are refused by origin
-        secure=request.url.scheme == "https",
-    )
+    set_cookie(request, response, SESSION_COOKIE, token, SESSION_SECONDS)
     return response
 
 

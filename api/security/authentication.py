@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from api.security.browser_cookies import read_cookie
 from api.security.cross_origin import is_cross_site_change
 from api.security.loopback import is_loopback
 from service.access import credentials
@@ -36,7 +37,6 @@ __all__ = [
     "SESSION_COOKIE",
     "Authenticator",
     "client_address",
-    "cookie_name",
     "require_network_credentials",
 ]
 
@@ -136,7 +136,7 @@ class Authenticator:
         """
         if is_cross_site_change(request):
             return None
-        token = request.cookies.get(cookie_name(request, SESSION_COOKIE), "")
+        token = read_cookie(request, SESSION_COOKIE)
         if not token or len(token) > _MAX_SECRET_CHARS:
             return None
         return await self._find(
@@ -261,15 +261,6 @@ def _is_remembered(entry: tuple[float, int, Principal]) -> bool:
     if time.monotonic() - at > REMEMBERED_SECONDS:
         return False
     return principal.expires_at is None or principal.expires_at > datetime.now(UTC)
-
-
-def cookie_name(request: Request, name: str) -> str:
-    """The name of a cookie in the browser of a request.
-
-    On HTTPS, it has a prefix with which browsers accept the cookie from this host only: another subdomain cannot set
-    it, and so cannot sign a browser in as another user. Such cookies are ``Secure`` and have the path ``/``.
-    """
-    return f"__Host-{name}" if request.scope.get("scheme") == "https" else name
 
 
 def client_address(request: Request) -> str:
