@@ -29,7 +29,7 @@ def main(report: Path, hashes: Path) -> int:
     ]
     if unknown:
         sys.stderr.write("".join(f"Not in docker/wheels.sha256: {line}\n" for line in unknown))
-        sys.stderr.write("After a change of packages or of Python: python deploy/supply/hash_wheels.py\n")
+        sys.stderr.write("After a change of packages or of Python: python docker/hash_wheels.py\n")
     return 1 if unknown else 0
 
 

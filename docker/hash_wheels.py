@@ -1,6 +1,6 @@
-"""Write the SHA-256 hashes of the wheels of all pinned packages: ``python deploy/supply/hash_wheels.py``.
+"""Write the SHA-256 hashes of the wheels of all pinned packages: ``python docker/hash_wheels.py``.
 
-``docker/check_wheels.py`` compares the packages of an image with ``docker/wheels.sha256``. Run this after a change of
+``check_wheels.py`` compares the packages of an image with ``wheels.sha256``. Run this after a change of
 constraints.txt, with pip 23.2 or newer; nothing is installed.
 """
 
@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from check_wheels import wheel_line
 
 _ARCHITECTURES = ("x86_64", "aarch64")
 _PYTHON = "3.11"  # that of docker/Dockerfile
@@ -29,17 +31,10 @@ def wheel_hashes(pins: list[str], architecture: str) -> set[str]:
     """
     tags = [f"manylinux_2_{minor}_{architecture}" for minor in _GLIBC]
     tags += [f"manylinux{year}_{architecture}" for year in ("2014", "2010", "1")]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--dry-run",
-        "--ignore-installed",
-        "--no-deps",
-    ]
-    command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}", "--report=-"]
+    options = (
+        "--quiet --dry-run --ignore-installed --no-deps --only-binary=:all: --implementation=cp --report=-"
+    )
+    command = [sys.executable, "-m", "pip", "install", *options.split(), f"--python-version={_PYTHON}"]
     command += [f"--platform={tag}" for tag in tags]
     pins = list(pins)
     while True:
@@ -49,11 +44,7 @@ def wheel_hashes(pins: list[str], architecture: str) -> set[str]:
             )
         missing = _MISSING.search(done.stderr)
         if done.returncode == 0:
-            return {
-                f"{item['metadata']['name'].lower()}=={item['metadata']['version']} "
-                + item["download_info"]["archive_info"]["hashes"]["sha256"]
-                for item in json.loads(done.stdout)["install"]
-            }
+            return set(map(wheel_line, json.loads(done.stdout)["install"]))
         if missing is None:
             raise RuntimeError(f"pip failed:\n{done.stderr}")
         pins = [pin for pin in pins if pin.partition("==")[0] != missing[1]]
