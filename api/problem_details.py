@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.request_logging import explain_failure
 from api.response_status import StatusRecorder
 from api.unmatched_requests import allowed_methods
-from service.core.errors import MAX_LISTED_ERRORS, CinestrataError, InvalidInput, problem_type
+from service.core.errors import CinestrataError, InvalidInput, problem_type
 
 __all__ = [
     "MEDIA_TYPE",
@@ -140,18 +140,21 @@ async def _handle_service_error(request: Request, error: Exception) -> JSONRespo
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
-    errors = []
-    for item in error.errors()[:MAX_LISTED_ERRORS]:
-        location = tuple(item["loc"])
-        if item["type"] == "json_invalid":
-            position = location[-1] if len(location) > 1 else 0
-            message = f"The body is not JSON: {item['ctx']['error']} at character {position}"
-            errors.append({**item, "loc": (), "msg": message})
-            continue
-        field = location[1:] if location and location[0] in _FIELD_SOURCES else location
-        hint = _parameter_hint(request, item)
-        errors.append({**item, "loc": field, "msg": _field_message(request, item, field), "hint": hint})
+    # A generator: only the errors that are listed are described.
+    errors = (_describe_error(request, item) for item in error.errors())
     return problem_response(request, InvalidInput.from_pydantic(errors))
+
+
+def _describe_error(request: Request, item: Mapping[str, Any]) -> dict[str, Any]:
+    """An error of the validation with the path of its field, and with a message and a hint for the sender."""
+    location = tuple(item["loc"])
+    if item["type"] == "json_invalid":
+        position = location[-1] if len(location) > 1 else 0
+        message = f"The body is not JSON: {item['ctx']['error']} at character {position}"
+        return {**item, "loc": (), "msg": message}
+    field = location[1:] if location and location[0] in _FIELD_SOURCES else location
+    hint = _parameter_hint(request, item)
+    return {**item, "loc": field, "msg": _field_message(request, item, field), "hint": hint}
 
 
 def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:

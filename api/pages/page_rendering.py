@@ -42,5 +42,4 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
         "max_query_chars": request_limits.MAX_QUERY_CHARS,
         **values,
     }
-    headers = {"Cache-Control": "no-store"}
-    return _templates.TemplateResponse(request, template, context, status_code=status, headers=headers)
+    return _templates.TemplateResponse(request, template, context, status_code=status)

@@ -44,10 +44,7 @@ def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParame
 def export_audit_entries(parameters: Annotated[AuditFilterParameters, Query()]) -> StreamingResponse:
     """All entries of the audit log as JSON lines, oldest first."""
     entries = audit_log.export_entries(AuditFilter(**dict(parameters)))
-    headers = {
-        "Cache-Control": "no-store",
-        "Content-Disposition": 'attachment; filename="cinestrata-audit.jsonl"',
-    }
+    headers = {"Content-Disposition": 'attachment; filename="cinestrata-audit.jsonl"'}
     return StreamingResponse(_blocks(entries), media_type="application/jsonl", headers=headers)
 
 

@@ -68,7 +68,7 @@ async def watch_task(
     return StreamingResponse(
         event_stream(task_id, last_id, request, caller),
         media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        headers={"X-Accel-Buffering": "no"},
     )
 
 

@@ -37,7 +37,6 @@ from typing import Any, ClassVar
 from service.core.validation_messages import describe_validation_error
 
 __all__ = [
-    "MAX_LISTED_ERRORS",
     "CinestrataError",
     "Conflict",
     "DataFolderNotWritable",
@@ -65,7 +64,7 @@ __all__ = [
     "problem_type",
 ]
 
-MAX_LISTED_ERRORS = 100  # the address of a request may contain 10,000 unknown parameters
+_MAX_LISTED_ERRORS = 100  # the address of a request may contain 10,000 unknown parameters
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,12 @@ class InvalidInput(CinestrataError):
 
     @classmethod
     def from_pydantic(cls, errors: Iterable[Mapping[str, Any]]) -> InvalidInput:
-        """Return the error of a failed validation, with at most :data:`MAX_LISTED_ERRORS` fields.
+        """Return the error of a failed validation, with at most 100 fields.
 
         Args:
             errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
         """
-        listed = islice(errors, MAX_LISTED_ERRORS)
+        listed = islice(errors, _MAX_LISTED_ERRORS)
         return cls.of(
             [FieldError(field_path(error["loc"]), *describe_validation_error(error)) for error in listed]
             or [FieldError("body", "The request is not valid.")]
