@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.terminal_hints import terminal_text
+from service.core.control_characters import CONTROL_CHARACTERS
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -47,8 +48,7 @@ _REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
 USAGE_FAULT = 2  # a call with invalid values, as of click
 NOTHING_FOUND = 3  # a search without a matching video, or a page beyond the last one
 
-# Controls that terminals execute, and overrides of the writing direction.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 
 
 class _InertConsole(Console):

@@ -21,6 +21,7 @@ from media.sources.address_guard import GuardedNetwork, is_private_address, is_p
 from media.sources.answer_deadline import TimedNetwork, answer_within
 from media.sources.source_errors import SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri, redact_uri
+from service.core.control_characters import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 
@@ -32,7 +33,7 @@ _TIMEOUTS = {"connect": 5.0, "read": 15.0, "write": 5.0, "pool": 5.0}  # seconds
 _MAX_RETRY_AFTER = 86_400
 _MAX_ADDRESSES = 3  # of a host that are tried, each within the timeout of a connection
 _PUBLIC = SourcePrefix.parse("https://")
-_UNPRINTABLE = re.compile(r"[^\S \n]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile(rf"(?!\n)(?:[^\S ]|[{CONTROL_CHARACTERS}])")
 
 
 @dataclass(frozen=True)

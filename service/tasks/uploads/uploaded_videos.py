@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import TypeVar
 
 from index.files.durable_files import sync
+from service.core.control_characters import CONTROL_CHARACTERS
 from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInput, NotFound
 from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.settings import settings
@@ -26,8 +27,7 @@ _MAX_ERRORS = 20
 _MAX_PART_BYTES = 200  # of 255, so that a number fits
 _MAX_DEPTH = 8
 _MAX_TRIES = 20  # consecutive numbers; then each is twice the former one
-# Terminals execute controls, and overrides of the writing direction show another ending than the name has.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\\:]")
+_UNSAFE = re.compile(rf"[{CONTROL_CHARACTERS}\\:]")
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
