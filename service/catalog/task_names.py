@@ -54,8 +54,13 @@ def require_task(session: Session, name_or_id: str) -> Task:
     return task
 
 
-def require_unused_name(session: Session, name: str) -> None:
+def require_unused_name(session: Session, name: str, *, may_append: bool = True) -> None:
     """Check that no domain has a name, in any case, or a slug that equals it. The counter of positions must be locked.
+
+    Args:
+        session: Transaction of the new domain.
+        name: Name of the new domain.
+        may_append: Whether the error offers to append the videos to the domain that has the name.
 
     Raises:
         Conflict: another task has the name or the slug.
@@ -68,7 +73,7 @@ def require_unused_name(session: Session, name: str) -> None:
         return
     if taken.name_key == key:
         remedy = "Choose another name"
-        if taken.state == "ready" and taken.target_id is None:
+        if may_append and taken.state == "ready" and taken.target_id is None:
             remedy += f", or append the videos to it with POST /tasks/{taken.id}/videos"
         raise Conflict(f"name: A task {taken.name!r} already exists. {remedy}.")
     raise Conflict(f"name: {name!r} is the slug of the task {taken.name!r}. Choose another name.")

@@ -138,12 +138,10 @@ def _free_name(session: Session, domain: str, wanted: str | None) -> str:
     candidates: Iterable[str] = (wanted,) if wanted else _numbered_names(domain)
     for name in candidates:
         try:
-            require_unused_name(session, name)
+            require_unused_name(session, name, may_append=False)  # which would not relearn the videos
         except Conflict:
-            if wanted:  # appending to the other domain, which the error offers, does not relearn the videos
-                raise Conflict(
-                    f"name: A task with the name or slug {name!r} already exists. Choose another name."
-                ) from None
+            if wanted:
+                raise
         else:
             return name
     raise Conflict(f"name: A task {domain!r} already exists. Choose another name.")
