@@ -51,12 +51,15 @@ def inference() -> Iterator[None]:
         yield
 
 
+def _layer_and_input(rows: int) -> tuple[nn.Linear, Tensor]:
+    torch.manual_seed(rows)
+    return nn.Linear(48, 80), torch.randn(2, rows, 48)
+
+
 @pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
 def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
-    torch.manual_seed(rows)
-    layer = nn.Linear(48, 80)
-    x = torch.randn(2, rows, 48)
+    layer, x = _layer_and_input(rows)
     torch.testing.assert_close(
         PackedLinear(layer.weight, layer.bias, "float32")(x), F.linear(x, layer.weight, layer.bias)
     )
@@ -66,9 +69,7 @@ def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("rows", [1, 7, 16, 300, 1025])
 def test_packed_linear_in_bfloat16_rounds_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
-    torch.manual_seed(rows)
-    layer = nn.Linear(48, 80)
-    x = torch.randn(2, rows, 48)
+    layer, x = _layer_and_input(rows)
     rounded = PackedLinear(layer.weight, layer.bias, "bfloat16")(x)
     assert rounded.dtype == torch.float32
     expected = F.linear(
