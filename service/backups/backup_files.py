@@ -44,9 +44,8 @@ __all__ = [
 CATALOG, DESCRIPTION, MANIFEST = "catalog.sqlite3", "snapshot.json", "index/manifest.json"
 _SCHEMA = 1
 _CHUNK_BYTES = 1 << 20
-_MAX_DESCRIPTION_BYTES = (
-    256 << 20
-)  # a million files; a sparse file of a terabyte takes no space in an archive
+# A million files. A sparse file of a terabyte takes no space in an archive.
+_MAX_DESCRIPTION_BYTES = 256 << 20
 _OWNER_MODE = 0o600
 
 FileOpener = Callable[[str], IO[bytes]]

@@ -119,9 +119,8 @@ class _CatalogCollector(Collector):
 
 def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
     """Number of unfinished tasks by work and lease. The state does not tell: a task whose worker died keeps it."""
-    held = func.coalesce(
-        Task.lease_expires_at >= now(session), False
-    )  # also while an unavailable source pauses a task
+    # A task that waits for an unavailable source keeps its lease, too.
+    held = func.coalesce(Task.lease_expires_at >= now(session), False)
     conditions = {
         ("probing", "held"): Task.probed_at.is_(None) & held,
         ("probing", "free"): Task.probed_at.is_(None) & ~held,
