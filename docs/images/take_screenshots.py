@@ -3,7 +3,7 @@
 ::
 
     make demo                                                        # in another terminal
-    python docs/images/take_screenshots.py http://127.0.0.1:8000     # writes docs/images/*.png
+    python -m docs.images.take_screenshots http://127.0.0.1:8000     # writes docs/images/*.png
 
 The last picture creates an API key and a user, which close the service: the demo library cannot be used again.
 """
@@ -41,6 +41,8 @@ def main() -> None:
     browser = webdriver.Chrome(options=options)
     try:
         with screen_size(browser, *SIZE):
+            _show_search(browser, address)
+            _show_dashboard(browser, address)
             _show_video(browser, address)
             _show_domain(browser, address)
             _show_upload(browser, address)
@@ -48,6 +50,18 @@ def main() -> None:
             _show_access(browser, address)
     finally:
         browser.quit()
+
+
+def _show_search(browser: WebDriver, address: str) -> None:
+    browser.get(f"{address}/?{httpx.QueryParams(q=QUERY)}")
+    wait_for(browser, "[data-testid=result] img", 5)
+    _save(browser, "search")
+
+
+def _show_dashboard(browser: WebDriver, address: str) -> None:
+    browser.get(f"{address}/admin")
+    wait_until(browser, lambda b: "points" in b.find_element(By.ID, "loss-global").text)
+    _save(browser, "dashboard")
 
 
 def _show_video(browser: WebDriver, address: str) -> None:

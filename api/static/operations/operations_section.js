@@ -73,7 +73,7 @@ function drawTiles({ searches, waiting, messages, free_bytes: free, total_bytes:
   );
   setText($("op-waiting"), waiting.toLocaleString());
   const lengths = Object.entries(messages).map(([name, length]) => `${name} ${length ?? "no answer"}`);
-  setText($("op-messages"), `messages in the broker: ${lengths.join(", ")}`);
+  setText($("op-messages"), `broker: ${lengths.join(", ")}`);
   setText($("op-disk"), free === null ? "–" : bytes(free));
   setText($("op-disk-note"), total ? `${Math.round((100 * free) / total)} % of ${bytes(total)}` : "");
   const alive = workers.filter((worker) => worker.alive);
