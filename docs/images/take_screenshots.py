@@ -60,7 +60,7 @@ def _show_search(browser: WebDriver, address: str) -> None:
 
 def _show_dashboard(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/admin")
-    wait_until(browser, lambda b: "points" in b.find_element(By.ID, "loss-global").text)
+    wait_until(browser, lambda b: "points" in b.find_element(By.ID, "loss-global-note").text)
     _save(browser, "dashboard")
 
 
@@ -129,10 +129,12 @@ def _show_access(browser: WebDriver, address: str) -> None:
 
 def _save(browser: WebDriver, name: str, element: str = "body") -> None:
     """Write the screen, or an element of it; a large picture with 256 colors."""
-    loaded = (
-        "return [...document.images].every((image) => image.complete && document.fonts.status === 'loaded')"
-    )
+    loaded = """
+        const shown = [...document.images].filter((image) => image.getBoundingClientRect().top < innerHeight);
+        return document.fonts.status === "loaded" && shown.every((image) => image.complete);
+    """  # images below the screen are loaded when it is scrolled
     wait_until(browser, lambda b: b.execute_script(loaded))
+    time.sleep(1)  # pictures and colors fade in
     png = (
         browser.get_screenshot_as_png()
         if element == "body"
