@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.soak.load_generator import RequestRecord
 
-__all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "latency_p99", "summarize_phase"]
+__all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "summarize_phase"]
 
 _MIB = 1024**2
 _MIN_SAMPLES = 3
@@ -65,15 +65,9 @@ class MemoryTrend:
         return self.slope <= max(2 * self.error, 0.01 * self.first_mib / 60)
 
 
-def latency_p99(records: Sequence[RequestRecord]) -> float | None:
-    """99th percentile of the latency of the answered requests in milliseconds; None without one."""
-    latencies = _latencies(records)
-    return _rounded(float(np.percentile(latencies, 99))) if latencies else None
-
-
 def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStatistics:
     """Figures of the requests of a phase."""
-    latencies = _latencies(records)
+    latencies = [1000 * record.seconds for record in records if record.status == 200]
     errors: Counter[str] = Counter()
     refused = 0
     for record in records:
@@ -81,8 +75,7 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
             refused += 1
         elif record.status != 200:
             errors["429 without Retry-After" if record.status == 429 else str(record.status)] += 1
-    p50 = float(np.percentile(latencies, 50)) if latencies else None
-    worst = max(latencies) if latencies else None
+    p50, p99, worst = np.percentile(latencies, [50, 99, 100]) if latencies else (None, None, None)
     delay = float(np.percentile([1000 * record.delay for record in records], 99)) if records else 0.0
     return PhaseStatistics(
         rate,
@@ -91,7 +84,7 @@ def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStati
         refused,
         dict(errors),
         _rounded(p50),
-        latency_p99(records),
+        _rounded(p99),
         _rounded(worst),
         round(delay, 1),
     )
@@ -124,9 +117,5 @@ def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
     )
 
 
-def _latencies(records: Sequence[RequestRecord]) -> list[float]:
-    return [1000 * record.seconds for record in records if record.status == 200]
-
-
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+    return None if value is None else round(float(value), 1)

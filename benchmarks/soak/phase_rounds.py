@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks.search.server_load import process_memory, processor_seconds
 from benchmarks.soak.load_generator import RequestRecord
-from benchmarks.soak.load_statistics import fit_memory_trend, latency_p99, summarize_phase
-from benchmarks.soak.verdicts import PhaseOutcome
+from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
+from benchmarks.soak.verdicts import PhaseOutcome, RoundFigures
 
 __all__ = ["PhaseRounds", "memory_samples"]
 
 _SAMPLE_SECONDS = 1.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class PhaseRounds:
@@ -26,8 +29,8 @@ class PhaseRounds:
 
     def __init__(self, process: int) -> None:
         self._process = process
-        self._capacities: list[float] = []
-        self._rounds: list[list[RequestRecord]] = []
+        self._records: list[RequestRecord] = []
+        self._rounds: list[RoundFigures] = []
         self._taken = self._served = self._sending = 0.0
 
     @contextmanager
@@ -35,21 +38,30 @@ class PhaseRounds:
         """A round of this capacity, to whose list the caller adds the requests."""
         records: list[RequestRecord] = []
         taken, served, sending = time.monotonic(), processor_seconds(self._process), time.process_time()
+        before = _core_seconds()
         yield records
         self._taken += time.monotonic() - taken
         self._served += processor_seconds(self._process) - served
         self._sending += time.process_time() - sending
-        self._capacities.append(capacity)
-        self._rounds.append(records)
+        passed, stolen = (now - then for now, then in zip(_core_seconds(), before, strict=True))
+        figures = summarize_phase(records, capacity)
+        self._records += records
+        self._rounds.append(
+            RoundFigures(
+                round(capacity, 1),
+                figures.requests,
+                figures.refused,
+                figures.p99,
+                round(stolen / passed, 3) if passed else 0.0,
+            )
+        )
 
     def outcome(self, memory: Sequence[tuple[float, int]]) -> PhaseOutcome:
         """Outcome of all rounds; the memory is given by samples of time and bytes."""
-        records = [record for records in self._rounds for record in records]
         return PhaseOutcome(
-            summarize_phase(records, len(records) / self._taken),
+            summarize_phase(self._records, len(self._records) / self._taken),
             fit_memory_trend(memory),
-            [round(capacity, 1) for capacity in self._capacities],
-            list(map(latency_p99, self._rounds)),
+            self._rounds,
             round(self._served / self._taken, 2),
             round(self._sending / self._taken, 2),
         )
@@ -72,3 +84,10 @@ def memory_samples(api: int) -> Iterator[list[tuple[float, int]]]:
     finally:
         stopped.set()
         thread.join()
+
+
+def _core_seconds() -> tuple[float, float]:
+    """Seconds of all cores since the start of the machine, and those that the hypervisor gave to other machines."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    ticks = [int(field) for field in fields]
+    return sum(ticks) / _TICKS, ticks[7] / _TICKS

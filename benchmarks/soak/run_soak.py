@@ -146,7 +146,7 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "learned_tasks": len(learning.round_p99s),
+        "learned_tasks": len(learning.rounds),
         "recovery_seconds": recovery,
         **{name: asdict(phase) for name, phase in phases.items()},
     }
@@ -282,7 +282,9 @@ def _tables(report: dict[str, Any]) -> str:
     rows = []
     for name in ("steady", "alone", "learning", "overload"):
         phase, memory = report[name]["statistics"], report[name]["memory"]
-        capacities = report[name]["capacities"]
+        rounds = report[name]["rounds"]
+        capacities = [figures["capacity"] for figures in rounds]
+        stolen = sum(figures["stolen"] for figures in rounds) / len(rounds)
         rows.append(
             [
                 name,
@@ -294,6 +296,7 @@ def _tables(report: dict[str, Any]) -> str:
                 f"{memory['first_mib']:g} to {memory['last_mib']:g}",
                 f"{memory['slope']:.2f} ± {memory['error']:.2f}",
                 f"{report[name]['api_cores']:.2f}, {report[name]['generator_cores']:.2f}",
+                f"{100 * stolen:.1f} %",
             ]
         )
     header = [
@@ -308,7 +311,13 @@ def _tables(report: dict[str, Any]) -> str:
         "p99 ms",
         "worst ms",
     ]
-    header += ["delay of generator ms", "memory MiB", "MiB per minute", "cores of API, generator"]
+    header += [
+        "delay of generator ms",
+        "memory MiB",
+        "MiB per minute",
+        "cores of API, generator",
+        "stolen by other machines",
+    ]
     verdicts = [
         [verdict["requirement"], verdict["measured"], "met" if verdict["is_met"] else "not met"]
         for verdict in report["verdicts"]

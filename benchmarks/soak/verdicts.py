@@ -9,12 +9,30 @@ from dataclasses import dataclass
 
 from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
 
-__all__ = ["WAIT_SECONDS", "PhaseOutcome", "Verdict", "judge"]
+__all__ = ["WAIT_SECONDS", "PhaseOutcome", "RoundFigures", "Verdict", "judge"]
 
 WAIT_SECONDS = 2.0  # maximum time of a search until it starts
 _STEP_SECONDS = 1.0  # of an admitted search after its start
 _STABLE_RATIO = 2.0  # of the latency while tasks are learned
 _RECOVERY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """Figures of a round of a phase.
+
+    Attributes:
+        capacity: Capacity in answers per second that the rate follows.
+        requests, refused: Number of requests, and of those refused with status 429.
+        p99: 99th percentile of the latency of the answers in milliseconds; None without an answer.
+        stolen: Share of the time of all cores that the hypervisor gave to other machines.
+    """
+
+    capacity: float
+    requests: int
+    refused: int
+    p99: float | None
+    stolen: float
 
 
 @dataclass(frozen=True)
@@ -24,15 +42,13 @@ class PhaseOutcome:
     Attributes:
         statistics: Figures of the requests.
         memory: Trend of the private memory of the API.
-        capacities: Capacity in answers per second that the rate of each round follows.
-        round_p99s: 99th percentile of the latency of each round in milliseconds; None without an answer.
+        rounds: Figures of the rounds.
         api_cores, generator_cores: Processor time of the API and of the load generator per second of load.
     """
 
     statistics: PhaseStatistics
     memory: MemoryTrend
-    capacities: Sequence[float]
-    round_p99s: Sequence[float | None]
+    rounds: Sequence[RoundFigures]
     api_cores: float
     generator_cores: float
 
@@ -63,8 +79,8 @@ def judge(
         recovery: Time in seconds after the overload until a search is answered as fast as in the steady phase.
     """
     trend = steady.memory
-    rounds = zip(learning.round_p99s, alone.round_p99s, strict=True)
-    ratios = [beside / before if beside and before else math.inf for beside, before in rounds]
+    pairs = [(beside.p99, before.p99) for beside, before in zip(learning.rounds, alone.rounds, strict=True)]
+    ratios = [beside / before if beside and before else math.inf for beside, before in pairs]
     ratio = statistics.median(ratios)
     slow = overload.statistics.p99 or math.inf
     verdicts = [

@@ -20,7 +20,9 @@ def test_short_soak_reports_each_phase(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     assert report["learned_tasks"] >= 1
     for phase in ("steady", "alone", "learning", "overload"):
-        assert min(report[phase]["capacities"]) > 0
+        rounds = report[phase]["rounds"]
+        assert min(figures["capacity"] for figures in rounds) > 0
+        assert sum(figures["requests"] for figures in rounds) == report[phase]["statistics"]["requests"]
         assert report[phase]["statistics"]["answered"] > 0
         assert report[phase]["statistics"]["errors"] == {}
         assert report[phase]["memory"]["samples"] > 3

@@ -7,10 +7,15 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
-from benchmarks.soak.verdicts import PhaseOutcome, judge
+from benchmarks.soak.verdicts import PhaseOutcome, RoundFigures, judge
+
+
+def _rounds(*p99s: float | None) -> list[RoundFigures]:
+    return [RoundFigures(62.5, 100, 0, p99, 0.0) for p99 in p99s]
+
 
 STATISTICS = PhaseStatistics(50, 1000, 1000, 0, {}, 20.0, 100.0, 150.0, 1.0)
-GOOD = PhaseOutcome(STATISTICS, MemoryTrend(500, 500, 0.01, 0.2, 100), [62.5], [100.0], 1.0, 0.1)
+GOOD = PhaseOutcome(STATISTICS, MemoryTrend(500, 500, 0.01, 0.2, 100), _rounds(100.0), 1.0, 0.1)
 OVERLOAD = replace(GOOD, statistics=replace(STATISTICS, answered=600, refused=400, p99=2900.0))
 
 
@@ -46,7 +51,7 @@ def test_growing_memory_is_not_flat() -> None:
 
 
 def test_latencies_and_recovery_are_bounded() -> None:
-    slow = replace(GOOD, round_p99s=[201.0])
+    slow = replace(GOOD, rounds=_rounds(201.0))
     late = replace(OVERLOAD, statistics=replace(STATISTICS, p99=3001.0, errors={"503": 1}))
     assert _unmet(learning=slow, overload=late, recovery=5.1) == [
         "learning: p99 at most 2 times that just before (median of the rounds)",
@@ -62,7 +67,7 @@ def test_phase_without_answers_meets_no_latency() -> None:
 
 
 def test_latency_beside_a_task_is_that_of_most_rounds() -> None:
-    alone = replace(GOOD, round_p99s=[100.0, 50.0, 100.0])
-    assert _unmet(alone=alone, learning=replace(GOOD, round_p99s=[199.0, 500.0, 150.0])) == []
-    assert _unmet(alone=alone, learning=replace(GOOD, round_p99s=[199.0, 101.0, 201.0])) != []
-    assert _unmet(alone=alone, learning=replace(GOOD, round_p99s=[100.0, None, None])) != []
+    alone = replace(GOOD, rounds=_rounds(100.0, 50.0, 100.0))
+    assert _unmet(alone=alone, learning=replace(GOOD, rounds=_rounds(199.0, 500.0, 150.0))) == []
+    assert _unmet(alone=alone, learning=replace(GOOD, rounds=_rounds(199.0, 101.0, 201.0))) != []
+    assert _unmet(alone=alone, learning=replace(GOOD, rounds=_rounds(100.0, None, None))) != []
