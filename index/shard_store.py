@@ -275,7 +275,10 @@ class ShardStore(StoreFolder):
             return self.replace_manifest(current, replace(current, pinned=pinned))
 
     def append(
-        self, *segments: SegmentEntry, before_replace: Callable[[], object] = lambda: None
+        self,
+        *segments: SegmentEntry,
+        deleted: tuple[str, Sequence[int]] | None = None,
+        before_replace: Callable[[], object] = lambda: None,
     ) -> Manifest:
         """Append segments to the shards of published tasks; all of them become visible together.
 
@@ -283,18 +286,24 @@ class ShardStore(StoreFolder):
 
         Args:
             segments: Segments to append.
+            deleted: A published task, and ids that the same generation deletes from its shard, so that no generation
+                shows videos that were deleted while the segments were made. Other ids are ignored.
             before_replace: As for :meth:`publish`.
 
         Raises:
             ShardInvalid: The task of a segment is not published, another release made the segment, the shard has one of
                 its ids, or the segment is not in the store as it was written.
-            ManifestError: The current manifest cannot be trusted.
+            ManifestError, ShardCorrupt: The current manifest or the tombstones cannot be trusted.
         """
         with self.write_lock():
             current = changed = self.manifest()
             for segment in segments:
                 if segment.task not in current.shards or segment not in current.segments(segment.task):
                     changed = self._with_segment(segment, changed)
+            if deleted is not None and deleted[1]:
+                task, ids = deleted
+                present = self._present_ids(changed, task, np.array(ids, np.int64))
+                changed = self._without_ids(changed, task, present)
             if changed is current:
                 return current
             before_replace()

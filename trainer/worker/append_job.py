@@ -80,7 +80,8 @@ def process_append(claim: Claim) -> None:
     segments: list[SegmentEntry] = []
     stored = library.store.stored_ids(domain, ids)
     if 0 < len(stored) < len(ids):
-        # An append is published as a whole, so these are vectors of videos that a restored catalog does not know.
+        # A generation that lists an append has a vector of each accepted video, so a compaction drops none of these.
+        # Some of the ids can then only be those of videos that a restored catalog does not know.
         raise VectorIdsTaken(
             f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(ids)} ids of this "
             "append"
@@ -95,11 +96,13 @@ def process_append(claim: Claim) -> None:
         _store_calibration(claim, library, measured.confidence, is_published=not segments)
     with index_lock(claim.tick), claim.appending() as publication:
         # The transaction locks the append's row, so every later deletion finds the vectors published.
-        manifest = library.store.append(*segments, before_replace=publication.require_lock)
         remaining = {clip.vector_id for clip in remaining_videos(task).clips}
         deleted = [video for video in ids.tolist() if video not in remaining]
-        if gone := [*deleted, *publication.duplicates]:
-            manifest = library.store.delete(gone, task=domain, before_replace=publication.require_lock)
+        manifest = library.store.append(
+            *segments,
+            deleted=(domain, [*deleted, *publication.rejected]),
+            before_replace=publication.require_lock,
+        )
         entries = manifest.segments(domain)
         publication.complete(
             vectors=sum(entry.count for entry in entries),

@@ -40,7 +40,7 @@ from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.publication_state import is_published
-from service.tasks.lifecycle.publishing import AppendPublication, Publication
+from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
 from service.tasks.lifecycle.shutdown import is_stopping
 from service.tasks.lifecycle.source_outages import postpone
 from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
@@ -261,13 +261,16 @@ class Claim:
     def appending(self) -> Iterator[AppendPublication]:
         """Lock the append and its domain while segments are appended, then commit the catalog rows.
 
-        Used like :meth:`publishing`, and resumed in the same way.
+        Used like :meth:`publishing`, and resumed in the same way. Duplicates are rejected in a transaction of their own
+        before: if the process dies after the manifest is replaced, the accepted videos remain those that it lists.
 
         Raises:
             LeaseLost: another worker owns the append; nothing may be published.
             TaskCancelled: the user cancelled the append before its publication.
             Conflict: the domain was deleted.
         """
+        with self.transaction() as session:
+            reject_duplicates(session, lock_owned_task(session, self.task.id, self.token))
         with self._publication() as (session, task):
             publication = AppendPublication(session, task, self._finish_stages)
             yield publication

@@ -23,7 +23,14 @@ from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
-__all__ = ["AppendPublication", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
+__all__ = [
+    "AppendPublication",
+    "Publication",
+    "RecallRecord",
+    "ReleaseRecord",
+    "ShardRecord",
+    "reject_duplicates",
+]
 
 _FinishStages = Callable[[], dict[str, float | None]]  # returns the measured seconds by stage
 
@@ -228,8 +235,8 @@ class AppendPublication(_OpenPublication):
     """The open transaction in which an append becomes ready; created by ``Claim.appending``.
 
     Attributes:
-        duplicates: Vector ids of videos of the append whose content the domain has received since they were probed.
-            Their vectors must be deleted.
+        rejected: Vector ids of rejected videos of the append. Vectors of those that were rejected after their embedding
+            must be deleted.
     """
 
     def __init__(self, session: Session, append: Task, finish_stages: _FinishStages) -> None:
@@ -237,7 +244,9 @@ class AppendPublication(_OpenPublication):
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
-        self.duplicates = self._reject_duplicates()
+        self.rejected = session.scalars(
+            select(Video.vector_id).where(Video.task_id == append.id, Video.status == "rejected")
+        ).all()
 
     def complete(self, *, vectors: int, size: int, drift: Drift | None = None) -> None:
         """Move the accepted videos to the domain, and make the append ready.
@@ -278,41 +287,37 @@ class AppendPublication(_OpenPublication):
         record_change(session, "task.publish", append.id, facts)
         self.completed = True
 
-    def _reject_duplicates(self) -> list[int]:
-        """Reject accepted videos whose content the domain has; two appends may carry the same file."""
-        session = self._session
-        known = {
-            digest: uri
-            for digest, uri in session.execute(
-                select(Video.content_hash, Video.uri).where(
-                    Video.task_id == self._domain.id,
-                    Video.status == "accepted",
-                    Video.content_hash.in_(
-                        select(Video.content_hash).where(
-                            Video.task_id == self._task.id, Video.status == "accepted"
-                        )
-                    ),
-                )
-            )
-        }
-        videos = session.scalars(
-            select(Video).where(
-                Video.task_id == self._task.id,
+
+def reject_duplicates(session: Session, append: Task) -> None:
+    """Reject accepted videos of an append whose content its domain has received since they were probed.
+
+    Two appends may carry the same file.
+
+    Args:
+        session: Transaction that locks the append, under the write lock of the index: until that is released, no other
+            publication gives the domain videos.
+        append: The append.
+    """
+    accepted = (Video.task_id == append.id) & (Video.status == "accepted")
+    known = {
+        digest: uri
+        for digest, uri in session.execute(
+            select(Video.content_hash, Video.uri).where(
+                Video.task_id == append.target_id,
                 Video.status == "accepted",
-                Video.content_hash.in_(list(known)),
+                Video.content_hash.in_(select(Video.content_hash).where(accepted)),
             )
-        ).all()
-        for video in videos:
-            reason = SAME_CONTENT + redact_uri(known[video.content_hash or ""])
-            video.status, video.reason, video.content_hash = "rejected", reason, None
-            record(
-                session,
-                self._task.id,
-                "rejected",
-                {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
-            )
-        session.flush()
-        return [video.vector_id for video in videos]
+        )
+    }
+    for video in session.scalars(select(Video).where(accepted, Video.content_hash.in_(list(known)))).all():
+        reason = SAME_CONTENT + redact_uri(known[video.content_hash or ""])
+        video.status, video.reason, video.content_hash = "rejected", reason, None
+        record(
+            session,
+            append.id,
+            "rejected",
+            {"uri": redact_uri(video.uri), "video_id": video.id, "reason": reason},
+        )
 
 
 def _store_final_progress(

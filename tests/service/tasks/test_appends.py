@@ -163,7 +163,7 @@ def test_publication_moves_the_videos(domain: str, append_probed: Callable[..., 
     claim = lifecycle.claim_append(view.id, "worker")
     assert claim is not None
     with claim, claim.appending() as publication:
-        assert publication.duplicates == []
+        assert publication.rejected == []
         publication.complete(vectors=3, size=10)
     done, target = commands.get_task(view.id), commands.get_task(domain)
     assert (done.state, done.counts.appended, done.finished_at is not None) == ("ready", 1, True)
@@ -184,7 +184,7 @@ def test_content_of_the_domain_is_rejected_at_the_publication(
         claim = lifecycle.claim_append(view.id, "worker")
         assert claim is not None
         with claim, claim.appending() as publication:
-            outcomes.append(len(publication.duplicates))
+            outcomes.append(len(publication.rejected))
             publication.complete(vectors=3, size=10)
     assert outcomes == [0, 1]
     view = commands.get_task(views[1].id)

@@ -43,13 +43,13 @@ from trainer.worker import append_job, job_environment, learning_job
 pytestmark = pytest.mark.usefixtures("library")
 
 
-def post_append(domain: str, *names: str, seconds: int = 1) -> str:
-    """Id of a probed append of new videos, ``new-<name>`` with the content ``<name>``."""
-    for name in names:
-        write_video(settings().media_root / "new" / f"{name}.mp4", name, seconds)
-    entries = [
-        {"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": [f"the {name} video"]} for name in names
-    ]
+def post_append(domain: str, *names: str, seconds: int = 1, copy: str | None = None) -> str:
+    """Id of a probed append of new videos, ``new-<name>`` with the content ``<name>``, and a copy of one."""
+    contents = {name: name for name in names} | ({"copy": copy} if copy else {})
+    entries = []
+    for name, content in contents.items():
+        write_video(settings().media_root / "new" / f"{name}.mp4", content, seconds)
+        entries.append({"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": [f"the {content} video"]})
     task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task
     probe(task.id)
     return task.id
@@ -113,25 +113,15 @@ def test_videos_are_appended_with_the_pinned_encoder(
 def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_task: str) -> None:
     append(learned_task, "red")
     manifest = open_store().manifest()
-    view = run(_post_copy(learned_task, "red"))
+    view = run(post_append(learned_task, copy="red"))
     assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 1, 0)
     assert view.rejected[0].reason == "same content as new/red.mp4"
     assert open_store().manifest() == manifest
 
 
-def _post_copy(domain: str, name: str) -> str:
-    """Id of a probed append of a copy of ``new/<name>.mp4``."""
-    source = settings().media_root / "new" / f"{name}.mp4"
-    (source.parent / "copy.mp4").write_bytes(source.read_bytes())
-    spec = AppendSpec.model_validate({"videos": [{"uri": "new/copy.mp4"}]})
-    task = commands.append_videos(domain, spec).task.id
-    probe(task)
-    return task
-
-
 def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
     """Both are probed before one is published, so that only the publication can notice it."""
-    first, second = post_append(learned_task, "red"), _post_copy(learned_task, "red")
+    first, second = post_append(learned_task, "red"), post_append(learned_task, copy="red")
     assert run(first).counts.appended == 1
     view = run(second)
     assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 0, 1)
@@ -173,19 +163,24 @@ def test_publication_that_waits_for_the_index_does_not_lock_the_catalog(
     assert waits
 
 
-@pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
-def test_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next attempt publishes the videos once, whether or not the manifest already lists them."""
-    task = post_append(learned_task, "red", "blue")
+def die(append: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run an append whose worker is killed just before or after the manifest is replaced."""
 
-    def die(*_: Any, **__: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     owner, name = (AppendPublication, "complete") if step == "after the manifest" else (ShardStore, "append")
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, die)
+        patch.setattr(owner, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            append_job.run_append_job(task)
+            append_job.run_append_job(append)
+
+
+@pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
+def test_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt publishes the videos once, whether or not the manifest already lists them."""
+    task = post_append(learned_task, "red", "blue")
+    die(task, step, monkeypatch)
     published = len(open_store().manifest().segments(learned_task)) == 2
     assert published is (step == "after the manifest")
     assert commands.get_task(task).state == "indexing"
@@ -195,6 +190,65 @@ def test_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pyt
     assert run(task).state == "ready"
     assert len(open_store().manifest().segments(learned_task)) == 2
     assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
+
+
+def _require_same_videos(domain: str) -> None:
+    """Require that catalog and index have the same videos of a domain."""
+    assert set(shard_vectors(domain)) == set(catalog_vector_ids(domain).values())
+    found = audit(open_store())
+    assert list(check_catalog(settings(), found)) == found.problems == []
+
+
+@pytest.mark.parametrize("original", ["kept", "deleted"])
+def test_compaction_before_a_killed_append_is_resumed_does_not_fail_it(
+    learned_task: str, original: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compaction drops the vectors of duplicates; they stay rejected even if their originals are deleted."""
+    first, second = post_append(learned_task, "red"), post_append(learned_task, "blue", copy="red")
+    assert run(first).counts.appended == 1
+    die(second, "after the manifest", monkeypatch)
+    if original == "deleted":
+        delete_videos(["new-red"])
+    compact(learned_task)
+    view = run(second)
+    assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 1, 1)
+    _require_same_videos(learned_task)
+
+
+def test_video_that_becomes_a_duplicate_while_its_append_is_interrupted_is_stored_once(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index lists the video, then another append gives the domain its content."""
+    task, other = post_append(learned_task, "blue", copy="red"), post_append(learned_task, "red")
+    die(task, "after the manifest", monkeypatch)
+    assert run(other).counts.appended == 1
+    die(task, "before the manifest", monkeypatch)
+    view = run(task)
+    assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 1, 1)
+    _require_same_videos(learned_task)
+
+
+def test_video_deleted_before_a_killed_publication_is_never_found(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is killed as soon as the index lists the append, and the next attempt does not know the video."""
+    task, publish, measure = post_append(learned_task, "red", "blue"), ShardStore.append, append_job._measure
+
+    def delete_first(*given: Any) -> Any:
+        delete_videos(["new-red"])
+        return measure(*given)
+
+    def die_after(*given: Any, **options: Any) -> None:
+        publish(*given, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(append_job, "_measure", delete_first)
+        patch.setattr(ShardStore, "append", die_after)
+        with pytest.raises(KeyboardInterrupt):
+            append_job.run_append_job(task)
+    assert run(task).state == "ready"
+    _require_same_videos(learned_task)
 
 
 @pytest.mark.parametrize("stage", ["embed_shared", "embed_task_moments"])
