@@ -19,7 +19,9 @@ __all__ = ["read_calibration", "store_calibration"]
 def store_calibration(
     session: Session, task_id: str, release_id: str, generation: int, model: dict[str, Any]
 ) -> None:
-    """Store the model of an append in place of one of an earlier attempt; models of former releases are deleted.
+    """Store the model of an append in place of one of an earlier attempt.
+
+    Models of other releases stay: no release is ever removed, so each of them may be served again.
 
     Args:
         session: Transaction that locks the append.
@@ -28,9 +30,7 @@ def store_calibration(
         generation: First generation of the index that the model applies to.
         model: JSON object of the model.
     """
-    session.execute(
-        delete(Calibration).where((Calibration.task_id == task_id) | (Calibration.release_id != release_id))
-    )
+    session.execute(delete(Calibration).where(Calibration.task_id == task_id))
     session.add(Calibration(task_id=task_id, release_id=release_id, generation=generation, model=model))
 
 

@@ -79,6 +79,18 @@ def test_several_small_appends_calibrate_searches(learned_task: str, monkeypatch
         assert served_captions() == captions
 
 
+def test_release_that_is_served_again_has_the_model_of_its_appends(
+    learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = open_store().manifest().release
+    append_job.run_append_job(append(learned_task, monkeypatch))
+    learn(post_videos("night", videos=2, tests=0))
+    append_job.run_append_job(append(learned_task, monkeypatch, ["white"], min_captions=1))
+    assert served_captions() == (len(COLORS) + 1) * CAPTIONS
+    open_store().serve(release)
+    assert served_captions() == len(COLORS) * CAPTIONS
+
+
 def test_model_applies_from_its_generation_unless_the_append_failed(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
