@@ -67,6 +67,7 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The client has this version: `If-None-Match` contains its `ETag`."}
 }
 EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    409: _problem("The video is a copy that is being learned again; edit the original that `detail` names."),
     412: _problem("The video has changed since it was read; read it again."),
 }
 EDIT_EXAMPLES: dict[str, Example] = {

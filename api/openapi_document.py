@@ -95,7 +95,7 @@ _STATUSES: Mapping[str, tuple[int, ...]] = {
     "relearn_task": (409,),
     "delete_task": (409,),
     "serve_release": (409,),
-    "edit_video": (412,),
+    "edit_video": (409, 412),
     "get_thumbnail": (416,),
     "stream_video": (416,),
     "download_snapshot": (416,),

@@ -27,7 +27,7 @@ from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.edit_counters import count_edit
 from service.catalog.tables import Task, Video
-from service.core.errors import NotFound, PreconditionFailed, Unavailable
+from service.core.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from service.core.schemas import VideoDetails, VideoPatch
 from service.library.video_details import read_video
 from service.storage import library_paths
@@ -56,12 +56,14 @@ def edit_video(
 
     Raises:
         NotFound: the video does not exist.
+        Conflict: the video is a copy that a domain relearns; it takes over captions and metadata of its original.
         PreconditionFailed: the video has another entity tag.
         InvalidInput: captions or the merged metadata are invalid.
         Unavailable: the catalog cannot be written.
     """
     with session_scope(write=True) as session:
         task, video = _lock_video(session, video_id)
+        _refuse_copy(session, video)
         if expected_tag is not None and not _matches(expected_tag, read_video(session, video_id)):
             raise PreconditionFailed(
                 f"Video {video_id!r} has changed since it was read; read it again, then repeat the edit."
@@ -124,6 +126,15 @@ def _lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
             return task, found
         # Published meanwhile, and moved from the append to its domain; or deleted.
     raise NotFound(f"There is no video {video_id!r}.")
+
+
+def _refuse_copy(session: Session, video: Video) -> None:
+    original = session.scalar(select(Video.id).where(Video.vector_id == video.copy_of))
+    if original is not None:
+        raise Conflict(
+            f"Video {video.id!r} is a copy of {original!r} that is being learned again, and takes over captions and "
+            f"metadata of the original. Edit {original!r}."
+        )
 
 
 def _matches(expected: str, video: VideoDetails) -> bool:

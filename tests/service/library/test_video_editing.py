@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy import select, update
 
 from service.catalog.database import session_scope
 from service.catalog.edit_counters import read_caption_edits, read_metadata_edits
 from service.catalog.tables import Task, Video
-from service.core.errors import InvalidInput, NotFound, PreconditionFailed
+from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.schemas import TaskDetails, VideoPatch
 from service.core.settings import Settings
 from service.library.video_details import get_video
@@ -130,6 +131,19 @@ def test_invalid_edit_is_refused(sqlite_task: str, fields: dict[str, Any], field
         edit_video("a", VideoPatch.model_construct(set(fields), **fields))
     assert [error.field for error in refusal.value.errors] == [field]
     assert get_video("a") == before
+
+
+def test_edit_of_a_copy_is_refused_with_the_name_of_its_original(task: str) -> None:
+    """The copy takes over the captions of its original when its domain is ready."""
+    with session_scope(write=True) as session:
+        original = session.scalars(select(Video.vector_id).where(Video.id == "a")).one()
+        session.execute(update(Video).where(Video.id == "b").values(copy_of=original))
+    before = get_video("b")
+    for fields in ({"captions": ["two"]}, {"metadata": {"place": "lake"}}):
+        with pytest.raises(Conflict, match=r"'b' is a copy of 'a'.*Edit 'a'\."):
+            _edit("b", **fields)
+    assert get_video("b") == before
+    assert _edit("a", captions=["two"]).captions == ["two"]
 
 
 def test_merged_metadata_is_limited_as_a_whole(sqlite_task: str) -> None:

@@ -15,9 +15,11 @@ from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
-from service.core.schemas import AppendSpec, RelearnSpec
+from service.core.schemas import AppendSpec, RelearnSpec, VideoPatch
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
+from service.library.video_details import get_video
+from service.library.video_editing import edit_video
 from service.storage.library_paths import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands
@@ -185,6 +187,29 @@ def test_rejected_copy_leaves_its_original(grown_task: str, settings_factory: An
     assert "new-red" in catalog_vector_ids(grown_task)
     assert {"new-blue", "new-green"} < set(catalog_vector_ids(view.id))
     assert set(shard_vectors(grown_task)) == set(catalog_vector_ids(grown_task).values())
+
+
+def test_edits_and_deletions_before_the_takeover_are_kept(grown_task: str) -> None:
+    """A copy is not edited but its original; a deleted copy is not learned, and its original stays."""
+    task = relearn(grown_task)
+    originals = {vector_id: video for video, vector_id in catalog_vector_ids(grown_task).items()}
+    with session_scope() as session:
+        copies = {
+            originals[copy_of]: video
+            for video, copy_of in session.execute(
+                select(Video.id, Video.copy_of).where(Video.task_id == task)
+            )
+        }
+    patch = VideoPatch(captions=["a red square"], metadata={"place": "park"})
+    with pytest.raises(Conflict, match="Edit 'new-red'"):
+        edit_video(copies["new-red"], patch)
+    edit_video("new-red", patch)
+    assert delete_videos([copies["new-blue"]]).deleted == [copies["new-blue"]]
+    learn(task)
+    video = get_video("new-red")
+    assert (video.task_id, video.captions, video.metadata) == (task, ["a red square"], {"place": "park"})
+    require_consistent_library(grown_task, task, {"new-red", "new-green"})
+    assert "new-blue" in catalog_vector_ids(grown_task)
 
 
 def test_cancelled_relearning_changes_nothing(grown_task: str) -> None:
