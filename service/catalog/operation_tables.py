@@ -63,7 +63,7 @@ class Delivery(Base):
     next_attempt_at: Mapped[datetime | None]  # None: finished
     status: Mapped[int | None] = mapped_column(Integer)  # HTTP status of the last answer
     answer: Mapped[str | None] = mapped_column(Text)  # beginning of its body, or the error; untrusted
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime]  # when it was queued; sending it again queues it anew
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
 

@@ -126,7 +126,7 @@ def send_test(webhook_id: str) -> DeliveryDetails:
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
-    """Queue a delivered or abandoned message again, and end the pause of its endpoint.
+    """Queue a delivered or abandoned message again, with all of its attempts, and end the pause of its endpoint.
 
     Raises:
         NotFound: the message does not exist.
@@ -144,7 +144,9 @@ def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
             raise NotFound(f"There is no message {delivery_id} of webhook {webhook_id!r}.")
         if row.state == "pending":
             raise Conflict("The message is pending; workers send it.")
-        row.state, row.attempts, row.next_attempt_at, row.finished_at = "pending", 0, now(session), None
+        # The time of the event stays in the payload; 7 days after this one the message is given up.
+        row.created_at = row.next_attempt_at = now(session)
+        row.state, row.attempts, row.finished_at = "pending", 0, None
         record_change(session, "webhook.resend", webhook_id, {"message": row.message_id})
         session.flush()
         return _delivery(row)

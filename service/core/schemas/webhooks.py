@@ -101,7 +101,9 @@ class DeliveryDetails(ResponseModel):
     answer: str | None = Field(
         description="Beginning of the body of the last answer, or the error; untrusted text."
     )
-    created_at: datetime
+    created_at: datetime = Field(
+        description="Time at which the message was queued, or sent again by a user; the event has that of `payload`."
+    )
     finished_at: datetime | None
 
 

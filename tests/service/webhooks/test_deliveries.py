@@ -253,6 +253,25 @@ def test_old_messages_are_removed(register: Register, receiver: Receiver) -> Non
     assert [row.state for row in stored()] == ["failed"]
 
 
+def test_old_message_that_is_sent_again_has_all_of_its_attempts(
+    register: Register, receiver: Receiver
+) -> None:
+    webhook = register()
+    emit_event()
+    with session_scope(write=True) as session:
+        old = now(session) - deliveries.RETENTION - timedelta(seconds=1)
+        session.execute(update(Delivery).values(created_at=old))
+    deliveries.sweep_deliveries()
+    (row,) = stored()
+    assert row.state == "failed"
+    endpoints.resend(webhook.id, row.id)
+    receiver.answer = lambda request: send(request, 503, b"")
+    assert deliver_due() == 1
+    deliveries.sweep_deliveries()
+    (again,) = stored()
+    assert (again.state, again.attempts, again.payload) == ("pending", 1, row.payload)
+
+
 def test_test_message_is_sent_once_at_once(register: Register, receiver: Receiver) -> None:
     webhook = register()
     endpoints.edit_webhook(webhook.id, WebhookPatch(enabled=False))
