@@ -3,7 +3,8 @@
 The phases, with their share of the duration:
 
 1. *warm-up* (not part of the duration): batches of new texts fill the cache of query vectors, growing numbers of
-   clients produce batches of all sizes, and an overload fills the queue, for which the process allocates memory once.
+   clients produce batches of all sizes, an overload fills the queue, for which the process allocates memory once, and a
+   minute at 80 % of the capacity fills the page caches of the connections to the catalog.
 2. *steady* (40 %): 80 % of the capacity. No response is an error or a refusal, and the memory of the API does not grow.
 3. *learning* (40 %): 80 % of the capacity, in each round first alone and then while a task is learned. The median over
    the rounds of the ratio of the 99th percentiles of their latencies is at most two.
@@ -67,6 +68,7 @@ _STEADY, _OVERLOAD = 0.8, 2.0
 _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _WARM_UP_SECONDS = 2.0  # of each number of clients
 _FILLING_SECONDS = 15.0  # of overload
+_FIRST_SECONDS = 60.0  # at 80 %, before any figure
 _CACHE_BYTES, _CACHED_TEXTS = 1024**2, 2048  # more texts than the cache of query vectors holds
 _BATCH_TEXTS = 128
 _STEP_TEXTS = 32  # most texts of a step of the service
@@ -182,10 +184,9 @@ class _Load:
         self._measured.append(self.saturate(_CLIENTS, seconds))
         return min(self._measured)
 
-    def fill_queue(self, seconds: float) -> None:
-        """Send more requests than the service answers."""
-        rate = _OVERLOAD * max(self._measured)
-        asyncio.run(self._generator.send_at_rate(rate, seconds))
+    def send_share(self, share: float, seconds: float) -> None:
+        """Send requests at a share of the measured capacity, without figures."""
+        asyncio.run(self._generator.send_at_rate(share * min(self._measured), seconds))
 
     def measure_phase(self, share: float, seconds: float) -> PhaseOutcome:
         """Outcome of a phase.
@@ -238,7 +239,7 @@ class _Load:
 
 
 def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
-    """Fill the cache of query vectors, and let the API allocate memory for batches and queues of all sizes."""
+    """Fill caches, and let the API allocate memory for batches and queues of all sizes."""
     batches = [[mix.new_text() for _ in range(_BATCH_TEXTS)] for _ in range(_CACHED_TEXTS // _BATCH_TEXTS)]
     # The text tower multiplies as many rows as a batch has tokens, and keeps code for each number of rows.
     lengths = range(WORDS_OF_TEXT[0], WORDS_OF_TEXT[1] + 1, 2)
@@ -253,7 +254,8 @@ def _warm_up(api: httpx.Client, load: _Load, mix: RequestMix) -> None:
         load.saturate(clients, _WARM_UP_SECONDS)
         if number % 3 == 2:
             load.measure_capacity(_WARM_UP_SECONDS)
-    load.fill_queue(_FILLING_SECONDS)
+    load.send_share(_OVERLOAD, _FILLING_SECONDS)
+    load.send_share(_STEADY, _FIRST_SECONDS)
 
 
 def _wait_ready(api: httpx.Client) -> None:
