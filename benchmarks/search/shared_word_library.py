@@ -94,7 +94,7 @@ def make_shared_word_library(
         query_map = _query_map(frozen[:_CAPTIONS], tokens[:_CAPTIONS], layout, config)
         scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
         presence = _presence(backbone, texts[:_CAPTIONS])
-        profile = (token_profile(presence) * config.word_evidence).half().float()
+        profile = token_profile(presence, config.word_evidence)
         profiles = profiles.append_tasks(RoutingProfiles.from_dense(profile[None].numpy()))
         tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
         if number == tasks - 1:  # the newest release has the evidence of all tasks

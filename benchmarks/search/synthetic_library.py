@@ -168,7 +168,7 @@ def _captions(task_words: Sequence[str], common: Sequence[str], count: int, rng:
 def _profile(backbone: Backbone, captions: Sequence[str]) -> RoutingProfiles:
     ids = backbone.tokenize(captions)
     presence = token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
-    return RoutingProfiles.from_dense(token_profile(presence.sum(dim=0)).half().float()[None].numpy())
+    return RoutingProfiles.from_dense(token_profile(presence.sum(dim=0))[None].numpy())
 
 
 def _release(

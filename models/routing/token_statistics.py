@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["token_presence", "token_profile"]
+__all__ = ["profile_values", "token_presence", "token_profile"]
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
@@ -23,7 +23,7 @@ def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
     return presence
 
 
-def token_profile(counts: Tensor) -> Tensor:
+def token_profile(counts: Tensor, factor: float = 1.0) -> Tensor:
     """Routing profile of a task, ``[V]``: log(1 + V·p), where p is the share of each token in the task's captions.
 
     A token that the task never used contributes nothing, regardless of the size of the task; a token that the task
@@ -31,6 +31,22 @@ def token_profile(counts: Tensor) -> Tensor:
 
     Args:
         counts: Number of captions that contain each token, ``[V]``.
+        factor: Factor of the logarithms, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
+
+    Returns:
+        ``float32`` values that half precision, in which releases store them, represents exactly.
     """
-    total = counts.sum()
-    return torch.log1p(len(counts) * counts / total) if total > 0 else torch.zeros_like(counts)
+    return profile_values(counts, counts.sum(), len(counts), factor)
+
+
+def profile_values(counts: Tensor, total: Tensor, vocabulary: int, factor: float) -> Tensor:
+    """Values of some tokens in a routing profile, ``[n]``; see :func:`token_profile`.
+
+    Args:
+        counts: Number of captions that contain each of the tokens, ``[n]``.
+        total: Sum of the counts of all tokens.
+        vocabulary: Vocabulary size V.
+        factor: Factor of the logarithms.
+    """
+    lifts = vocabulary * counts.float() / total.float().clamp(min=1)
+    return (torch.log1p(lifts).half().float() * factor).half().float()

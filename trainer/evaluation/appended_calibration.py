@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
 from models.releases.calibration_captions import CalibrationCaption
 from models.routing.router import distinct_tokens
+from models.routing.token_statistics import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
@@ -61,13 +62,13 @@ def calibrate_appended(
         vocabulary: Size of the tokenizer's vocabulary.
         mode: Query mode.
     """
-    counts = np.zeros(vocabulary, np.float64)
+    counts = torch.zeros(vocabulary)
     texts = [*learned, *(text for _, text in appended)]
     for start in range(0, len(texts), _CHUNK):
         for tokens in encoder.tokenize(texts[start : start + _CHUNK]):
             counts[distinct_tokens(tokens)] += 1
     factor = encoder.profile_factor
-    profile = _profile(counts, counts.sum(), vocabulary, factor).astype(np.float32)
+    profile = token_profile(counts, factor).numpy()
     present = set(searched.tolist())
     candidates = [(video, text) for video, text in appended if video in present]
     order = np.sort(np.random.default_rng(0).permutation(len(candidates))[:MAX_TASK_CAPTIONS])
@@ -84,7 +85,7 @@ def calibrate_appended(
     for row, (video, text) in enumerate(sample):
         words = distinct_tokens(tokenized[row])
         others = counts[words] - 1  # without this caption
-        evidence = _profile(others, counts.sum() - len(words), vocabulary, factor)
+        evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
         found.append(
             CalibrationCaption(
                 task=task,
@@ -92,17 +93,10 @@ def calibrate_appended(
                 text=text,
                 words=float(evidence.sum()),
                 captions=0.0 if further is None else float(further[row, 0]),
-                coverage=float((others > 0).mean()) if len(words) else 0.0,
+                coverage=float((others > 0).float().mean()) if len(words) else 0.0,
                 score=float(cosines[row, columns[video]]),
                 ids=tuple(searched[nearest[row]].tolist()),
                 cosines=tuple(cosines[row, nearest[row]].tolist()),
             )
         )
     return AppendedCalibration(profile, tuple(found))
-
-
-def _profile(
-    counts: npt.NDArray[np.float64], total: float, vocabulary: int, factor: float
-) -> npt.NDArray[np.float64]:
-    """Values of a routing profile; see :func:`models.routing.token_statistics.token_profile`."""
-    return np.asarray(factor * np.log1p(vocabulary * counts / max(total, 1)))

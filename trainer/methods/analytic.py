@@ -231,8 +231,9 @@ class Analytic(Method):
 
     # -- internal ---------------------------------------------------------------------------------------
 
-    def _profile(self, captions: Sequence[str]) -> Tensor:
-        return (super()._profile(captions) * self.config.word_evidence).half().float()
+    @property
+    def profile_factor(self) -> float:
+        return self.config.word_evidence
 
     def _clear_observations(self) -> None:
         self._observed_digests: list[bytes] = []

@@ -383,10 +383,15 @@ class Method(ABC):
         if previous.kind == self.family.kind:
             self.load_state_dict(previous.tensors)
 
+    @property
+    def profile_factor(self) -> float:
+        """Factor of the logarithms in routing profiles; that of the query encoders of the method's releases."""
+        return 1.0
+
     def _profile(self, captions: Sequence[str]) -> Tensor:
-        """Return the routing profile of a task's training captions, rounded to the precision of a release."""
+        """Return the routing profile of a task's training captions."""
         counts = torch.zeros(self.backbone.vocabulary)
         for chunk in chunks(captions, _TOKENIZED_CAPTIONS):
             ids = self.backbone.tokenize(chunk)
             counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
-        return token_profile(counts).half().float()
+        return token_profile(counts, self.profile_factor)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
 from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.routing.router import distinct_tokens
+from models.routing.token_statistics import token_profile
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.edit_counters import read_caption_edits
@@ -77,7 +79,7 @@ def appended_profiles(
 def profile_row(
     captions: Iterable[TokenIds], vocabulary: int, factor: float = 1.0
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Tokens and values of the routing profile of captions, in the precision of a release.
+    """Tokens and values of the routing profile of captions.
 
     Args:
         captions: Token ids of each caption.
@@ -87,10 +89,9 @@ def profile_row(
     counts = np.zeros(vocabulary, np.float32)
     for tokens in captions:
         counts[distinct_tokens(tokens)] += 1
+    profile = token_profile(torch.from_numpy(counts), factor).numpy()
     (used,) = counts.nonzero()
-    share = counts[used] / max(counts.sum(), 1)
-    values = np.log1p(vocabulary * share).astype(np.float16).astype(np.float32)
-    return used.astype(np.int32), (values * np.float32(factor)).astype(np.float16).astype(np.float32)
+    return used.astype(np.int32), profile[used]
 
 
 def _profile(

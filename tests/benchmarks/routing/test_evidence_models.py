@@ -22,7 +22,9 @@ def test_evidence_of_tokens() -> None:
     np.testing.assert_array_equal(counts, [[2, 1, 0, 0], [0, 0, 1, 0]])
     queries = [np.array([0, 2]), np.array([3])]
     np.testing.assert_allclose(
-        profile_evidence(counts, queries), [[np.log1p(8 / 3), np.log1p(4)], [0, 0]], rtol=1e-6
+        profile_evidence(counts, queries),
+        [[np.log1p(8 / 3), np.log1p(4)], [0, 0]],
+        rtol=5e-4,  # half precision
     )
     first, second = 3.4, 1.4  # smoothed token counts of the tasks
     np.testing.assert_allclose(

@@ -44,7 +44,8 @@ def test_profile_contains_all_captions() -> None:
     found = calibrate(["1 2", "1 3"], [(4, "1 4 4")])
     counts = np.zeros(VOCABULARY)
     counts[[1, 2, 3, 4]] = 3, 1, 1, 1
-    assert found.profile == pytest.approx(np.log1p(VOCABULARY * counts / 6))
+    expected = np.log1p(VOCABULARY * counts / 6)
+    assert found.profile == pytest.approx(expected, rel=1e-3)  # in the precision of a release
 
 
 def test_evidence_of_a_caption_is_that_without_it() -> None:
