@@ -4,7 +4,7 @@ import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { clock, count } from "./formatting.js";
 import { videoPath } from "./page_links.js";
-import { fileName, videoTitle } from "./page_texts.js";
+import { videoTitle } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { confirmVideoDeletion } from "./video_deletion.js";
 import { openEditor } from "./video_editor.js";
@@ -118,7 +118,7 @@ function showFailure(error, cursor) {
 }
 
 function videoCard(video) {
-  const title = video.captions[0] || fileName(video.uri);
+  const title = videoTitle(video);
   const href = videoPath(video.id);
   const frame = el("a", { className: "frame", href, tabIndex: -1, "aria-hidden": "true" });
   frame.append(thumbnail(video.thumbnail_url));
@@ -126,7 +126,7 @@ function videoCard(video) {
   const className = video.captions.length ? "caption" : "caption muted";
   const caption = el(
     "p",
-    { className, title: video.captions.join("\n") },
+    { className, title: video.captions.join("\n") || video.uri },
     el("a", { href, textContent: title }),
   );
   const further = video.captions.length - 1;

@@ -23,20 +23,27 @@ export const pageText = (text) =>
 /** Name of the file of a video as its owner knows it: an uploaded file without the folder of its task. */
 export const fileName = (uri) => uri.replace(/^upload:\/\/[^/]+\//, "");
 
-/** Last part of the URI of a video. */
-export function shortFileName(uri) {
-  const name = uri.slice(uri.lastIndexOf("/") + 1);
-  if (!/^https?:/i.test(uri)) return name;
-  const path = name.replace(/\?.*/s, ""); // the query of a URL is not shown in any case
+/** Name of the file of a video without its folders. */
+export const shortFileName = (uri) => pathParts(uri).at(-1);
+
+/**
+ * Title of a video: its first caption, or its file with the folder that contains it.
+ *
+ * Cameras give the files of every folder the same names, so the name alone would not tell two videos apart.
+ */
+export const videoTitle = ({ captions, uri }) => captions[0] || pathParts(uri).slice(-2).join("/");
+
+/** Folders and name of a file, without its host, bucket or upload. */
+function pathParts(uri) {
+  const path = uri.replace(/^\w+:\/\/[^/]*\//, "");
+  if (!/^https?:/i.test(uri)) return path.split("/");
+  const parts = path.replace(/\?.*/s, "").split("/"); // the query of a URL is not shown in any case
   try {
-    return decodeURIComponent(path);
+    return parts.map(decodeURIComponent);
   } catch {
-    return path;
+    return parts;
   }
 }
-
-/** Title of a video: its first caption, or the name of its file. */
-export const videoTitle = ({ captions, uri }) => captions[0] || shortFileName(uri);
 
 /** Reason of a rejection, which may name the file of another video. */
 export const rejectionReason = (reason) => reason.replaceAll(/upload:\/\/[^/\s]+\//g, "");

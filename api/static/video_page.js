@@ -6,7 +6,7 @@ import { $, el, setText } from "./dom.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
 import { domainLink, domainPath, pageId, searchParameters } from "./page_links.js";
-import { fileName } from "./page_texts.js";
+import { videoTitle } from "./page_texts.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
@@ -82,7 +82,7 @@ function drawPlayer(video) {
 
 /** Draw the parts that an edit changes; the player keeps playing. */
 function drawTexts(video) {
-  const title = video.captions[0] || fileName(video.uri);
+  const title = videoTitle(video);
   document.title = `${title} · Cinestrata`;
   setText($("title"), title);
   const captions = video.captions.map((caption) => el("li", { textContent: caption }));

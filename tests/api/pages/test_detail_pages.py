@@ -257,8 +257,8 @@ def test_result_cards_show_the_file(browser: WebDriver, address: str, library: l
         with screen_size(browser, 390, 844):
             browser.get(f"{address}/?{urlencode({'q': QUERY})}")
             wait_for(browser, "[data-testid=result]", 24)
-            file = silent.uri.rpartition("/")[2]
-            assert parts(silent, ".caption") == [(file, silent.uri)]
+            title = "/".join(silent.uri.split("/")[-2:])
+            assert parts(silent, ".caption") == [(title, silent.uri)]
             assert parts(silent, ".file-name") == []
             assert parts(captioned, ".caption") == [(captioned.captions[0], captioned.captions[0])]
             ((name, uri),) = parts(captioned, ".file-name")
@@ -268,12 +268,60 @@ def test_result_cards_show_the_file(browser: WebDriver, address: str, library: l
             card = _find(browser, f"#results [data-video='{captioned.id}'] .file-name")
             assert card.size["height"] < 30  # one line
             _find(browser, f"#results [data-video='{silent.id}'] .open").click()
-            wait_until(browser, lambda b: _find(b, "#player-title").text == file)
+            wait_until(browser, lambda b: _find(b, "#player-title").text == title)
     finally:
         with session_scope(write=True) as session:
             for video in (captioned, silent):
                 row = session.get_one(Video, video.vector_id)
                 row.captions, row.uri = video.captions, video.uri
+
+
+def test_video_without_captions_has_the_same_title_on_all_pages(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    silent = accepted_videos(library[0])[0]
+    folder = "long-name" * 9
+    with session_scope(write=True) as session:
+        row = session.get_one(Video, silent.vector_id)
+        row.captions, row.uri = [], f"https://media.example.com/north/{folder}/clip%201.mp4?token=hunter2"
+    card = f"[data-video='{silent.id}'] .caption a"
+    try:
+        with screen_size(browser, 390, 844):
+            for path, css in (
+                (f"?{urlencode({'q': QUERY})}", f"#results {card}"),
+                (f"domains/{library[0]}", f"#video-grid {card}"),
+                (f"watch/{silent.id}", "#title"),
+            ):
+                browser.get(f"{address}/{path}")
+                wait_for(browser, css)
+                wait_until(browser, lambda b, css=css: _find(b, css).text == f"{folder}/clip 1.mp4")
+                assert _has_no_overflow(browser)
+    finally:
+        with session_scope(write=True) as session:
+            row = session.get_one(Video, silent.vector_id)
+            row.captions, row.uri = silent.captions, silent.uri
+
+
+def test_title_is_the_first_caption_or_the_file_in_its_folder(browser: WebDriver, address: str) -> None:
+    browser.get(f"{address}/admin")
+    titles = {
+        "clip.mp4": "clip.mp4",
+        "2026/may/clip.mp4": "may/clip.mp4",
+        "upload://tsk_1/clip 1?.mp4": "clip 1?.mp4",
+        "upload://tsk_1/may/clip.mp4": "may/clip.mp4",
+        "file:///media/may/clip.mp4": "may/clip.mp4",
+        "s3://bucket/clip%201.mp4": "clip%201.mp4",
+        "https://host/clip%201.mp4?***": "clip 1.mp4",
+        "https://host/2026/may/100%.mp4": "may/100%.mp4",
+    }
+    shown = browser.execute_async_script(
+        "const [uris, done] = arguments;"
+        "import('/static/page_texts.js').then(({ videoTitle }) => "
+        "done([...uris.map((uri) => videoTitle({ captions: [], uri })),"
+        " videoTitle({ captions: ['a dog', 'a cat'], uri: 'clip.mp4' })]));",
+        list(titles),
+    )
+    assert shown == [*titles.values(), "a dog"]
 
 
 @pytest.mark.parametrize("width", [390, 1440])
