@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from index.arrays import Ids
 from index.errors import ShardCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
-from index.files.segment_files import load_ids
-from index.files.store_folder import StoreFolder
+from index.shard_reader import ShardReader
 
 __all__ = ["PublishValidator"]
 
@@ -19,20 +15,13 @@ __all__ = ["PublishValidator"]
 class PublishValidator:
     """Checks entries against the files on disk and the manifest. Every method raises ShardInvalid."""
 
-    def __init__(self, store_folder: StoreFolder, check_rows: Callable[[SegmentEntry], None]) -> None:
-        """A validator.
-
-        Args:
-            store_folder: Folder of the store.
-            check_rows: Raises ShardMissing or ShardCorrupt unless every row of a segment is stored.
-        """
-        self._store_folder = store_folder
-        self._check_rows = check_rows
+    def __init__(self, reader: ShardReader) -> None:
+        self._reader = reader
 
     def require_release(self, release: ReleaseEntry) -> None:
         """Require that the files of a release are those that were written."""
         problem = find_damage(
-            self._store_folder.release_folder(release.id), release.files, release.bytes, verify=True
+            self._reader.release_folder(release.id), release.files, release.bytes, verify=True
         )
         if problem:
             raise ShardInvalid(
@@ -71,24 +60,15 @@ class PublishValidator:
             name: Name of the segment in messages.
             segment: Segment to check.
         """
-        folder = self._store_folder.shard_folder(segment.id)
+        folder = self._reader.shard_folder(segment.id)
         problem = find_damage(folder, segment.files, segment.bytes, verify=True)
         if problem:
             raise ShardInvalid(f"{name} is not in the store as it was written: {problem}; write it again")
         try:
-            self._check_rows(segment)
+            self._reader.check(segment, "rows")
         except (ShardMissing, ShardCorrupt) as error:
             raise ShardInvalid(
                 f"{name} is not in the store as it was written: {error}; write it again"
-            ) from error
-
-    def segment_ids(self, segment: SegmentEntry) -> Ids:
-        """Ids of a segment, which new ids are compared with."""
-        try:
-            return load_ids(self._store_folder.shard_folder(segment.id), segment)
-        except ShardCorrupt as error:
-            raise ShardInvalid(
-                f"the ids of the shard of task {segment.task} cannot be compared with new ones: {error}"
             ) from error
 
     def _require_compatible(self, segment: SegmentEntry, manifest: Manifest) -> None:
@@ -103,7 +83,7 @@ class PublishValidator:
             # Ranges of ids seldom overlap, so the cost does not grow with the number of shards.
             if segment.first_id <= other.last_id and other.first_id <= segment.last_id:
                 shared = np.intersect1d(
-                    self.segment_ids(segment), self.segment_ids(other), assume_unique=True
+                    self._reader.segment_ids(segment), self._reader.segment_ids(other), assume_unique=True
                 )
                 if len(shared):
                     raise ShardInvalid(f"{name}: id {int(shared[0])} belongs to task {other.task} already")

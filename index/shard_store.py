@@ -1,4 +1,4 @@
-"""The store of shards and releases: reading, writing and publishing."""
+"""The store of shards and releases: writing and publishing."""
 
 from __future__ import annotations
 
@@ -13,35 +13,27 @@ from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
 from index.files.segment_files import require_intact
-from index.files.store_folder import StoreFolder
-from index.files.tombstones import TOMBSTONES, read_tombstones
+from index.files.tombstones import TOMBSTONES
 from index.garbage_collector import GarbageCollector
 from index.publish_validation import PublishValidator
 from index.scanning.gpu_scan import is_gpu_used
 from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment_cache import SegmentCache
+from index.shard_reader import ShardReader
 from index.shard_writer import ShardWriter
-from index.shards.empty_vector_store import EmptyVectorStore
 from index.shards.faiss_vector_store import FaissVectorStore
-from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorStore
+from index.shards.vector_store import VectorStore
 from index.vector_ids import video_ids_of
 
 __all__ = ["ShardStore"]
 
-_NO_IDS = np.empty(0, np.int64)
 
-
-class ShardStore(StoreFolder):
-    """A folder of shards and releases.
-
-    One process writes (the learning worker), any number read. The rows of a shard are in the folders of its segments,
-    or in a remote store that its entries name (:mod:`index.shards.vector_store`).
+class ShardStore(ShardReader):
+    """A folder of shards and releases. One process writes (the learning worker), any number read.
 
     Attributes:
         policy: Which new segments get an ANN structure.
         segment_cache: Segments that readers in this process have mapped.
-        remote: Store of the rows of segments whose entry names a place outside their folder.
     """
 
     def __init__(
@@ -68,64 +60,12 @@ class ShardStore(StoreFolder):
         Raises:
             DeviceMissing: The device does not exist.
         """
-        super().__init__(root)
         self.policy = policy or AnnPolicy()
         self.segment_cache = SegmentCache(max_mapped_bytes, gpu=is_gpu_used(device))
-        self._local = FaissVectorStore(self.segment_cache, lambda: self.policy)
-        self._empty = EmptyVectorStore()
-        self.remote = remote
+        super().__init__(root, FaissVectorStore(self.segment_cache, lambda: self.policy), remote)
         self._new_tasks: VectorStore = remote if remote is not None and write_remote else self._local
         self._writer = ShardWriter(self)
-        self._validator = PublishValidator(self, lambda entry: self.check(entry, "rows"))
-
-    # -- reading --
-
-    def open(self, segments: Sequence[SegmentEntry], deleted: Ids = _NO_IDS) -> SearchableShard:
-        """The shard that consists of these segments, without the deleted ids.
-
-        Raises:
-            ShardMissing: A remote store has the rows, and none is configured.
-        """
-        folders = [(self.shard_folder(entry.id), entry) for entry in segments]
-        return self._vector_store_of(segments[0]).open(folders, deleted)
-
-    def check(self, entry: SegmentEntry, level: CheckLevel) -> None:
-        """Compare the stored rows of a segment with its entry, see :meth:`VectorStore.check`.
-
-        Its files are not compared with their checksums.
-        """
-        self._vector_store_of(entry).check(self.shard_folder(entry.id), entry, level)
-
-    def tombstones(self, manifest: Manifest, task: str) -> Ids:
-        """Deleted ids of a task, ascending; raises ShardCorrupt."""
-        entry = manifest.tombstones.get(task)
-        return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
-
-    def stored_ids(self, task: str, ids: Ids) -> Ids:
-        """The given ids that the segments of a task store, including deleted ones; empty without a shard.
-
-        Raises:
-            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
-        """
-        manifest = self.manifest()
-        if task not in manifest.shards or not len(ids):
-            return _NO_IDS
-        segments = [
-            entry
-            for entry in manifest.segments(task)
-            if entry.count and entry.first_id <= ids.max() and ids.min() <= entry.last_id
-        ]
-        stored = [self._validator.segment_ids(entry) for entry in segments]
-        return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
-
-    def last_video_id(self) -> int:
-        """The highest id of a video with a stored vector, also of a deleted one; 0 without vectors.
-
-        Raises:
-            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
-        """
-        stored = [self._validator.segment_ids(entry) for entry in self.manifest().all_segments()]
-        return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)
+        self._validator = PublishValidator(self)
 
     # -- writing; nothing becomes visible --
 
@@ -398,18 +338,6 @@ class ShardStore(StoreFolder):
 
     # -- internal; callers hold the write lock --
 
-    def _vector_store_of(self, entry: SegmentEntry) -> VectorStore:
-        if not entry.count:
-            return self._empty
-        if not entry.place:
-            return self._local
-        if self.remote is None:
-            raise ShardMissing(
-                f"the vectors of task {entry.task} are in another store ({entry.place}), and none is set: set "
-                "CINESTRATA_MILVUS__URI"
-            )
-        return self.remote
-
     def _require_published(self, task: str) -> Manifest:
         manifest = self.manifest()
         if task not in manifest.shards:
@@ -418,7 +346,7 @@ class ShardStore(StoreFolder):
 
     def _present_ids(self, manifest: Manifest, task: str, ids: Ids) -> Ids:
         """The given ids that a shard has, and the moments of those videos; ``int64``, ascending."""
-        stored = np.concatenate([self._validator.segment_ids(entry) for entry in manifest.segments(task)])
+        stored = np.concatenate([self.segment_ids(entry) for entry in manifest.segments(task)])
         return np.unique(stored[np.isin(stored, ids) | np.isin(video_ids_of(stored), ids)])
 
     def _with_segment(self, segment: SegmentEntry, manifest: Manifest) -> Manifest:

@@ -47,9 +47,7 @@ def rebuild_structure(store: ShardStore, segment: SegmentEntry) -> Manifest:
             shard = local.open([(plain, entry)], _NO_IDS)
             queries = _intact_queries(store.shard_folder(segment.id), segment)
             rebuilt = ShardWriter(store).copy(shard, local, keep_dtype=True, queries=queries)
-        PublishValidator(store, lambda entry: store.check(entry, "rows")).require_intact(
-            f"shard {rebuilt.id[:12]}", rebuilt
-        )
+        PublishValidator(store).require_intact(f"shard {rebuilt.id[:12]}", rebuilt)
         first, *further = [rebuilt if entry == segment else entry for entry in current.segments(segment.task)]
         changed = replace(
             current,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import publish_validation
+from index import shard_reader
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from index.index_snapshot import IndexSnapshot
@@ -92,13 +92,13 @@ def test_publication_reads_no_ids_of_disjoint_ranges(
 ) -> None:
     """Disjoint ranges of ids, of videos and of moments, are not compared one by one."""
     read: list[str] = []
-    original = publish_validation.load_ids
+    original = shard_reader.load_ids
 
     def load_ids(folder: Path, entry: SegmentEntry) -> np.ndarray:
         read.append(entry.task)
         return original(folder, entry)
 
-    monkeypatch.setattr(publish_validation, "load_ids", load_ids)
+    monkeypatch.setattr(shard_reader, "load_ids", load_ids)
     for number in range(4):
         videos = range(10 * number, 10 * number + 10)
         release, shard = write(store, f"task {number}", videos)

@@ -1,0 +1,115 @@
+"""Reading of shards: their rows, ids and deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from index.arrays import Ids
+from index.errors import ShardCorrupt, ShardInvalid, ShardMissing
+from index.files.manifest_format import Manifest, SegmentEntry
+from index.files.segment_files import load_ids
+from index.files.store_folder import StoreFolder
+from index.files.tombstones import read_tombstones
+from index.shards.empty_vector_store import EmptyVectorStore
+from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import CheckLevel, VectorStore
+from index.vector_ids import video_ids_of
+
+__all__ = ["ShardReader"]
+
+_NO_IDS = np.empty(0, np.int64)
+
+
+class ShardReader(StoreFolder):
+    """Reads the shards of a store. Any number of processes read at a time, while at most one writes.
+
+    The rows of a shard are in the folders of its segments, or in a remote store that its entries name
+    (:mod:`index.shards.vector_store`).
+
+    Attributes:
+        remote: Store of the rows of segments whose entry names a place outside their folder.
+    """
+
+    def __init__(self, root: Path, local: VectorStore, remote: VectorStore | None) -> None:
+        """A reader.
+
+        Args:
+            root: Folder of the store.
+            local: Store of the rows of segments that have them in their folder.
+            remote: Store of the rows of segments whose entry names a place outside their folder.
+        """
+        super().__init__(root)
+        self.remote = remote
+        self._local = local
+        self._empty = EmptyVectorStore()
+
+    def open(self, segments: Sequence[SegmentEntry], deleted: Ids = _NO_IDS) -> SearchableShard:
+        """The shard that consists of these segments, without the deleted ids.
+
+        Raises:
+            ShardMissing: A remote store has the rows, and none is configured.
+        """
+        folders = [(self.shard_folder(entry.id), entry) for entry in segments]
+        return self._vector_store_of(segments[0]).open(folders, deleted)
+
+    def check(self, entry: SegmentEntry, level: CheckLevel) -> None:
+        """Compare the stored rows of a segment with its entry, see :meth:`VectorStore.check`.
+
+        Its files are not compared with their checksums.
+        """
+        self._vector_store_of(entry).check(self.shard_folder(entry.id), entry, level)
+
+    def tombstones(self, manifest: Manifest, task: str) -> Ids:
+        """Deleted ids of a task, ascending; raises ShardCorrupt."""
+        entry = manifest.tombstones.get(task)
+        return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
+
+    def segment_ids(self, entry: SegmentEntry) -> Ids:
+        """Ids of a segment, including deleted ones; raises ShardInvalid."""
+        try:
+            return load_ids(self.shard_folder(entry.id), entry)
+        except ShardCorrupt as error:
+            raise ShardInvalid(
+                f"the ids of the shard of task {entry.task} cannot be compared with new ones: {error}"
+            ) from error
+
+    def stored_ids(self, task: str, ids: Ids) -> Ids:
+        """The given ids that the segments of a task store, including deleted ones; empty without a shard.
+
+        Raises:
+            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
+        """
+        manifest = self.manifest()
+        if task not in manifest.shards or not len(ids):
+            return _NO_IDS
+        segments = [
+            entry
+            for entry in manifest.segments(task)
+            if entry.count and entry.first_id <= ids.max() and ids.min() <= entry.last_id
+        ]
+        stored = [self.segment_ids(entry) for entry in segments]
+        return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
+
+    def last_video_id(self) -> int:
+        """The highest id of a video with a stored vector, also of a deleted one; 0 without vectors.
+
+        Raises:
+            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
+        """
+        stored = [self.segment_ids(entry) for entry in self.manifest().all_segments()]
+        return max((int(video_ids_of(ids).max()) for ids in stored if len(ids)), default=0)
+
+    def _vector_store_of(self, entry: SegmentEntry) -> VectorStore:
+        if not entry.count:
+            return self._empty
+        if not entry.place:
+            return self._local
+        if self.remote is None:
+            raise ShardMissing(
+                f"the vectors of task {entry.task} are in another store ({entry.place}), and none is set: set "
+                "CINESTRATA_MILVUS__URI"
+            )
+        return self.remote
