@@ -122,10 +122,11 @@ def check_data_folder(settings: Settings) -> str:
 
 
 def check_catalog(settings: Settings) -> str:
-    """Connection and schema of the catalog."""
+    """Connection and schema of the catalog, and the shape of its JSON values."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
+    from cli.commands import library_checks
     from service.catalog.database import engine, ping, sqlite_path
     from service.catalog.migrations import alembic_config
 
@@ -146,6 +147,9 @@ def check_catalog(settings: Settings) -> str:
         raise CheckFailed(
             f"Its schema has revision {current or 'none'}, this version needs {newest}. Run: cinestrata migrate"
         )
+    if faults := library_checks.check_json_columns():
+        hint = "Correct these values, or restore the catalog from a backup."
+        raise CheckFailed("\n".join([*faults, hint]))
     return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"
 
 

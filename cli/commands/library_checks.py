@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from models.releases.release_lineage import TaskLineage
     from service.core.settings import Settings
 
-__all__ = ["check_catalog", "check_releases"]
+__all__ = ["check_catalog", "check_json_columns", "check_releases"]
 
+_CHUNK = 1000  # rows read at a time
 _HINT = "restore catalog and index from the same backup"
 
 
@@ -72,6 +74,32 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
             for identifier in dict.fromkeys((shard.release, newest))
             if identifier in known and task_id not in known[identifier]
         ]
+    return faults
+
+
+def check_json_columns() -> list[str]:
+    """Rows of the catalog whose JSON is not of the shape that its column requires, one sentence per value."""
+    from sqlalchemy import Text, cast, null, select
+
+    from service.catalog.catalog_schema import CATALOG_SCHEMA
+    from service.catalog.database import session_scope
+    from service.catalog.tables import StoredJson
+
+    columns = [column for table in CATALOG_SCHEMA.sorted_tables for column in table.columns]
+    faults: list[str] = []
+    with session_scope() as session:
+        for column in columns:
+            if not isinstance(column.type, StoredJson):
+                continue
+            place, keys = f"{column.table.name}.{column.name}", column.table.primary_key.columns
+            values = select(cast(column, Text), *keys).where(column.is_not(null()))
+            for text, *key in session.execute(values.execution_options(yield_per=_CHUNK)):
+                try:
+                    value = json.loads(text)
+                except ValueError:
+                    value = ...  # no JSON
+                if not column.type.accepts(value):
+                    faults.append(f"{place} of row {', '.join(map(str, key))} is not {column.type.shape}")
     return faults
 
 

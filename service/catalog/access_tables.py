@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.catalog.tables import Base, GrowingId
+from service.catalog.tables import Base, GrowingId, StoredJson
 
 __all__ = ["ApiKey", "AuditEntry", "BrowserSession", "User"]
 
@@ -34,7 +34,7 @@ class AuditEntry(Base):
     target: Mapped[str] = mapped_column(String(255))  # id of the changed resource; empty if there is none
     address: Mapped[str | None] = mapped_column(String(64))
     request_id: Mapped[str | None] = mapped_column(String(128))
-    details: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    details: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
 
 class ApiKey(Base):

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.catalog.tables import Base, GrowingId
+from service.catalog.tables import Base, GrowingId, StoredJson
 
 __all__ = ["Alert", "AlertThreshold", "Delivery", "MaintenanceJob", "Webhook", "WorkerReport"]
 
@@ -32,7 +32,7 @@ class Webhook(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signatures need it in plain
-    events: Mapped[list[str]] = mapped_column(JSON)
+    events: Mapped[list[str]] = mapped_column(StoredJson(list))
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
@@ -57,7 +57,7 @@ class Delivery(Base):
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
     message_id: Mapped[str] = mapped_column(String(64))  # the same in all attempts
     event: Mapped[str] = mapped_column(String(32))
-    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
+    payload: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict))
     state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # None: finished
@@ -114,7 +114,7 @@ class MaintenanceJob(Base):
     lease_expires_at: Mapped[datetime | None]  # set: a worker runs the job
     fencing_token: Mapped[int] = mapped_column(BigInteger, default=0)  # incremented with every run
     error: Mapped[str | None] = mapped_column(Text)
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    result: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
 
 
 class WorkerReport(Base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
 from service.core.domain_names import name_key
+from service.core.errors import CatalogDamaged
 
 __all__ = [
     "ACTIVE_STATES",
@@ -44,6 +46,7 @@ __all__ = [
     "Recall",
     "Release",
     "Shard",
+    "StoredJson",
     "Sync",
     "Task",
     "UtcDateTime",
@@ -81,6 +84,50 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class StoredJson(TypeDecorator[Any]):
+    """A JSON object or a list of texts. Another value raises CatalogDamaged when it is read.
+
+    Args:
+        kind: ``dict`` or ``list``.
+        nullable: Whether an object may be missing (NULL).
+    """
+
+    impl = JSON
+    cache_ok = True
+
+    def __init__(self, kind: type[dict[str, Any]] | type[list[str]], *, nullable: bool = False) -> None:
+        super().__init__(none_as_null=nullable)
+        self.kind, self.nullable = kind, nullable
+
+    @property
+    def shape(self) -> str:
+        """The required shape, in words."""
+        return "an object" if self.kind is dict else "a list of texts"
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a decoded value has the required shape."""
+        if self.kind is list:
+            return isinstance(value, list) and all(isinstance(item, str) for item in value)
+        return isinstance(value, dict) or (value is None and self.nullable)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return the function that decodes a value and checks it."""
+        decode = super().result_processor(dialect, coltype) or (lambda value: value)
+
+        def process(value: Any) -> Any:
+            if value is None:  # a missing row of an outer join, too
+                return None
+            try:
+                found = decode(value)
+            except ValueError:
+                found = ...  # no JSON
+            if not self.accepts(found):
+                raise CatalogDamaged(f"a value is not {self.shape}; `cinestrata doctor` names its row")
+            return found
+
+        return process
+
+
 class Base(DeclarativeBase):
     """Base of the tables, with fixed names of constraints, which migrations use on both databases."""
 
@@ -93,7 +140,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
+    type_annotation_map = {datetime: UtcDateTime}  # noqa: RUF012
 
 
 class PositionCounter(Base):
@@ -127,16 +174,18 @@ class Task(Base):
         String(80), index=True, unique=True
     )  # of a domain that is not deleted
     method: Mapped[str] = mapped_column(String(64))
-    settings: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
     state: Mapped[str] = mapped_column(String(16), default="queued")
-    progress: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of TaskProgress
+    # the fields of TaskProgress
+    progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
     eta_seconds: Mapped[float | None] = mapped_column(Float)
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
     # of a failed task: the fields of RetrySpec with which it fits the library
-    remedy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    counts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of VideoCounts
+    remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
+    # the fields of VideoCounts
+    counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
     probed_at: Mapped[datetime | None]  # set: the videos are probed, and the training is due
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
@@ -193,8 +242,8 @@ class Video(Base):
     effective_split: Mapped[str | None] = mapped_column(
         String(8)
     )  # train | val | test | appended, after probing
-    captions: Mapped[list[str]] = mapped_column(JSON, default=list)
-    extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
+    captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
+    extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
     added_at: Mapped[datetime | None]  # None: added before this column existed
     # Of a video that is being relearned: vector id of the original, whose id it takes over when its domain is ready.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
@@ -288,7 +337,7 @@ class Release(Base):
     fingerprint: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
-    metrics: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    metrics: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
 
 class Shard(Base):
@@ -340,7 +389,7 @@ class Event(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(String(16))  # state | progress | rejected | log
-    data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    data: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
 
 class Calibration(Base):
@@ -352,7 +401,7 @@ class Calibration(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)  # the append
     release_id: Mapped[str] = mapped_column(String(64), index=True)
     generation: Mapped[int] = mapped_column(BigInteger)  # first generation of the index with the append
-    model: Mapped[dict[str, Any]] = mapped_column(JSON)
+    model: Mapped[dict[str, Any]] = mapped_column(JSON)  # searches ignore a model that is not valid
 
 
 class Sync(Base):
@@ -376,7 +425,8 @@ class Sync(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     error: Mapped[str | None] = mapped_column(Text)
-    counts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # the fields of SyncCounts
+    # the fields of SyncCounts
+    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
 
 
 class IdempotencyKey(Base):
@@ -388,6 +438,6 @@ class IdempotencyKey(Base):
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     body_hash: Mapped[str] = mapped_column(String(64))
     task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
-    response: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    response: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
     created_at: Mapped[datetime] = mapped_column(index=True)
     locked_until: Mapped[datetime]

@@ -18,6 +18,7 @@
     │   ├── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
     │   └── SourceUnavailable   503  the source of a video cannot be reached; its task is repeated later
     │       └── DecoderOutage   503  the decoder of a worker does not work; its task is repeated later
+    ├── CatalogDamaged          503  a row has a value of the wrong shape; an operator must correct it
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
     └── TaskInterruption                  internal to workers: a job must stop
         ├── LeaseLost                another worker owns the task; writes are refused
@@ -37,6 +38,7 @@ from typing import Any, ClassVar
 from service.core.validation_messages import describe_validation_error
 
 __all__ = [
+    "CatalogDamaged",
     "CinestrataError",
     "Conflict",
     "DataFolderNotWritable",
@@ -261,6 +263,16 @@ class DecoderOutage(SourceUnavailable):
 
     title = "Decoder unavailable"
     awaited = "a decoder"
+
+
+class CatalogDamaged(CinestrataError):
+    """A row of the catalog has a value that no version writes, such as a list where an object is expected."""
+
+    status = 503
+    title = "Catalog damaged"
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"The catalog is damaged: {fault}.", headers={"Retry-After": "30"})
 
 
 class DataFolderNotWritable(CinestrataError):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, text, update
 from typer.testing import CliRunner
 
 from cli.commands import doctor
@@ -209,6 +209,32 @@ def test_json_report_and_exit_status(
     assert body["ok"] is False
     assert [entry["check"] for entry in body["checks"] if not entry["ok"]] == ["index"]
     assert "tsk_a" in next(entry["detail"] for entry in body["checks"] if not entry["ok"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (
+            "UPDATE tasks SET progress = '[]' WHERE id = 'tsk_a'",
+            "tasks.progress of row tsk_a is not an object",
+        ),
+        ("UPDATE tasks SET counts = 'null' WHERE id = 'tsk_b'", "tasks.counts of row tsk_b is not an object"),
+        ("UPDATE videos SET metadata = '{' WHERE vector_id = 1", "videos.metadata of row 1 is not an object"),
+        (
+            "UPDATE videos SET captions = '[1]' WHERE vector_id = 1",
+            "videos.captions of row 1 is not a list of texts",
+        ),
+    ],
+)
+def test_row_with_json_of_the_wrong_shape_is_named(
+    two: ShardStore, folder: Settings, damage: str, fault: str
+) -> None:
+    doctor.check_catalog(folder)
+    with session_scope(write=True) as session:
+        session.execute(text(damage))
+    with pytest.raises(doctor.CheckFailed) as failure:
+        doctor.check_catalog(folder)
+    assert str(failure.value).splitlines()[0] == fault
 
 
 def test_ann_structures_are_described() -> None:

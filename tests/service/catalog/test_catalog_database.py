@@ -23,7 +23,7 @@ from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
 from service.catalog.tables import PositionCounter, Task, Video
-from service.core.errors import Unavailable
+from service.core.errors import CatalogDamaged, Unavailable
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks.lifecycle.state_machine import lock_positions
@@ -37,6 +37,23 @@ def test_migrations_and_models_agree(catalog: Settings) -> None:
             )
             == []
         )
+
+
+def test_json_of_the_wrong_shape_is_refused_when_it_is_read(
+    catalog: Settings, post: Callable[..., TaskDetails]
+) -> None:
+    task = post().id
+    for column, value in (("settings", "[]"), ("remedy", "3")):
+        with session_scope(write=True) as session:
+            before = session.scalar(text(f"SELECT CAST({column} AS TEXT) FROM tasks"))
+            session.execute(text(f"UPDATE tasks SET {column} = '{value}'"))
+        with session_scope() as session, pytest.raises(CatalogDamaged, match="not an object"):
+            session.get(Task, task)
+        with session_scope(write=True) as session:
+            restored = "NULL" if before is None else f"'{before}'"
+            session.execute(text(f"UPDATE tasks SET {column} = {restored}"))
+    with session_scope() as session:
+        assert session.get_one(Task, task).remedy is None
 
 
 @pytest.mark.slow
