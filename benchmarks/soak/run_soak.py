@@ -15,8 +15,9 @@ The phases, with their share of the duration:
 The speed of a shared machine changes from second to second. A phase therefore consists of rounds of at most a minute,
 and each round first measures the capacity: clients that send their next request when the previous one is answered,
 without a task that is learned. These requests are not part of the figures of the phase. The capacity that the machine
-sustains is the lowest of the last five measurements, of which the warm-up makes four. A search takes longer in a larger
-library, so the latencies beside a task are compared with those at the same rate just before the task was added.
+sustains is the lowest measurement so far, of which the warm-up makes four; an overload follows the last one. A search
+takes longer in a larger library, so the latencies beside a task are compared with those at the same rate just before
+the task was added.
 
 The load generator and the service share the cores of the machine, so the capacity is that of both together; the report
 has the processor time of each. The command prints a table and the verdict of each requirement, writes JSON, and exits
@@ -36,7 +37,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -63,7 +63,6 @@ _ROUND_SECONDS = 60.0
 _CAPACITY_SHARE = 0.1  # of a round
 _ALONE_SHARE = 0.4  # of a round in which a task is learned
 _MAX_TASK_SECONDS = 600.0
-_MEASUREMENTS = 5
 _STEADY, _OVERLOAD = 0.8, 2.0
 _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _WARM_UP_SECONDS = 2.0  # of each number of clients
@@ -171,7 +170,7 @@ class _Load:
     def __init__(self, generator: LoadGenerator) -> None:
         self._process = next(pid for pid, role in descendants() if role == "API")
         self._generator = generator
-        self._measured: deque[float] = deque(maxlen=_MEASUREMENTS)
+        self._measured: list[float] = []
         self.ended = 0.0
 
     def saturate(self, clients: int, seconds: float) -> float:
@@ -179,14 +178,17 @@ class _Load:
         records = asyncio.run(self._generator.saturate(clients, seconds))
         return sum(record.status == 200 for record in records) / seconds
 
-    def measure_capacity(self, seconds: float) -> float:
-        """Measure the capacity; returns the lowest of the last measurements."""
+    def measure_capacity(self, seconds: float) -> None:
+        """Measure the capacity, which the following rates are shares of."""
         self._measured.append(self.saturate(_CLIENTS, seconds))
-        return min(self._measured)
+
+    def capacity(self, share: float) -> float:
+        """Capacity that a share refers to: below one, that which the machine sustains."""
+        return min(self._measured) if share <= 1 else self._measured[-1]
 
     def send_share(self, share: float, seconds: float) -> None:
         """Send requests at a share of the measured capacity, without figures."""
-        asyncio.run(self._generator.send_at_rate(share * min(self._measured), seconds))
+        asyncio.run(self._generator.send_at_rate(share * self.capacity(share), seconds))
 
     def measure_phase(self, share: float, seconds: float) -> PhaseOutcome:
         """Outcome of a phase.
@@ -201,7 +203,8 @@ class _Load:
         started = time.monotonic()
         with memory_samples(self._process) as samples:
             for _ in range(rounds):
-                capacity = self.measure_capacity(capacity_seconds)
+                self.measure_capacity(capacity_seconds)
+                capacity = self.capacity(share)
                 with phase.round(capacity) as records:
                     records += self._send(share * capacity, seconds / rounds - capacity_seconds)
         return phase.outcome([sample for sample in samples if sample[0] >= started + _SETTLING * seconds])
@@ -221,7 +224,8 @@ class _Load:
         end = time.monotonic() + seconds
         with memory_samples(self._process) as samples:
             while time.monotonic() < end:
-                capacity = self.measure_capacity(_CAPACITY_SHARE * round_seconds)
+                self.measure_capacity(_CAPACITY_SHARE * round_seconds)
+                capacity = self.capacity(_STEADY)
                 with alone.round(capacity) as records:
                     records += self._send(_STEADY * capacity, _ALONE_SHARE * round_seconds)
                 with learning.round(capacity) as records, ThreadPoolExecutor(1) as learner:
