@@ -26,6 +26,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.chaos.postgres_server import PostgresServer
+from service.catalog.catalog_reads import CatalogReads
 from tests.api.browser import FLAGS
 from tests.milvus import Milvus, fresh_milvus
 from tests.web_files import WebFiles
@@ -43,6 +44,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 # A busy machine must not fail a test.
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
+CatalogReads.timeout = 60.0
 # The default renderer draws tracebacks with all local variables, which takes seconds for each logged error.
 structlog.configure(
     processors=[

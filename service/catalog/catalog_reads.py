@@ -26,7 +26,6 @@ log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
 
-_TIMEOUT_SECONDS = 2.0
 _PROBE_SECONDS = 0.5  # between two attempts to reach an unreachable database
 _THREADS = 8  # each read that does not return occupies one of them until TCP gives up
 _RETRY_SECONDS = 5  # Retry-After
@@ -35,12 +34,13 @@ _RETRY_SECONDS = 5  # Retry-After
 class CatalogReads:
     """Reads of one process. Thread-safe.
 
-    Args:
+    Attributes:
         timeout: Seconds after which the database counts as unreachable. An SQLite file is read without a limit.
     """
 
-    def __init__(self, timeout: float = _TIMEOUT_SECONDS) -> None:
-        self._timeout = timeout
+    timeout = 2.0
+
+    def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "catalog-read")
         self._is_interrupted = False
         self._lock = Lock()
@@ -63,7 +63,7 @@ class CatalogReads:
                 return function()
             future = self._submit(function)
             try:
-                return future.result(self._timeout)
+                return future.result(self.timeout)
             except TimeoutError:
                 raise _unresponsive() from None
         except Unavailable as error:
@@ -77,7 +77,7 @@ class CatalogReads:
         is_bounded = engine().dialect.name != "sqlite"
         try:
             try:
-                return await wait_for(wrap_future(future), self._timeout if is_bounded else None)
+                return await wait_for(wrap_future(future), self.timeout if is_bounded else None)
             except TimeoutError:
                 raise _unresponsive() from None
         except Unavailable as error:

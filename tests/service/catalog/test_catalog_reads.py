@@ -49,7 +49,8 @@ def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
 
 @pytest.fixture
 def reads(database: _Database) -> Iterator[CatalogReads]:
-    reads = CatalogReads(timeout=0.05)
+    reads = CatalogReads()
+    reads.timeout = 0.05
     yield reads
     reads.close()
 
@@ -80,7 +81,8 @@ def test_read_that_does_not_return_is_given_up(reads: CatalogReads, database: _D
         with pytest.raises(Unavailable, match="does not respond"):
             reads.read(lambda: never.wait(WAIT_SECONDS))
         assert reads.is_interrupted
-        other = CatalogReads(timeout=0.05)
+        other = CatalogReads()
+        other.timeout = 0.05
         with pytest.raises(Unavailable, match="does not respond"):
             asyncio.run(other.read_async(lambda: never.wait(WAIT_SECONDS)))
         assert other.is_interrupted

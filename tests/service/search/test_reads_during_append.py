@@ -90,7 +90,7 @@ def _profile_tokens(shard: SearchableShard) -> list[int]:
 
 
 def _mirrored_captions(shard: SearchableShard) -> list[str]:
-    reads = CatalogReads(timeout=60)
+    reads = CatalogReads()
     mirror = CatalogMirror(reads)
     try:
         assert mirror.update(cast(Any, SimpleNamespace(shards={"tsk_0": shard})))
@@ -115,7 +115,7 @@ def test_caches_of_a_shard_contain_an_append_whose_catalog_follows(domain: Searc
     taxi = int(domain.ids[-1])
     with session_scope(write=True) as session:
         replace_moments(session, f"tsk_{APPENDS}", {taxi: [(0.0, 5.0), (5.0, 10.0)]})
-    reads = CatalogReads(timeout=60)
+    reads = CatalogReads()
     cache = VideoMetadataCache(reads=reads)
 
     def cached() -> tuple[list[int], int]:
