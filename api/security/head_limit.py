@@ -1,7 +1,8 @@
-"""HTTP protocol of the server with a limit on the head of a request.
+"""HTTP protocol of the server with a limit on the head of a request, and one host.
 
 The parser of uvicorn keeps the target and all header fields of a request, and the trailers behind its body, in memory
-until they end: without a limit, one connection without credentials fills the memory of the process.
+until they end: without a limit, one connection without credentials fills the memory of the process. It also accepts
+several ``Host`` fields, of which a proxy may route by another one than the service checks (RFC 9112, section 3.2).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _REFUSAL = b"\r\n".join(
 
 
 class HeadLimitProtocol(HttpToolsProtocol):
-    """Closes a connection that sends more than :data:`MAX_HEAD_BYTES` without a byte of a body.
+    """Closes a connection that sends more than :data:`MAX_HEAD_BYTES` without a byte of a body, or several hosts.
 
     Heads, trailers and extensions of chunks count; a head that arrives in one piece with its end is already parsed, and
     its size is that of one read.
@@ -53,7 +54,9 @@ class HeadLimitProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """End a head."""
+        """End a head; raises ValueError, which is answered with status 400, for one with several hosts."""
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            raise ValueError("several Host fields")
         self._is_in_head, self._pending_bytes = False, 0
         super().on_headers_complete()
 

@@ -125,6 +125,7 @@ SMUGGLED = b"GET /tasks/smuggled HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         b"GET /livez HTTP/1.1\r\n" + HEAD + b"X-A: b\r\n Injected: folded\r\n\r\n",
         b"GET /livez HTTP/1.1\r\n" + HEAD + b"X\x00A: b\r\n\r\n",
         b"GET http://169.254.169.254/ HTTP/1.1\r\n" + HEAD + b"\r\n",
+        b"GET /livez HTTP/1.1\r\n" + HEAD + b"host: other.example\r\n\r\n",
         b"CONNECT 169.254.169.254:80 HTTP/1.1\r\n" + HEAD + b"\r\n",
         b"GET /livez HTTP/9.9\r\n" + HEAD + b"\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",

@@ -1,4 +1,4 @@
-"""Heads and trailers without an end, sent to a server with the protocol of the product."""
+"""Heads and trailers without an end, and several hosts, sent to a server with the protocol of the product."""
 
 from __future__ import annotations
 
@@ -96,3 +96,9 @@ def test_head_below_the_limit_and_a_large_body_are_accepted(port: int) -> None:
     with httpx.Client() as client:  # its connection is used again, and earlier heads do not count
         for _ in range(5):
             assert client.get(f"http://127.0.0.1:{port}/", headers={"X": "a" * 40_000}).text == "0 bytes"
+
+
+def test_request_with_several_hosts_is_refused(port: int) -> None:
+    """A proxy may route by another field than the one that the service checks."""
+    request = b"GET / HTTP/1.1\r\nHost: x\r\nhost: y\r\n\r\n"
+    assert _answer(port, iter([request])).startswith(b"HTTP/1.1 400 ")
