@@ -37,6 +37,7 @@ __all__ = [
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
+_REPAIR_HINT = "Run: cinestrata doctor --repair"
 
 
 class CheckFailed(Exception):
@@ -56,7 +57,8 @@ def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup
 
     settings = data_folder_settings(data)
     report = RepairReport()
-    if repair or backup is not None:
+    is_repaired = repair or backup is not None
+    if is_repaired:
         try:
             with error_console.status("Repairing …"):
                 report = repair_library(settings, backup)
@@ -71,13 +73,13 @@ def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup
     for name, check in CHECKS.items():
         with error_console.status(f"Checking {name} …"):
             try:
-                ok, detail = True, check(settings)
+                ok, detail = True, check(settings, is_repaired)
             except Exception as error:
                 ok, detail = False, str(error) or type(error).__name__
         results.append({"check": name, "ok": ok, "detail": detail})
         if not as_json:
             console.print("ok    " if ok else "failed", style="green" if ok else "red", end="")
-            console.print(f"  {name:<12} {detail}", soft_wrap=True)
+            console.print(f"  {name:<12} {detail}", soft_wrap=True, markup=False)
     all_ok = all(result["ok"] for result in results)
     if as_json:
         body = {"ok": all_ok, "checks": results, "repaired": report.repaired, "lost": report.lost}
@@ -86,7 +88,7 @@ def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup
         raise typer.Exit(1)
 
 
-def check_software(_: Settings) -> str:
+def check_software(_: Settings, _is_repaired: bool = False) -> str:
     """Versions of Python, the package and torch, and the GPU."""
     import torch
 
@@ -95,7 +97,7 @@ def check_software(_: Settings) -> str:
     return f"Python {platform.python_version()}, cinestrata {own}, torch {torch.__version__}, {device}"
 
 
-def check_data_folder(settings: Settings) -> str:
+def check_data_folder(settings: Settings, _is_repaired: bool = False) -> str:
     """Write permission and free space of the data folder, and whether it contains a library."""
     from service.catalog.database import sqlite_path
 
@@ -121,7 +123,7 @@ def check_data_folder(settings: Settings) -> str:
     )
 
 
-def check_catalog(settings: Settings) -> str:
+def check_catalog(settings: Settings, is_repaired: bool = False) -> str:
     """Connection and schema of the catalog, and the shape of its JSON values."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
@@ -134,11 +136,8 @@ def check_catalog(settings: Settings) -> str:
     if file and not file.exists():
         return "not created yet; the first start creates it"
     if file and (faults := check_catalog_file(file)):
-        raise CheckFailed(
-            "\n".join(
-                [f"The catalog is damaged: {faults[0]}", *faults[1:], "Run: cinestrata doctor --repair"]
-            )
-        )
+        hints = [] if is_repaired else [_REPAIR_HINT]
+        raise CheckFailed("\n".join([f"The catalog is damaged: {faults[0]}", *faults[1:], *hints]))
     ping()
     with engine(settings).connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
@@ -153,7 +152,7 @@ def check_catalog(settings: Settings) -> str:
     return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"
 
 
-def check_broker(settings: Settings) -> str:
+def check_broker(settings: Settings, _is_repaired: bool = False) -> str:
     """Connection and eviction policy of the broker."""
     import redis
 
@@ -174,7 +173,7 @@ def check_broker(settings: Settings) -> str:
     return f"not started; `cinestrata up` starts {executable}"
 
 
-def check_index(settings: Settings) -> str:
+def check_index(settings: Settings, is_repaired: bool = False) -> str:
     """Checksums of the index, and consistency of releases, shards and catalog."""
     from cli.commands import library_checks
     from index.integrity_audit import audit
@@ -189,7 +188,9 @@ def check_index(settings: Settings) -> str:
         *library_checks.check_catalog(settings, result),
     ]
     if faults:
-        hint = "All other shards are searchable. Run: cinestrata doctor --repair, or --from BACKUP"
+        hint = "All other shards are searchable."
+        if not is_repaired:
+            hint += f" {_REPAIR_HINT}, or --from BACKUP"
         raise CheckFailed("\n".join([*faults, hint]))
     manifest = result.manifest
     structures = [
@@ -203,17 +204,35 @@ def check_index(settings: Settings) -> str:
     )
 
 
-def check_stored_files(settings: Settings) -> str:
-    """Checksums of videos in the data folder, thumbnails, the rank ledger and checkpoints."""
+def check_stored_files(settings: Settings, is_repaired: bool = False) -> str:
+    """Checksums of videos in the data folder, thumbnails, the rank ledger and checkpoints; missing uploads."""
     report = check_files(settings)
     if report.faults:
-        hint = "Run: cinestrata doctor --repair"
-        raise CheckFailed("\n".join([*(fault.text for fault in report.faults), hint]))
+        kinds = {fault.kind for fault in report.faults}
+        hints = [] if is_repaired or kinds == {"missing video"} else [_REPAIR_HINT]
+        if "missing video" in kinds and not is_repaired:
+            hints.append(
+                "Missing videos are searched, but not played. Backups contain no videos: copy the files from their "
+                "origin."
+            )
+        raise CheckFailed("\n".join([*(fault.text for fault in report.faults), *hints]))
     missing, unverified = len(report.missing_thumbnails), report.unverified
-    return (
-        f"{report.verified} files with correct checksums"
-        + (f"; {unverified} previews of an earlier version have no checksum" if unverified else "")
-        + (f"; {missing} previews are missing (doctor --repair)" if missing else "")
+    remedy = ", and their videos cannot be decoded at the moment" if is_repaired else " (doctor --repair)"
+    notes = [
+        (unverified, "previews of an earlier version have no checksum"),
+        (
+            report.unrestored_uploads,
+            "uploaded videos are missing, because a backup was restored, which contains no videos: they are searched, "
+            "but not played until media/uploads of the former data folder is copied",
+        ),
+        (missing, f"previews are missing{remedy}"),
+        (
+            report.impossible_thumbnails,
+            "previews are missing and cannot be made, because their videos are missing",
+        ),
+    ]
+    return f"{report.verified} files with correct checksums" + "".join(
+        f"; {count} {note}" for count, note in notes if count
     )
 
 
@@ -227,7 +246,7 @@ def describe_structures(structures: list[AnnStructure]) -> str:
     )
 
 
-def check_backbone(_: Settings) -> str:
+def check_backbone(_: Settings, _is_repaired: bool = False) -> str:
     """Weights of the configured backbone."""
     from models.backbones.backbone_loading import load_backbone
     from service.storage.library_backbone import library_backbone
@@ -237,7 +256,7 @@ def check_backbone(_: Settings) -> str:
     return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px"
 
 
-def check_decoders(_: Settings) -> str:
+def check_decoders(_: Settings, _is_repaired: bool = False) -> str:
     """Video decoders of the installed FFmpeg."""
     import av
 
@@ -249,8 +268,9 @@ def check_decoders(_: Settings) -> str:
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
 
 
-# A check returns a description of its result, and raises CheckFailed or any other exception on failure.
-CHECKS: dict[str, Callable[[Settings], str]] = {
+# A check returns a description of its result, and raises CheckFailed or any other exception on failure. The second
+# argument is whether a repair has just ended: then the result does not recommend one, and its report has the remedies.
+CHECKS: dict[str, Callable[[Settings, bool], str]] = {
     "software": check_software,
     "data folder": check_data_folder,
     "catalog": check_catalog,

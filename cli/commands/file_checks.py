@@ -8,24 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from service.core.settings import Settings
 
-__all__ = ["FileFault", "FileReport", "check_catalog_file", "check_files", "resolve_stored_video"]
+__all__ = ["FileFault", "FileReport", "check_catalog_file", "check_files"]
 
-FileKind = Literal["video", "thumbnail", "ledger", "checkpoint"]
+FileKind = Literal["video", "missing video", "thumbnail", "ledger", "checkpoint"]
 
 _PAGE_ROWS = 1000
+_MAX_NAMED = 10  # videos of a library that has lost all uploads; other missing videos are all named
 
 
 @dataclass(frozen=True)
 class FileFault:
-    """A damaged file or folder.
+    """A damaged or missing file or folder.
 
     Attributes:
         kind: Kind of the file.
         path: The file.
         text: The fault as a clause that names the file relative to the data folder.
-        video_id: Of a video or thumbnail: identifier of the video.
+        video_id: Of a video or thumbnail: identifier of the video; empty if the fault concerns all uploads.
     """
 
     kind: FileKind
@@ -39,16 +42,34 @@ class FileReport:
     """Result of the check of all files.
 
     Attributes:
-        faults: Damaged files.
+        faults: Damaged files, and missing uploads of accepted videos.
         verified: Number of files whose checksums are correct.
         unverified: Number of thumbnails without a checksum, which an earlier version wrote.
         missing_thumbnails: Identifiers of accepted videos without a thumbnail; a restored backup contains none.
+        impossible_thumbnails: Number of missing thumbnails that cannot be made, because their videos are missing.
+        unrestored_uploads: Number of missing uploads that are no faults: a backup contains no videos, and no upload
+            from before the last restore exists.
     """
 
     faults: list[FileFault] = field(default_factory=list)
     verified: int = 0
     unverified: int = 0
     missing_thumbnails: list[str] = field(default_factory=list)
+    impossible_thumbnails: int = 0
+    unrestored_uploads: int = 0
+
+
+@dataclass
+class _UploadReport:
+    """Uploads of accepted videos.
+
+    Attributes:
+        first_present: Smallest vector id of a video whose upload exists; None if there is none.
+        missing: Faults of the missing uploads by vector id, ascending.
+    """
+
+    first_present: int | None = None
+    missing: dict[int, FileFault] = field(default_factory=dict)
 
 
 def check_catalog_file(path: Path) -> list[str]:
@@ -75,41 +96,36 @@ def check_catalog_file(path: Path) -> list[str]:
 def check_files(settings: Settings) -> FileReport:
     """Compare the files of videos with the catalog, and sealed files with their seals.
 
-    Files of videos outside the data folder belong to the user and are not read. Files of running uploads and trainings
-    that no catalog row or checksum describes are not checked.
+    Files of videos outside the data folder belong to the user and are not read. The user may also remove files that
+    videos name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row
+    or checksum describes are not checked.
 
     Args:
         settings: Settings of the library.
     """
     from service.catalog.database import sqlite_path
 
-    report = FileReport()
+    report, uploads = FileReport(), _UploadReport()
     file = sqlite_path(settings.database_url)
     if file is None or file.exists():
-        for video_id, uri, content_hash in _accepted_videos():
-            _check_video(settings, report, video_id, uri, content_hash)
-            _check_thumbnail(settings, report, video_id)
+        for video in _accepted_videos():
+            has_video = _check_video(settings, report, uploads, video)
+            _check_thumbnail(settings, report, video.id, has_video=has_video)
+        _add_missing_uploads(settings, report, uploads)
     _check_ledger(settings, report)
     _check_checkpoints(settings, report)
     return report
 
 
-def resolve_stored_video(settings: Settings, uri: str) -> Path | None:
-    """The file of a video in the data folder; None if it is missing or stored elsewhere."""
-    from media.errors import MediaError
-    from media.sources.source_uris import is_source_uri
-    from service.storage.library_paths import resolve_video_path
-
-    if is_source_uri(uri):
-        return None
-    try:
-        path = resolve_video_path(uri)
-    except (MediaError, OSError):
-        return None
-    return path if path.is_relative_to(settings.data_dir) else None
+@dataclass(frozen=True)
+class _AcceptedVideo:
+    vector_id: int
+    id: str
+    uri: str
+    content_hash: str
 
 
-def _accepted_videos() -> Iterator[tuple[str, str, str]]:
+def _accepted_videos() -> Iterator[_AcceptedVideo]:
     from sqlalchemy import select
 
     from service.catalog.database import session_scope
@@ -128,30 +144,102 @@ def _accepted_videos() -> Iterator[tuple[str, str, str]]:
             return
         last = rows[-1].vector_id
         for row in rows:
-            yield row.id, row.uri, row.content_hash or ""
+            yield _AcceptedVideo(row.vector_id, row.id, row.uri, row.content_hash or "")
 
 
-def _check_video(settings: Settings, report: FileReport, video_id: str, uri: str, content_hash: str) -> None:
+def _check_video(
+    settings: Settings, report: FileReport, uploads: _UploadReport, video: _AcceptedVideo
+) -> bool:
+    """Check the file of a video; returns whether it exists, or is remote and may exist."""
+    from media.errors import MediaError
     from media.media_paths import content_hash as read_hash
+    from media.sources.source_uris import is_source_uri
+    from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
 
-    path = resolve_stored_video(settings, uri)
-    if path is None or not content_hash:
-        return
+    if is_source_uri(video.uri):
+        return True
+    is_upload = video.uri.startswith(UPLOAD_SCHEME)
     try:
-        problem = None if read_hash(path) == content_hash else "was altered since it was learned"
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    _record(settings, report, "video", path, problem, video_id)
+        path = resolve_video_path(video.uri)
+    except (MediaError, OSError):
+        if is_upload:
+            uploads.missing[video.vector_id] = _missing_upload(settings, video)
+        return False
+    if is_upload and uploads.first_present is None:
+        uploads.first_present = video.vector_id
+    if video.content_hash and path.is_relative_to(settings.data_dir):
+        try:
+            problem = None if read_hash(path) == video.content_hash else "was altered since it was learned"
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+        _record(settings, report, "video", path, problem, video.id)
+    return True
 
 
-def _check_thumbnail(settings: Settings, report: FileReport, video_id: str) -> None:
+def _missing_upload(settings: Settings, video: _AcceptedVideo) -> FileFault:
+    from service.storage.library_paths import UPLOAD_SCHEME
+
+    path = settings.uploads_dir / video.uri.removeprefix(UPLOAD_SCHEME).lstrip("/")
+    try:
+        path.stat()
+        problem = "is not a regular file of the uploads folder"
+    except (FileNotFoundError, NotADirectoryError):
+        problem = "is missing"
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({getattr(error, 'strerror', error)})"
+    name = path.relative_to(settings.data_dir)
+    return FileFault(
+        "missing video", path, f"{name} {problem}: the file of video {video.id} ({video.uri})", video.id
+    )
+
+
+def _add_missing_uploads(settings: Settings, report: FileReport, uploads: _UploadReport) -> None:
+    """Add the missing uploads to a report: as faults, or as a number where a backup was restored without them."""
+    from sqlalchemy import func, select
+
+    from service.catalog.access_tables import AuditEntry
+    from service.catalog.database import id_chunks, session_scope
+    from service.catalog.tables import Video
+
+    if not uploads.missing:
+        return
+    first = uploads.first_present
+    added: dict[int, datetime | None] = {}
+    with session_scope() as session:
+        restored = session.scalar(
+            select(func.max(AuditEntry.at)).where(AuditEntry.action == "snapshot.restore")
+        )
+        # A video that was deleted since its row was read is not missing.
+        for ids in id_chunks([*uploads.missing, *([] if first is None else [first])]):
+            accepted = select(Video.vector_id, Video.added_at).where(
+                Video.vector_id.in_(ids), Video.status == "accepted"
+            )
+            added.update({row.vector_id: row.added_at for row in session.execute(accepted)})
+    faults = {vector_id: fault for vector_id, fault in uploads.missing.items() if vector_id in added}
+    if restored is not None:
+        older = {vector_id for vector_id, time in added.items() if time is None or time < restored}
+        if first not in older:  # ids grow with time, so no upload from before the restore exists
+            report.unrestored_uploads = len(older)
+            faults = {vector_id: fault for vector_id, fault in faults.items() if vector_id not in older}
+    if first is None and not report.unrestored_uploads and len(faults) > _MAX_NAMED:
+        example = next(iter(faults.values()))
+        text = f"all {len(faults)} uploaded videos are missing, for example {example.text}"
+        report.faults.append(FileFault("missing video", settings.uploads_dir, text))
+    else:
+        report.faults += faults.values()
+
+
+def _check_thumbnail(settings: Settings, report: FileReport, video_id: str, *, has_video: bool) -> None:
     from media.content_seal import read_seal
 
     path = settings.thumbnails_dir / f"{video_id}.jpg"
     try:
         state = read_seal(path)
     except FileNotFoundError:
-        report.missing_thumbnails.append(video_id)
+        if has_video:
+            report.missing_thumbnails.append(video_id)
+        else:
+            report.impossible_thumbnails += 1
         return
     except OSError as error:
         _record(settings, report, "thumbnail", path, f"cannot be read ({error.strerror})", video_id)

@@ -294,7 +294,7 @@ def _loss(file: DamagedFile) -> str:
 
 def _repair_files(settings: Settings, report: RepairReport) -> None:
     found = check_files(settings)
-    damaged_videos = {fault.video_id for fault in found.faults if fault.kind == "video"}
+    damaged_videos = {fault.video_id for fault in found.faults if fault.kind in ("video", "missing video")}
     for fault in found.faults:
         _repair_file(settings, fault, damaged_videos, report)
     for video_id in found.missing_thumbnails:
@@ -306,13 +306,18 @@ def _repair_file(
     settings: Settings, fault: FileFault, damaged_videos: set[str], report: RepairReport
 ) -> None:
     name = fault.path.relative_to(settings.data_dir)
-    if fault.kind == "video":
+    if fault.kind == "missing video":
+        report.lost.append(
+            f"{fault.text}. It cannot be restored from what is left: the video is still searched, but not played. "
+            "Backups contain no videos: copy the file from its origin"
+        )
+    elif fault.kind == "video":
         report.lost.append(
             f"{name} was altered and exists only once: its video is still searched, but its playback is damaged. Copy "
             "the file from its origin"
         )
     elif fault.kind == "thumbnail" and fault.video_id in damaged_videos:
-        report.lost.append(f"{name} cannot be made again, because its video is damaged")
+        report.lost.append(f"{name} cannot be made again, because its video is damaged or missing")
     elif fault.kind == "thumbnail":
         _write_thumbnail(settings, fault.video_id, report, "made again from its video")
     elif fault.kind == "checkpoint":

@@ -6,18 +6,20 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, text, update
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from cli.commands import doctor
+from cli.commands import doctor, file_checks
 from cli.main import app
 from index.files.manifest_format import AnnStructure, Manifest
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.releases.release_lineage import ParentRelease
+from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings
@@ -235,6 +237,121 @@ def test_row_with_json_of_the_wrong_shape_is_named(
     with pytest.raises(doctor.CheckFailed) as failure:
         doctor.check_catalog(folder)
     assert str(failure.value).splitlines()[0] == fault
+
+
+@pytest.fixture
+def uploads(two: ShardStore, folder: Settings) -> list[Path]:
+    """The uploaded files of the videos a-0 to a-3; the videos of task b are named by path, and were removed."""
+    files = [folder.uploads_dir / "tsk_a" / f"{number} [hd].mp4" for number in range(4)]
+    files[0].parent.mkdir(parents=True)
+    with session_scope(write=True) as session:
+        for number, file in enumerate(files):
+            file.write_bytes(b"video")
+            session.execute(
+                update(Video).where(Video.id == f"a-{number}").values(uri=f"upload://tsk_a/{file.name}")
+            )
+        session.execute(update(Video).values(status="accepted"))
+    return files
+
+
+def _restore(added_later: str) -> None:
+    """Store the entry of a restore that happened before a video was added."""
+    with session_scope(write=True) as session:
+        record_change(session, "snapshot.restore", "library.tar")
+    with session_scope(write=True) as session:
+        later = datetime.now(UTC) + timedelta(seconds=1)
+        session.execute(update(Video).where(Video.id == added_later).values(added_at=later))
+
+
+def _run_file_check(*options: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *options])
+
+
+def test_missing_upload_is_named(
+    uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", {"files": doctor.check_stored_files})
+    assert _run_file_check().exit_code == 0
+    kept = uploads[2].rename(folder.data_dir / "kept.mp4")
+    uploads[3].unlink()
+    uploads[3].mkdir()
+    outcome = _run_file_check()
+    assert outcome.exit_code == 1
+    name = "media/uploads/tsk_a"
+    assert (
+        f"{name}/2 [hd].mp4 is missing: the file of video a-2 (upload://tsk_a/2 [hd].mp4)" in outcome.output
+    )
+    assert (
+        f"{name}/3 [hd].mp4 is not a regular file of the uploads folder: the file of video a-3"
+        in outcome.output
+    )
+    assert "copy the files from their origin" in outcome.output
+    assert "--repair" not in outcome.output, "a repair cannot restore the file"
+    repaired = json.loads(_run_file_check("--repair", "--json").stdout)
+    assert [line.split(" [hd]")[0] for line in repaired["lost"]] == [f"{name}/2", f"{name}/3"]
+    assert all("cannot be restored from what is left" in line for line in repaired["lost"])
+    assert repaired["ok"] is False
+    uploads[3].rmdir()
+    for file in (uploads[2], uploads[3]):
+        shutil.copy(kept, file)
+    assert _run_file_check().exit_code == 0
+
+
+def test_upload_of_a_video_that_is_deleted_during_the_check_is_not_missing(
+    uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def delete_video(*_: object, **__: object) -> None:
+        with session_scope(write=True) as session:
+            session.execute(delete(Video).where(Video.id == "a-0"))
+
+    uploads[0].unlink()
+    monkeypatch.setattr(file_checks, "_check_thumbnail", delete_video)
+    doctor.check_stored_files(folder)
+
+
+def test_loss_of_all_uploads_is_one_fault(
+    uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folder.uploads_dir)
+    monkeypatch.setattr(file_checks, "_MAX_NAMED", 3)
+    with pytest.raises(doctor.CheckFailed) as failure:
+        doctor.check_stored_files(folder)
+    fault, hint = str(failure.value).splitlines()
+    assert fault.startswith("all 4 uploaded videos are missing, for example media/uploads/tsk_a/0 [hd].mp4")
+    assert hint.startswith("Missing videos are searched")
+
+
+def test_uploads_that_were_not_restored_are_counted(uploads: list[Path], folder: Settings) -> None:
+    _restore(added_later="a-3")
+    for file in uploads[:3]:
+        file.unlink()
+    assert "; 3 uploaded videos are missing, because a backup was restored" in doctor.check_stored_files(
+        folder
+    )
+    uploads[3].unlink()
+    with pytest.raises(doctor.CheckFailed, match="is missing: the file of video a-3") as failure:
+        doctor.check_stored_files(folder)
+    assert "video a-0" not in str(failure.value)
+    uploads[1].write_bytes(b"video")
+    with pytest.raises(doctor.CheckFailed, match=r"(?s)video a-0 .*video a-2 .*video a-3 "):
+        doctor.check_stored_files(folder)
+
+
+def test_hints_do_not_recommend_the_repair_that_runs(
+    uploads: list[Path], two: ShardStore, folder: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = {"index": doctor.check_index, "files": doctor.check_stored_files}
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    _flip(_shard(two, "tsk_a") / "vectors.faiss")
+    impossible = "4 previews are missing and cannot be made, because their videos are missing"
+    checked = _run_file_check()
+    assert "Run: cinestrata doctor --repair" in checked.output
+    assert f"; 4 previews are missing (doctor --repair); {impossible}" in checked.output
+    repaired = _run_file_check("--repair")
+    assert "doctor --repair" not in repaired.output
+    assert f"; 4 previews are missing, and their videos cannot be decoded at the moment; {impossible}" in (
+        repaired.output
+    )
 
 
 def test_ann_structures_are_described() -> None:
