@@ -264,7 +264,7 @@ class Video(Base):
 
 
 class FileRemoval(Base):
-    """A deleted video whose files are still to be deleted."""
+    """A deleted video, or a rejected video of a ready task, whose files are still to be deleted."""
 
     __tablename__ = "file_removals"
     __table_args__ = ({"sqlite_autoincrement": True},)

@@ -111,8 +111,8 @@ def stream_path(video_id: str) -> Path:
         return library_paths.resolve_video_path(video_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
-            f"The file of video {video_id!r} is no longer in the media root. The video stays "
-            "searchable, but cannot be played."
+            f"The file of video {video_id!r} no longer exists, so the video cannot be played. An accepted video stays "
+            "searchable; an uploaded file of a rejected video is removed when its task is ready."
         ) from error
 
 

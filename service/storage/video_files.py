@@ -1,7 +1,10 @@
 """Deletion of the files of videos: uploads, thumbnails and frame caches.
 
-The transaction that deletes videos stores which files are to be deleted (table ``file_removals``). They are deleted
-after its commit, since writers of SQLite wait for each other. The maintenance of a worker continues after a kill.
+The transaction that deletes videos, or in which a task with rejected uploads becomes ready, stores which files are to
+be deleted (table ``file_removals``). They are deleted after its commit, since writers of SQLite wait for each other.
+The maintenance of a worker continues after a kill.
+
+A rejected video of a ready task needs no file: it has no vector, and only failed and cancelled tasks can be retried.
 
 Only jobs of the task itself read the frame caches of its videos: the learning job and the append job. A retry and a
 relearned domain decode their videos again.
@@ -24,7 +27,7 @@ from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
 
-__all__ = ["delete_unneeded_frames", "register_removals", "remove_deleted_files"]
+__all__ = ["delete_unneeded_frames", "register_rejected_uploads", "register_removals", "remove_deleted_files"]
 
 _BATCH = 5000  # deleted videos between two transactions
 _FOLDER_PREFIX = "tsk_"  # of the folders of uploads
@@ -70,8 +73,19 @@ def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
     session.execute(insert(FileRemoval).from_select(["video_id", "uri", "content_hash"], deleted))
 
 
+def register_rejected_uploads(session: Session, task_id: str) -> None:
+    """Store that the uploaded files of a task's rejected videos are to be deleted. Idempotent.
+
+    Args:
+        session: The transaction in which the task becomes ready.
+        task_id: Identifier of the domain or the append.
+    """
+    is_upload = Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
+    register_removals(session, (Video.task_id == task_id) & (Video.status == "rejected") & is_upload)
+
+
 def remove_deleted_files() -> dict[str, str]:
-    """Delete the files of deleted videos that belong to the library and to no other video.
+    """Delete the registered files that belong to the library and that no other video needs.
 
     No transaction is open while files are deleted. A repetition continues after a kill.
 
@@ -110,21 +124,29 @@ def remove_deleted_files() -> dict[str, str]:
 
 
 def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
-    """Return the ids and contents of a batch of removals that videos of the catalog have."""
+    """Return the ids and contents of a batch of removals that videos of the catalog have and need."""
     needed: set[str] = set()
     for column, removed in (
         (Video.id, FileRemoval.video_id),  # an id may be used again
         (Video.content_hash, FileRemoval.content_hash),
     ):
         of_batch = select(removed).where(batch, removed.is_not(None))
-        needed.update(filter(None, session.scalars(select(column).where(column.in_(of_batch)))))
+        needed.update(
+            filter(None, session.scalars(select(column).where(column.in_(of_batch), _needs_files())))
+        )
     return needed
+
+
+def _needs_files() -> ColumnElement[bool]:
+    """Condition of videos whose files stay: all except rejected videos of ready tasks."""
+    is_ready = Video.task_id.in_(select(Task.id).where(Task.state == "ready"))
+    return or_(Video.status != "rejected", ~is_ready)
 
 
 def _unneeded_uploads(
     session: Session, batch: ColumnElement[bool], removals: Sequence[FileRemoval]
 ) -> dict[int, Path]:
-    """Return the uploaded files of a batch of removals that no video of the catalog names, by the id of the removal.
+    """Return the uploaded files of a batch of removals that no video needs, by the id of the removal.
 
     The uploads are below the default media root, so a video may also name them by a path, by a ``file://`` URI or
     through a link.
@@ -141,15 +163,22 @@ def _unneeded_uploads(
         for removal in removals
         if removal.id in files and not removal.uri.startswith(UPLOAD_SCHEME)
     ]
+    # A rejected video has no content hash: the videos that may name its file by a link have as many bytes.
+    sizes = set()
+    for removal in removals:
+        if removal.id in files and removal.content_hash is None:
+            with suppress(FileNotFoundError):  # another process removes it
+                sizes.add(files[removal.id].stat().st_size)
     conditions = [
         # URIs have no index: one pass over the videos for each batch.
         or_(Video.uri.in_(of_batch), ~is_upload & Video.uri.contains(_FOLDER_PREFIX, autoescape=True)),
         Video.content_hash.in_(contents),  # links, whose names are arbitrary
         *map(Video.uri.in_, id_chunks(other_names)),
+        *(~is_upload & Video.bytes.in_(chunk) for chunk in id_chunks(sorted(sizes))),
     ]
     needed = set()
     for condition in conditions:
-        for uri in session.scalars(select(Video.uri).where(condition)):
+        for uri in session.scalars(select(Video.uri).where(condition, _needs_files())):
             with suppress(MediaError):
                 needed.add(library_paths.resolve_video_path(uri))
     return {removal: path for removal, path in files.items() if path not in needed}

@@ -12,7 +12,7 @@ from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import Unavailable
 from service.core.settings import settings
 from service.library.compaction import sweep_index
-from service.storage.video_files import delete_unneeded_frames
+from service.storage.video_files import delete_unneeded_frames, remove_deleted_files
 from trainer.task_data import TaskData
 
 __all__ = ["clean_up", "remove_checkpoints", "remove_other_checkpoints"]
@@ -21,15 +21,16 @@ log = structlog.get_logger(__name__)
 
 
 def clean_up(task: TaskData) -> None:
-    """Remove the checkpoints and frame caches of a ready task, and index files that no task needs.
+    """Remove checkpoints, frame caches and rejected uploads of a ready task, and index files that no task needs.
 
-    Failures are logged, since nothing depends on the removal; :func:`service.library.compaction.sweep_frame_caches`
-    deletes the frame caches that remain.
+    Failures are logged, since nothing depends on the removal; the maintenance deletes the frame caches and uploads that
+    remain.
     """
     try:
         remove_checkpoints(task.task_id)
         sweep_index()
         delete_unneeded_frames({clip.frames_path.stem for clip in task.clips})
+        remove_deleted_files()
     except (OSError, Unavailable) as error:
         log.warning("cleanup_failed", task=task.task_id, error=str(error))
 

@@ -17,6 +17,7 @@ from service.catalog.video_counts import count_task_videos
 from service.core.choice_types import Gallery, QueryMode
 from service.core.errors import Conflict, LeaseLost
 from service.core.schemas import Drift, TaskProgress
+from service.storage.video_files import register_rejected_uploads
 from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
@@ -194,6 +195,7 @@ class Publication(_OpenPublication):
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
         _store_final_progress(session, task, view, self._finish_stages())
         set_state(session, task, "ready")
+        register_rejected_uploads(session, task.id)
         facts = {"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count}
         record_change(session, "task.publish", task.id, facts)
         self.completed = True
@@ -283,6 +285,7 @@ class AppendPublication(_OpenPublication):
             videos = "1 video was" if count == 1 else f"{count} videos were"
             record(session, domain.id, "log", {"message": f"{videos} appended.", "append": append.id})
         set_state(session, append, "ready")
+        register_rejected_uploads(session, append.id)
         facts = {"name": domain.name, "domain": domain.id, "release": domain.release_id, "videos": count}
         record_change(session, "task.publish", append.id, facts)
         self.completed = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, ZipInfo
 
@@ -11,10 +12,14 @@ import pytest
 import redis
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Shard, Task, Video
-from service.core.errors import Conflict, IdempotencyMismatch, InvalidInput, NotFound
+from service.catalog.tables import FileRemoval, Shard, Task, Video
+from service.core.errors import Conflict, IdempotencyMismatch, InvalidInput, NotFound, TaskCancelled
 from service.core.schemas import AppendSpec, TaskDetails
 from service.core.settings import Settings, settings
+from service.library import video_details
+from service.library.deletion import delete_videos
+from service.storage import library_paths
+from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.task_requests import CreateOutcome
 
@@ -189,6 +194,104 @@ def test_content_of_the_domain_is_rejected_at_the_publication(
     assert outcomes == [0, 1]
     view = commands.get_task(views[1].id)
     assert (view.state, [video.reason for video in view.rejected]) == ("ready", ["same content as a.mp4"])
+
+
+@pytest.fixture
+def rejected_upload(domain: str, append_probed: Callable[..., TaskDetails]) -> tuple[TaskDetails, Path]:
+    """An append in which the only video, an upload, is rejected as undecodable; and the file of the video."""
+    view = append_probed(domain, "new")
+    file = settings().uploads_dir / "tsk_0123456789abcdef" / "new.mp4"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no video")
+    with session_scope(write=True) as session:
+        video = session.query(Video).filter(Video.id == "new").one()
+        video.uri = f"upload://{file.relative_to(settings().uploads_dir)}"
+        video.status, video.reason, video.content_hash = "rejected", "no video", None
+    return view, file
+
+
+def _publish_append(view: TaskDetails) -> None:
+    claim = lifecycle.claim_append(view.id, "worker")
+    assert claim is not None
+    with claim, claim.appending() as publication:
+        publication.complete(vectors=3, size=10)
+
+
+def test_rejected_upload_is_removed_once_its_task_is_ready(
+    rejected_upload: tuple[TaskDetails, Path],
+) -> None:
+    view, file = rejected_upload
+    preview = library_paths.thumbnail_path("new")
+    preview.parent.mkdir(parents=True, exist_ok=True)
+    preview.touch()
+    assert remove_deleted_files() == {}
+    assert file.exists(), "the task may fail and be retried"
+    _publish_append(view)
+    assert file.exists(), "files are removed after the commit"
+    assert remove_deleted_files() == {}  # as the maintenance does after a kill
+    assert not file.parent.exists()
+    assert not preview.exists()
+    assert remove_deleted_files() == {}
+    with session_scope() as session:
+        assert session.query(FileRemoval).count() == 0
+    assert [video.reason for video in commands.get_task(view.id).rejected] == ["no video"]
+    with pytest.raises(NotFound, match="file of a rejected video is removed"):
+        video_details.stream_path("new")
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_rejected_upload_of_a_task_that_can_be_retried_stays(
+    rejected_upload: tuple[TaskDetails, Path], state: str
+) -> None:
+    view, file = rejected_upload
+    claim = lifecycle.claim_append(view.id, "worker")
+    assert claim is not None
+    if state == "failed":
+        claim.fail("The disk is full.", "Free space.")
+    else:
+        commands.cancel_task(view.id)
+        with pytest.raises(TaskCancelled), claim.appending():
+            pytest.fail("nothing may be published")
+    remove_deleted_files()
+    assert file.exists()
+
+
+@pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a failed task", "link"])
+def test_rejected_upload_stays_while_another_video_needs_it(
+    rejected_upload: tuple[TaskDetails, Path], post: Post, name: str
+) -> None:
+    view, file = rejected_upload
+    other = post("other")
+    (settings().media_root / "link.mp4").symlink_to(file)
+    with session_scope(write=True) as session:
+        video = session.query(Video).filter(Video.task_id == other.id).first()
+        assert video is not None
+        video.uri = "link.mp4" if name == "link" else f"uploads/{file.relative_to(settings().uploads_dir)}"
+        video.status = {"accepted": "accepted", "link": "accepted", "pending": "pending"}.get(
+            name, "rejected"
+        )
+        video.content_hash, video.bytes = "c" * 64, file.stat().st_size
+        session.get_one(Task, other.id).state = "failed" if name.startswith("rejected") else "ready"
+    _publish_append(view)
+    assert remove_deleted_files() == {}
+    assert file.exists()
+
+
+def test_rejected_video_of_a_ready_task_does_not_keep_the_file_of_another(
+    rejected_upload: tuple[TaskDetails, Path], post: Post
+) -> None:
+    """The last video that needs the file is deleted."""
+    view, file = rejected_upload
+    other = post("other")
+    with session_scope(write=True) as session:
+        video = session.query(Video).filter(Video.task_id == other.id).first()
+        assert video is not None
+        video.id, video.uri = "other", f"upload://{file.relative_to(settings().uploads_dir)}"
+        session.get_one(Task, other.id).state = "failed"
+    _publish_append(view)
+    remove_deleted_files()
+    delete_videos(["other"])
+    assert not file.exists()
 
 
 def test_publication_into_a_deleted_domain_fails(

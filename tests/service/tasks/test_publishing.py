@@ -14,10 +14,11 @@ from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
 from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Release, Shard, Task
+from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, LeaseLost
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
+from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import RecallRecord, ReleaseRecord, ShardRecord
 
@@ -79,6 +80,23 @@ def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     with session_scope() as session:
         cells = session.execute(select(Recall.release_order, Recall.task_order, Recall.r1)).all()
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
+
+
+def test_rejected_uploads_of_a_ready_domain_are_removed(catalog: Settings, post_probed: Post) -> None:
+    view = post_probed(videos=3)
+    folder = settings().uploads_dir / "tsk_0123456789abcdef"
+    folder.mkdir(parents=True)
+    names = ("kept.mp4", "kept.mp4", "copy.mp4")  # two videos of one upload
+    with session_scope(write=True) as session:
+        videos = session.query(Video).filter(Video.task_id == view.id).order_by(Video.vector_id)
+        for video, name in zip(videos, names, strict=True):
+            (folder / name).touch()
+            video.uri = f"upload://{folder.name}/{name}"
+        for video in videos[1:]:
+            video.status, video.reason, video.content_hash = "rejected", "same content as kept.mp4", None
+    _publish(view.id, 1)
+    assert remove_deleted_files() == {}
+    assert {path.name for path in folder.iterdir()} == {"kept.mp4"}
 
 
 def test_publication_interrupted_after_the_manifest_is_completed(
