@@ -1,8 +1,8 @@
 """Unpacking of uploaded archives: zip or tar(.gz) with a manifest, or with sidecar files of its videos.
 
 An archive is not trusted. Only plain files that the manifest lists are written, each to a validated path; without a
-manifest, files whose names end like those of videos. Manifests of typed tables are not read, because their parsers do
-not bound the memory that a file takes.
+manifest, or beside a table of captions, also files whose names end like those of videos. Manifests of typed tables are
+not read, because their parsers do not bound the memory that a file takes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import hashlib
 import io
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -25,9 +26,10 @@ from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.archives.archive_errors import archive_too_large, invalid_archive, safe_path
 from service.tasks.archives.archive_reader import Archive, ArchiveMember, list_members, open_archive
 from service.tasks.archives.upload_storage import remove_upload
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES, parse_manifest
 from service.tasks.manifests.sidecar_captions import (
     SIDECAR_SUFFIXES,
+    is_hidden,
     read_sidecars,
     subtitle_aliases,
 )
@@ -56,7 +58,10 @@ def archive_digest(archive: BinaryIO) -> bytes:
 
 
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:
-    """Unpack the videos that the manifest lists into ``uploads_dir / upload``. On an error nothing is left on disk.
+    """Unpack the videos of an archive into ``uploads_dir / upload``. On an error nothing is left on disk.
+
+    A manifest lists all videos. Without one, or with a table of captions, all videos of the archive are unpacked; those
+    that the table does not name have the captions of their sidecar files.
 
     Returns:
         The videos, with URIs ``upload://<upload>/<path>``; those of remote sources keep their URIs.
@@ -109,12 +114,38 @@ def _read_videos(
         raise TooLarge(
             f"{found[0]}: The manifest is larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
         )
-    return parse_manifest(io.BytesIO(raw), found[0].name), found[0].parent
+    videos, base = parse_manifest(io.BytesIO(raw), found[0].name), found[0].parent
+    if found[0].name not in CAPTION_TABLE_NAMES:
+        return videos, base
+    rows = [
+        row
+        if is_source_uri(row.uri)
+        else row.model_copy(update={"uri": str(base / safe_path(row.uri, f"videos[{number}].uri"))})
+        for number, row in enumerate(videos)
+    ]
+    named = {row.uri for row in rows}
+    others = [uri for uri in _video_paths(members) if uri not in named and not is_hidden(uri)]
+    return rows + _read_videos_with_sidecars(archive, members, others), PurePosixPath()
+
+
+def _video_paths(members: Iterable[PurePosixPath]) -> list[str]:
+    """Return the paths of the files whose names end like those of videos."""
+    return [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
 
 
 def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) -> list[VideoSpec]:
     """Return the videos of an archive without a manifest, with the captions of their sidecar files."""
-    uris = [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
+    videos = _read_videos_with_sidecars(archive, members, _video_paths(members))
+    # A manifest with a wrong name must not become a domain without captions.
+    if not any(video.captions for video in videos):
+        raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
+    return videos
+
+
+def _read_videos_with_sidecars(
+    archive: Archive, members: dict[PurePosixPath, ArchiveMember], uris: Sequence[str]
+) -> list[VideoSpec]:
+    """Return videos of an archive with the captions of their sidecar files."""
     stems = {str(PurePosixPath(uri).with_suffix("")) for uri in uris}
     aliases = subtitle_aliases(map(str, members))
     languages = {path for name, path in aliases.items() if str(PurePosixPath(name).with_suffix("")) in stems}
@@ -139,11 +170,7 @@ def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMemb
         content = sidecars.get(name, sidecars.get(aliases.get(name, "")))
         return None if content is None else io.BytesIO(content)
 
-    videos = [read_sidecars(uri, open_sidecar) for uri in sorted(uris)]
-    # A manifest with a wrong name must not become a domain without captions.
-    if not any(video.captions for video in videos):
-        raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
-    return videos
+    return [read_sidecars(uri, open_sidecar) for uri in sorted(uris)]
 
 
 def _write_videos(

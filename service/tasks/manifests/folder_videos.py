@@ -1,4 +1,4 @@
-"""Videos of a local folder: those of its manifest, or its files with their sidecars."""
+"""Videos of a local folder: those of its manifest, or its files with a table of captions and their sidecars."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
+from media.sources.source_uris import is_source_uri
 from media.video_formats import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import VideoSpec
 from service.storage.library_paths import UPLOAD_FOLDER
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.manifest_parser import (
+    CAPTION_TABLE_NAMES,
+    MANIFEST_NAMES,
+    TYPED_MANIFEST_NAMES,
+    parse_manifest,
+)
 from service.tasks.manifests.sidecar_captions import (
     add_caption_from_name,
+    is_hidden,
     read_sidecars,
     subtitle_aliases,
 )
@@ -31,10 +39,11 @@ class FolderVideos:
     Attributes:
         base: Folder that the URIs are relative to.
         videos: The videos; their files may be missing.
-        has_manifest: Whether a manifest lists them.
+        has_manifest: Whether a manifest or a table of captions lists them or a part of them.
         left_out: Errors of the video files that are not listed, by path.
         uploaded: Paths of the uploaded files of a library in the folder, which belong to their own domains and are not
             listed.
+        without_row: Paths of the videos that the table of captions in the folder does not name.
     """
 
     base: Path
@@ -42,6 +51,7 @@ class FolderVideos:
     has_manifest: bool
     left_out: Mapping[str, FieldError]
     uploaded: Sequence[str] = ()
+    without_row: Sequence[str] = ()
 
     def require_all(self) -> None:
         """Raise InvalidInput if a video file is not listed."""
@@ -59,9 +69,12 @@ def list_folder_videos(
 ) -> FolderVideos:
     """List the videos of a manifest or a folder.
 
-    Captions of a folder without a manifest are those of its sidecar files. All folders in it are listed, or none is. A
-    video file is left out if its name is not Unicode, if a link leads to no file, or if a sidecar file is invalid,
-    cannot be read or is outside of ``root``.
+    Captions of a folder without a manifest are those of its sidecar files. A table of captions that is found in the
+    folder need not name all of its videos: the others have the captions of their sidecar files. A manifest, or a table
+    that ``path`` names, lists all videos.
+
+    All folders in the folder are listed, or none is. A video file is left out if its name is not Unicode, if a link
+    leads to no file, or if a sidecar file is invalid, cannot be read or is outside of ``root``.
 
     A library keeps uploaded files below its media root. They are listed only if a manifest names them, or if ``path``
     is the folder of an upload.
@@ -80,17 +93,35 @@ def list_folder_videos(
         OSError: the folder, a folder in it, or the manifest cannot be read.
     """
     manifest = path if path.is_file() else find_manifest(path)
+    encoding = encoding or "utf-8"
+    videos: list[VideoSpec] = []
+    files: list[str] = []
+    left_out: dict[str, FieldError] = {}
     uploaded: Sequence[str] = ()
-    if manifest is None:
-        base = path
-        videos, left_out, uploaded = _read_folder(path, encoding or "utf-8", root, report_progress)
-    else:
+    if manifest is not None:
         with _open_inside(manifest, root) as stream:
-            base, left_out = manifest.parent, {}
-            videos = parse_manifest(stream, manifest.name, encoding or "utf-8", typed_tables=typed_tables)
+            videos = parse_manifest(stream, manifest.name, encoding, typed_tables=typed_tables)
+    if manifest is None or (manifest != path and manifest.name in CAPTION_TABLE_NAMES):
+        names = sorted(_list_files(path, report_progress))
+        files, uploaded = _find_videos(path, names)
+        if manifest is None:
+            _require_videos(path, files, uploaded)
+        else:
+            files = _without_row(path, files, videos)
+        found, left_out = _read_folder(path, names, files, encoding, root, report_progress)
+        videos += found
+        if not videos:
+            raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
-    return FolderVideos(base, videos, manifest is not None, left_out, uploaded)
+    return FolderVideos(
+        path if manifest is None else manifest.parent,
+        videos,
+        manifest is not None,
+        left_out,
+        uploaded,
+        [name for name in files if name not in left_out] if manifest is not None else (),
+    )
 
 
 def find_manifest(folder: Path) -> Path | None:
@@ -99,15 +130,16 @@ def find_manifest(folder: Path) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _read_folder(
-    folder: Path, encoding: str, root: Path | None, report_progress: Callable[[], object]
-) -> tuple[list[VideoSpec], dict[str, FieldError], list[str]]:
-    """Return the videos of a folder, the errors of the files that are left out, and the paths of uploaded files."""
-    names = sorted(_list_files(folder, report_progress))
+def _find_videos(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the paths of the video files of a folder, and those of uploaded files."""
     found = [name for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
     top = folder.resolve().name
     uploaded = [name for name in found if _is_uploaded(top, name)]
-    files = [name for name in found if not _is_uploaded(top, name)] if uploaded else found
+    return [name for name in found if not _is_uploaded(top, name)] if uploaded else found, uploaded
+
+
+def _require_videos(folder: Path, files: Sequence[str], uploaded: Sequence[str]) -> None:
+    """Raise InvalidInput if a folder without a manifest has no video files."""
     if not files:
         raise InvalidInput.at(
             str(folder),
@@ -116,6 +148,41 @@ def _read_folder(
             else "The folder has no videos.",
             f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
         )
+
+
+def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) -> list[str]:
+    """Return the files that no row names; rows may name them by an absolute path, and in composed characters."""
+
+    @cache
+    def resolve_folder(path: str) -> str:
+        return os.path.realpath(path)
+
+    def locate(name: str) -> tuple[str, str]:
+        place, file = os.path.split(folder / name)
+        return resolve_folder(place), unicodedata.normalize("NFC", file)
+
+    named = {locate(row.uri) for row in rows if not is_source_uri(row.uri)}
+    return [name for name in files if locate(name) not in named and not is_hidden(name)]
+
+
+def _read_folder(
+    folder: Path,
+    names: Sequence[str],
+    files: Sequence[str],
+    encoding: str,
+    root: Path | None,
+    report_progress: Callable[[], object],
+) -> tuple[list[VideoSpec], dict[str, FieldError]]:
+    """Return the video files of a folder with their captions, and the errors of those that are left out.
+
+    Args:
+        folder: The folder.
+        names: Paths of all files.
+        files: Paths of the video files.
+        encoding: Encoding of the sidecar files.
+        root: Folder that links must not leave.
+        report_progress: Called for each video.
+    """
     aliases = subtitle_aliases(name for name in names if name.endswith((".srt", ".vtt")))
 
     def open_sidecar(name: str) -> BinaryIO | None:
@@ -138,9 +205,7 @@ def _read_folder(
             left_out[name] = FieldError(
                 sidecar, f"The file cannot be read ({error.strerror}).", "Allow the service to read it."
             )
-    if not videos:
-        raise InvalidInput.of(list(left_out.values()))
-    return videos, left_out, uploaded
+    return videos, left_out
 
 
 def _is_uploaded(top: str, name: str) -> bool:

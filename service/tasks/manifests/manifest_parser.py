@@ -20,9 +20,17 @@ from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.table_columns import FILE_COLUMNS, map_columns
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES, read_typed_table
 
-__all__ = ["MANIFEST_NAMES", "TYPED_MANIFEST_NAMES", "parse_manifest", "read_rows", "require_text_table"]
+__all__ = [
+    "CAPTION_TABLE_NAMES",
+    "MANIFEST_NAMES",
+    "TYPED_MANIFEST_NAMES",
+    "parse_manifest",
+    "read_rows",
+    "require_text_table",
+]
 
-MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", "captions.csv", "captions.tsv")
+CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # found beside videos, they need not name all of them
+MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", *CAPTION_TABLE_NAMES)
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
 
 _DELIMITED_SUFFIXES = (".csv", ".tsv")

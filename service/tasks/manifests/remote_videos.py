@@ -18,12 +18,13 @@ from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.core.schemas import VideoSpec
 from service.storage.video_access import SourceReader
 from service.tasks.manifests.manifest_parser import (
+    CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
     parse_manifest,
     require_text_table,
 )
-from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
+from service.tasks.manifests.sidecar_captions import add_caption_from_name, is_hidden, read_sidecars
 
 __all__ = ["RemoteVideos", "list_remote_videos"]
 
@@ -39,8 +40,9 @@ class RemoteVideos:
         base: URI of the folder that URIs are relative to, with a slash at the end.
         videos: The videos.
         files: The files of the folder by their path; None for a web server, which cannot be listed.
-        has_manifest: Whether a manifest lists the videos.
+        has_manifest: Whether a manifest or a table of captions lists the videos or a part of them.
         left_out: Errors of the videos that are not listed, by path.
+        without_row: Paths of the videos that the table of captions in the folder does not name.
     """
 
     base: SourceUri
@@ -48,6 +50,7 @@ class RemoteVideos:
     files: Mapping[str, ListedFile] | None
     has_manifest: bool
     left_out: Mapping[str, FieldError]
+    without_row: Sequence[str] = ()
 
     def require_all(self) -> None:
         """Raise InvalidInput if a video is not listed."""
@@ -73,6 +76,9 @@ def list_remote_videos(
     typed_tables: bool = False,
 ) -> RemoteVideos:
     """List the videos of a folder in an object store, or of a manifest in an object store or on a web server.
+
+    A table of captions that is found in the folder need not name all of its videos: the others have the captions of
+    their sidecar files. A manifest, or a table that ``source`` names, lists all videos.
 
     A video is left out if its name is no part of a URI, if a sidecar file is invalid or forbidden, or if the manifest
     names a missing file or a file outside of its folder.
@@ -110,9 +116,13 @@ def _list(
     folder = source.partition("?")[0] if named.port is not None else source
     base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
     files: dict[str, ListedFile] | None = None
+    is_folder = manifest is None
     if manifest is None or named.port is None:
         files = {file.name: file for file in reader.list_files(base, report_progress)}
         manifest = manifest or next((n for n in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES) if n in files), None)
+    videos: list[VideoSpec] = []
+    names: list[str] = []
+    left_out: dict[str, FieldError] = {}
     if manifest is not None:
         if not typed_tables:
             require_text_table(manifest, manifest)  # before the download
@@ -120,30 +130,43 @@ def _list(
         content = reader.read(uri, _MAX_MANIFEST_BYTES, report_progress)
         listed = parse_manifest(io.BytesIO(content), manifest, encoding, typed_tables=typed_tables)
         videos, left_out = _split(base, listed, files)
-    else:
-        videos, left_out = _read_folder(base, reader, files or {}, encoding, report_progress)
+    if files is not None and is_folder and (manifest is None or manifest in CAPTION_TABLE_NAMES):
+        names = sorted(name for name in files if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES)
+        if manifest is None:
+            _require_videos(base, names)
+        else:
+            rows = {row.uri.removeprefix(base.text) for row in listed}
+            names = [name for name in names if name not in rows and not is_hidden(name)]
+        found, unusable = _read_folder(base, reader, files, names, encoding, report_progress)
+        videos += found
+        left_out |= unusable
     if not videos:
         raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
-    return RemoteVideos(base, videos, files, manifest is not None, left_out)
+    without_row = [name for name in names if name not in left_out] if manifest is not None else ()
+    return RemoteVideos(base, videos, files, manifest is not None, left_out, without_row)
 
 
-def _read_folder(
-    base: SourceUri,
-    reader: SourceReader,
-    files: Mapping[str, ListedFile],
-    encoding: str,
-    report_progress: Callable[[], object],
-) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the videos of a folder, and the errors of those that are left out."""
-    names = sorted(name for name in files if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES)
+def _require_videos(base: SourceUri, names: Sequence[str]) -> None:
+    """Raise InvalidInput if a folder without a manifest has no videos."""
     if not names:
         raise InvalidInput.at(
             "source",
             f"There are no videos in {base.shown}.",
             f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
         )
+
+
+def _read_folder(
+    base: SourceUri,
+    reader: SourceReader,
+    files: Mapping[str, ListedFile],
+    names: Sequence[str],
+    encoding: str,
+    report_progress: Callable[[], object],
+) -> tuple[list[VideoSpec], dict[str, FieldError]]:
+    """Return the named videos of a folder with their captions, and the errors of those that are left out."""
 
     def open_sidecar(name: str) -> BinaryIO | None:
         if name not in files:

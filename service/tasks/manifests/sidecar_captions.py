@@ -25,6 +25,7 @@ __all__ = [
     "SIDECAR_SUFFIXES",
     "OpenSidecar",
     "add_caption_from_name",
+    "is_hidden",
     "read_sidecars",
     "subtitle_aliases",
 ]
@@ -99,6 +100,11 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
     for match in ordered:
         aliases.setdefault(f"{match['stem']}.{match['kind']}", match[0])
     return aliases
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a path is that of a hidden file, such as those that systems add to folders and archives."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
 
 
 def add_caption_from_name(video: VideoSpec) -> VideoSpec:

@@ -12,7 +12,7 @@ from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import LocalFile, LocalText, OmittedPath
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, subtitle_aliases
+from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, is_hidden, subtitle_aliases
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES
 from service.tasks.previews.file_matching import normalize_path
 
@@ -41,7 +41,7 @@ class SelectedFiles:
                 self._skip(file, "no file name")
             elif path in self.files:
                 self._skip(file, "selected twice")
-            elif any(part.startswith(".") or part == "__MACOSX" for part in path.split("/")):
+            elif is_hidden(path):
                 self._skip(file, "hidden file")
             else:
                 self.files[path] = file

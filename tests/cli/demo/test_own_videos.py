@@ -107,7 +107,7 @@ def test_folders_with_one_domain_name_are_refused(tmp_path: Path) -> None:
 
 def test_ids_of_domains_with_similar_names_differ(tmp_path: Path) -> None:
     for name in ("a b!", "a b?"):
-        _domain(tmp_path / name, _captions(2))
+        _domain(tmp_path / name, _captions(2), videos=2)
     own = OwnVideos.read(tmp_path)
     assert [video.id for videos in own.videos.values() for video in videos] == [
         "a-b-00001",
@@ -128,7 +128,8 @@ def test_task_is_created_from_an_archive(tmp_path: Path) -> None:
 
     client: Any = SimpleNamespace(create_task_from_archive=create)
     OwnVideos.read(tmp_path).create_task(client, tmp_path, "birds")
-    assert sent == [("birds.tar", "birds", ["manifest.jsonl", "0.mp4", "1.mp4"])]
+    names = ["manifest.jsonl", "0.mp4", "1.mp4", "2.mp4"]  # also the video that the table does not name
+    assert sent == [("birds.tar", "birds", names)]
 
 
 def test_sample_queries_are_first_captions_of_held_out_videos(tmp_path: Path) -> None:

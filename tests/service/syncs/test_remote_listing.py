@@ -59,6 +59,24 @@ def test_manifest_in_the_folder_lists_the_videos(bucket: Any) -> None:
             list_source("s3://films/videos/", captions_from_names=False)
 
 
+def test_table_of_captions_in_the_folder_need_not_name_all_videos(bucket: Any) -> None:
+    put(bucket, captions__csv="file,caption\na.mp4,a cat sleeps\n", c__mp4="c")
+    bucket.put_object(Bucket="films", Key="videos/.hidden.mp4", Body=b"h")
+    source = list_source("s3://films/videos/", captions_from_names=False)
+    assert {file.video.uri: file.video.captions for file in source.files} == {
+        "a.mp4": ["a cat sleeps"],
+        "b.mp4": ["a dog runs", "the dog jumps"],
+        "c.mp4": [],
+    }
+    listing = list_remote_videos("s3://films/videos/", SourceReader())
+    assert listing.without_row == ["b.mp4", "c.mp4"]
+    put(bucket, captions__csv="file,caption\ns3://films/videos/a.mp4,a cat sleeps\n")
+    listing = list_remote_videos("s3://films/videos/", SourceReader())
+    assert [video.uri for video in listing.videos] == ["s3://films/videos/a.mp4", "b.mp4", "c.mp4"]
+    named = list_remote_videos("s3://films/videos/captions.csv", SourceReader())
+    assert [video.uri for video in named.videos] == ["s3://films/videos/a.mp4"]
+
+
 def test_typed_manifest_is_refused_before_its_download(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SourceReader, "read", lambda *_: pytest.fail("the manifest is downloaded"))
     put(bucket, manifest__parquet="PAR1")

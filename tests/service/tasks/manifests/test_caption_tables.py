@@ -1,0 +1,142 @@
+"""Tables of captions beside videos: videos that the table does not name are ingested in every form."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidInput
+from service.core.schemas import LocalFile, LocalText, PreviewRequest
+from service.core.settings import settings
+from service.syncs.source_listing import list_source
+from service.tasks.archives.archive_unpacking import unpack_archive
+from service.tasks.manifests.folder_videos import list_folder_videos
+from service.tasks.previews.upload_preview import preview_upload
+
+pytestmark = pytest.mark.usefixtures("sqlite_catalog")
+
+TABLE = "file,caption,place\na.mp4,a cat,attic\n./clips/b.mp4,a dog,yard\n"
+FILES = {
+    "a.mp4": b"A",
+    "a.txt": b"not read: the table names the video",
+    "clips/b.mp4": b"B",
+    "clips/c.mp4": b"C",
+    "d.mp4": b"D",
+    "d.txt": b"a bird",
+    "._a.mp4": b"added by a system",
+    "captions.csv": TABLE.encode(),
+}
+CAPTIONS = {"a.mp4": ["a cat"], "clips/b.mp4": ["a dog"], "clips/c.mp4": [], "d.mp4": ["a bird"]}
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def _zip(files: dict[str, bytes]) -> io.BytesIO:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+    return made
+
+
+def _preview(files: dict[str, bytes]) -> dict[str, list[str]]:
+    texts = [name for name in files if name.endswith((".csv", ".txt"))]
+    request = PreviewRequest(
+        name="pets",
+        files=[LocalFile(path=name, size=len(content)) for name, content in files.items()],
+        texts=[LocalText.model_construct(path=name, content=files[name]) for name in texts],
+    )
+    return {video.uri: video.captions for video in preview_upload(request).videos}
+
+
+def _list_folder(path: Path, **options: Any) -> dict[str, list[str]]:
+    return {video.uri: video.captions for video in list_folder_videos(path, **options).videos}
+
+
+def test_folders_archives_syncs_and_the_upload_form_have_the_same_videos(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "pets", FILES)
+    assert _preview(FILES) == CAPTIONS
+    assert _list_folder(folder) == CAPTIONS
+    assert list_folder_videos(folder).without_row == ["clips/c.mp4", "d.mp4"]
+
+    unpacked = unpack_archive(_zip(FILES), "pets.zip", "tsk_1")
+    assert {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in unpacked} == CAPTIONS
+    assert {video.uri: video.metadata for video in unpacked if video.metadata} == {
+        "upload://tsk_1/a.mp4": {"place": "attic"},
+        "upload://tsk_1/clips/b.mp4": {"place": "yard"},
+    }
+    stored = (path for path in settings().uploads_dir.rglob("*") if path.is_file())
+    assert {path.relative_to(settings().uploads_dir / "tsk_1").as_posix() for path in stored} == {*CAPTIONS}
+
+    _write(settings().media_root / "pets", FILES)
+    source = list_source("pets", captions_from_names=False)
+    assert {file.video.uri: file.video.captions for file in source.files} == CAPTIONS
+    assert source.left_out == {}
+
+
+def test_table_in_the_folder_of_an_archive() -> None:
+    """Videos beside the folder of the table are kept as well."""
+    files = {f"pets/{name}": content for name, content in FILES.items()}
+    videos = unpack_archive(_zip(files | {"more/e.mp4": b"E", "__MACOSX/a.mp4": b""}), "p.zip", "tsk_1")
+    expected = {f"pets/{name}": captions for name, captions in CAPTIONS.items()} | {"more/e.mp4": []}
+    assert {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in videos} == expected
+    files["pets/captions.csv"] = b"file\n../x.mp4\n"
+    with pytest.raises(InvalidInput, match="safe path") as caught:
+        unpack_archive(_zip(files), "pets.zip", "tsk_2")
+    assert caught.value.errors[0].field == "videos[0].uri"
+
+
+def test_manifests_and_named_tables_list_all_videos(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "pets", FILES)
+    assert [*_list_folder(folder / "captions.csv")] == ["a.mp4", "clips/b.mp4"]
+    (folder / "captions.csv").rename(folder / "manifest.csv")
+    assert [*_list_folder(folder)] == ["a.mp4", "clips/b.mp4"]
+    assert not list_folder_videos(folder).without_row
+    files = {name.replace("captions.csv", "manifest.csv"): content for name, content in FILES.items()}
+    assert len(unpack_archive(_zip(files), "pets.zip", "tsk_1")) == 2
+
+
+def test_rows_with_other_spellings_of_a_path_name_the_file(tmp_path: Path) -> None:
+    name = unicodedata.normalize("NFC", "Küche.mp4")
+    rows = [
+        str(tmp_path / "pets" / "a.mp4"),
+        "clips//b.mp4",
+        "clips/../d.mp4",
+        "https://x.example/z.mp4",
+        name,
+    ]
+    table = "file,caption\n" + "".join(f"{row},text\n" for row in rows)
+    folder = _write(tmp_path / "pets", FILES | {"captions.csv": table.encode()})
+    (folder / unicodedata.normalize("NFD", name)).write_bytes(b"K")
+    assert [*_list_folder(folder)] == [*rows, "clips/c.mp4"]
+
+
+def test_names_caption_videos_without_a_row(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "pets", FILES | {"a red_car.mp4": b"E"})
+    found = _list_folder(folder, captions_from_names=True)
+    assert (found["a red_car.mp4"], found["a.mp4"], found["d.mp4"]) == (["a red car"], ["a cat"], ["a bird"])
+
+
+def test_uploaded_files_of_a_library_have_no_row(tmp_path: Path) -> None:
+    uploaded = "uploads/tsk_0123456789abcdef/e.mp4"
+    folder = _write(tmp_path / "pets", FILES | {uploaded: b"E"})
+    listing = list_folder_videos(folder)
+    assert [video.uri for video in listing.videos] == [*CAPTIONS]
+    assert listing.uploaded == [uploaded]
+
+
+def test_broken_files_without_a_row_are_left_out(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "pets", FILES)
+    (folder / "e.mp4").symlink_to("nothing")
+    listing = list_folder_videos(folder)
+    assert ([*listing.left_out], listing.without_row) == (["e.mp4"], ["clips/c.mp4", "d.mp4"])
