@@ -115,7 +115,7 @@ def send_videos(
             raise InvalidInput.from_pydantic(error.errors()) from None
     if len(local) < len(videos):
         fail(
-            "The manifest lists local files, which have to be uploaded, and files of remote sources.",
+            "The source has local files, which have to be uploaded, and files of remote sources.",
             "Send them with two manifests, or use --in-place if the service reads the same folder.",
         )
     with tempfile.TemporaryFile() as archive:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["VideoSource", "open_source", "read_videos"]
 
 
+_MAX_NAMED = 5
+
+
 class VideoSource(Protocol):
     """Videos of a source, with URIs relative to it."""
 
@@ -116,7 +119,7 @@ def open_source(
             listing = list_remote_videos(
                 source, SourceReader(False), encoding, captions_from_names, typed_tables=True
             )
-        _report_captions(listing.videos, listing.has_manifest)
+        _report_captions(listing)
         return _RemoteSource(listing)
     path = Path(source)
     if not path.exists():
@@ -145,11 +148,12 @@ def _read(path: Path, encoding: str | None, captions_from_names: bool) -> Folder
         listing = list_folder_videos(path, encoding, captions_from_names, typed_tables=True)
     except OSError as error:
         fail(f"{error.filename} cannot be read: {error.strerror}.", "Allow this user to read it, or move it.")
-    _report_captions(listing.videos, listing.has_manifest)
+    _report_captions(listing)
     return listing
 
 
-def _report_captions(videos: Sequence[VideoSpec], has_manifest: bool) -> None:
+def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
+    videos, has_manifest = listing.videos, listing.has_manifest
     captioned = sum(bool(video.captions) for video in videos)
     if has_manifest and captioned:
         text = f"{captioned} of {len(videos)} videos have captions."
@@ -163,3 +167,11 @@ def _report_captions(videos: Sequence[VideoSpec], has_manifest: bool) -> None:
     else:
         text = "No manifest: the videos have no captions and are indexed without training."
     console.print(text, style=None if captioned else "yellow")
+    if count := len(listing.without_row):
+        more = f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
+        console.print(
+            f"{count} {'video has' if count == 1 else 'videos have'} no row in the table of captions and "
+            f"{'is' if count == 1 else 'are'} included: {', '.join(listing.without_row[:_MAX_NAMED])}{more}.",
+            style="yellow",
+            markup=False,
+        )

@@ -247,6 +247,24 @@ def test_table_without_a_known_column_of_captions_is_reported(
     assert "a column 'caption'" in printed
 
 
+def test_videos_without_a_row_in_the_table_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.mp4").touch()
+    rows = ["file,caption", *(f"{number}.mp4,a boat" for number in range(7))]
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    assert len(read_videos(tmp_path)[1]) == 8
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "7 of 8 videos have captions. 1 video has no row in the table" in printed
+    assert "is included: 7.mp4." in printed
+    (tmp_path / "captions.csv").write_text("\n".join(rows[:3]))
+    read_videos(tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 of 8 videos have captions. 6 videos have no row in the table" in printed
+    assert "are included: 2.mp4, 3.mp4, 4.mp4, 5.mp4, 6.mp4 and 1 more." in printed
+
+
 def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("deep/A.MKV", "IMG_0001.mp4", "a red_car.mp4", "0002.mp4"):
