@@ -204,6 +204,23 @@ def test_uploaded_files_are_no_part_of_the_media_root(films: Path) -> None:
     assert sorted(video.uri for video in list_videos(task.id).videos) == sorted(files)
 
 
+def test_table_of_captions_need_not_name_all_files(films: Path) -> None:
+    """A file whose row is removed has not vanished, and its video keeps its captions."""
+    table = films / "captions.csv"
+    table.write_text("file,caption\na.mp4,a cat\nb.mp4,a dog\n")
+    sync = register(vanished="delete")
+    run(sync)
+    finish()
+    table.write_text("file,caption\nb.mp4,a wolf\n")
+    write(films, "c")
+    counts = run(sync).counts
+    assert counts is not None
+    assert (counts.new, counts.unchanged, counts.recaptioned, counts.vanished) == (1, 2, 1, 0)
+    (domain, _) = commands.list_tasks()
+    captions = {video.uri: video.captions for video in list_videos(domain.id).videos}
+    assert captions == {"films/a.mp4": ["a cat"], "films/b.mp4": ["a wolf"], "films/c.mp4": []}
+
+
 @pytest.mark.parametrize("source", ["uploads", "uploads/tsk_0123456789abcdef"])
 def test_uploads_are_followed_only_if_the_source_is_an_upload(source: str) -> None:
     folder = settings().media_root / "uploads" / "tsk_0123456789abcdef"
