@@ -117,6 +117,13 @@ class _OpenPublication:
         if token != self._task.fencing_token:
             raise LeaseLost(f"Task {self._task.id} no longer belongs to this worker.")
 
+    def _finish(self, facts: dict[str, Any]) -> None:
+        """Make the task ready, register its rejected uploads for removal, and record its publication."""
+        set_state(self._session, self._task, "ready")
+        register_rejected_uploads(self._session, self._task.id)
+        record_change(self._session, "task.publish", self._task.id, facts)
+        self.completed = True
+
 
 class Publication(_OpenPublication):
     """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
@@ -194,11 +201,7 @@ class Publication(_OpenPublication):
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
         _store_final_progress(session, task, view, self._finish_stages())
-        set_state(session, task, "ready")
-        register_rejected_uploads(session, task.id)
-        facts = {"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count}
-        record_change(session, "task.publish", task.id, facts)
-        self.completed = True
+        self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
     def _write_recalls(self, order: int, recalls: Sequence[RecallRecord]) -> None:
@@ -284,11 +287,9 @@ class AppendPublication(_OpenPublication):
         if count:
             videos = "1 video was" if count == 1 else f"{count} videos were"
             record(session, domain.id, "log", {"message": f"{videos} appended.", "append": append.id})
-        set_state(session, append, "ready")
-        register_rejected_uploads(session, append.id)
-        facts = {"name": domain.name, "domain": domain.id, "release": domain.release_id, "videos": count}
-        record_change(session, "task.publish", append.id, facts)
-        self.completed = True
+        self._finish(
+            {"name": domain.name, "domain": domain.id, "release": domain.release_id, "videos": count}
+        )
 
 
 def reject_duplicates(session: Session, append: Task) -> None:
