@@ -20,7 +20,7 @@ from sqlalchemy import select
 from index.shards.searchable_shard import SearchableShard
 from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.routing.router import distinct_tokens
-from models.routing.token_statistics import token_profile
+from models.routing.token_statistics import profile_values
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.edit_counters import read_caption_edits
@@ -89,9 +89,9 @@ def profile_row(
     counts = np.zeros(vocabulary, np.float32)
     for tokens in captions:
         counts[distinct_tokens(tokens)] += 1
-    profile = token_profile(torch.from_numpy(counts), factor).numpy()
     (used,) = counts.nonzero()
-    return used.astype(np.int32), profile[used]
+    found = torch.from_numpy(counts[used])
+    return used.astype(np.int32), profile_values(found, found.sum(), vocabulary, factor).numpy()
 
 
 def _profile(
