@@ -308,7 +308,7 @@ def _repair_file(
     name = fault.path.relative_to(settings.data_dir)
     if fault.kind == "missing video":
         report.lost.append(
-            f"{fault.text}. It cannot be restored from what is left: the video is still searched, but not played. "
+            f"{fault.text}. The library has no other copy of the file: the video is still searched, but not played. "
             "Backups contain no videos: copy the file from its origin"
         )
     elif fault.kind == "video":

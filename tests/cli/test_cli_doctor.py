@@ -289,7 +289,7 @@ def test_missing_upload_is_named(
     assert "--repair" not in outcome.output, "a repair cannot restore the file"
     repaired = json.loads(_run_file_check("--repair", "--json").stdout)
     assert [line.split(" [hd]")[0] for line in repaired["lost"]] == [f"{name}/2", f"{name}/3"]
-    assert all("cannot be restored from what is left" in line for line in repaired["lost"])
+    assert all("The library has no other copy of the file" in line for line in repaired["lost"])
     assert repaired["ok"] is False
     uploads[3].rmdir()
     for file in (uploads[2], uploads[3]):
