@@ -40,11 +40,12 @@ class PhaseRounds:
         taken, served, sending = time.monotonic(), processor_seconds(self._process), time.process_time()
         before = _core_seconds()
         yield records
-        self._taken += time.monotonic() - taken
+        seconds = time.monotonic() - taken
+        self._taken += seconds
         self._served += processor_seconds(self._process) - served
         self._sending += time.process_time() - sending
         passed, stolen = (now - then for now, then in zip(_core_seconds(), before, strict=True))
-        figures = summarize_phase(records, capacity)
+        figures = summarize_phase(records, len(records) / seconds)
         self._records += records
         self._rounds.append(
             RoundFigures(
