@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -186,7 +187,7 @@ def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_catalog(postgres_url: str) -> Iterator[str]:
-    """Name of a PostgreSQL database with an empty catalog, which tests copy: a copy is faster than all migrations."""
+    """Name of a PostgreSQL database with an empty catalog, which tests copy: a copy is faster than a migration."""
     with _created_database(postgres_url, "template1") as url:
         _create_catalog(url)
         yield str(make_url(url).database)
@@ -201,7 +202,7 @@ def catalog_postgres_url(postgres_url: str, postgres_catalog: str) -> Iterator[s
 
 @pytest.fixture(scope="session")
 def sqlite_catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SQLite file of an empty catalog, which tests copy: a copy is faster than all migrations."""
+    """SQLite file of an empty catalog, which tests copy: a copy is faster than a migration."""
     path = tmp_path_factory.mktemp("catalog") / "catalog.db"
     _create_catalog(f"sqlite:///{path}")
     return path
@@ -213,6 +214,14 @@ def _create_catalog(url: str) -> None:
     engine = create_engine(url)
     upgrade_engine(engine)
     engine.dispose()  # a database with connections cannot be copied
+
+
+@pytest.fixture(scope="session")
+def tiny_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Snapshot of a learned library of two domains, see :mod:`tests.tiny_library`."""
+    path = tmp_path_factory.mktemp("snapshot") / "library.tar"
+    subprocess.run([sys.executable, "-m", "tests.tiny_library", path], check=True)
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -239,10 +239,10 @@ def insert_catalog_rows(task: ReleaseTask, first_id: int, rows: int, method: str
         # One SQL statement: a million ORM objects would take longer than the whole benchmark.
         session.execute(
             text(
-                "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, status) "
+                "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, added_at, status) "
                 "WITH RECURSIVE numbers(i) AS "
                 "(SELECT CAST(:first AS BIGINT) UNION ALL SELECT i + 1 FROM numbers WHERE i < :last) "
-                "SELECT i, 'v' || i, :task, i || '.mp4', '[\"a caption\"]', '{}', 'accepted' FROM numbers"
+                "SELECT i, 'v' || i, :task, i || '.mp4', '[\"a caption\"]', '{}', :now, 'accepted' FROM numbers"
             ),
-            {"first": first_id, "last": first_id + rows - 1, "task": task.task_id},
+            {"first": first_id, "last": first_id + rows - 1, "task": task.task_id, "now": datetime.now(UTC)},
         )

@@ -37,7 +37,7 @@ class Webhook(Base):
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
     # Failed attempts since the last accepted message.
-    failures: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    failures: Mapped[int] = mapped_column(Integer, default=0)
     next_attempt_at: Mapped[datetime | None]  # set: end of the pause after a failure
     lease_expires_at: Mapped[datetime | None]  # in the past: end of the last turn of a worker
 

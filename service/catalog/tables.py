@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -169,7 +170,7 @@ class Task(Base):
         BigInteger, unique=True
     )  # position in the queue; a retry gets a new one
     name: Mapped[str] = mapped_column(String(80), unique=True)
-    name_key: Mapped[str] = mapped_column(String(240), server_default="", index=True)  # follows the name
+    name_key: Mapped[str] = mapped_column(String(240), index=True)  # follows the name
     slug: Mapped[str | None] = mapped_column(
         String(80), index=True, unique=True
     )  # of a domain that is not deleted
@@ -205,15 +206,14 @@ class Task(Base):
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(Boolean, default=False)
     held_out: Mapped[str | None] = mapped_column(String(16))  # given | derived
-    # Of an append: the domain. No foreign key, because SQLite cannot add one to a table that others refer to.
-    target_id: Mapped[str | None] = mapped_column(String(128), index=True)
+    target_id: Mapped[str | None] = mapped_column(String(128), index=True)  # of an append: the domain
     deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
     relearns_id: Mapped[str | None] = mapped_column(
         String(128), index=True
     )  # of a relearned domain: the domain whose appended videos it takes over
     # Edits of captions and of metadata in the domain, which version the caches of searches.
-    caption_edits: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0", index=True)
-    metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0", index=True)
+    caption_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
+    metadata_edits: Mapped[int] = mapped_column(BigInteger, default=0, index=True)
 
     videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
 
@@ -244,7 +244,7 @@ class Video(Base):
     )  # train | val | test | appended, after probing
     captions: Mapped[list[str]] = mapped_column(StoredJson(list), default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", StoredJson(dict), default=dict)
-    added_at: Mapped[datetime | None]  # None: added before this column existed
+    added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
     # Of a video that is being relearned: vector id of the original, whose id it takes over when its domain is ready.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
     status: Mapped[str] = mapped_column(String(16), default="pending")

@@ -23,23 +23,16 @@ def lock_names(session: Session) -> None:
 def find_task(session: Session, name_or_id: str) -> Task | None:
     """Return the task with an id, a name or a slug; None if there is none.
 
-    Ids have priority over names, and names over slugs. The case of a name does not matter unless two names differ in
-    nothing else, which libraries of former versions can contain.
+    Ids have priority over names, and names over slugs. The case of a name does not matter.
     """
     if "\0" in name_or_id:  # PostgreSQL refuses to compare with it
         return None
     text = name_or_id.encode("utf-8", "replace").decode()
+    key = name_key(text)
     found = session.scalars(
-        select(Task)
-        .where(or_(Task.id == text, Task.name == text, Task.name_key == name_key(text), Task.slug == text))
-        .order_by(Task.position)
+        select(Task).where(or_(Task.id == text, Task.name_key == key, Task.slug == text))
     ).all()
-    for attribute in ("id", "name"):
-        for task in found:
-            if getattr(task, attribute) == text:
-                return task
-    by_key = [task for task in found if task.name_key == name_key(text)]
-    return next(iter([*by_key, *found]), None)
+    return min(found, key=lambda task: (task.id != text, task.name_key != key), default=None)
 
 
 def require_task(session: Session, name_or_id: str) -> Task:

@@ -1,4 +1,4 @@
-"""Names of environment variables: those of settings, of earlier versions, and of other programs.
+"""Names of environment variables: those of settings and of other programs.
 
 An unknown variable with the prefix ``CINESTRATA_`` is an error, since a misspelled setting would have no effect.
 """
@@ -11,41 +11,7 @@ from difflib import get_close_matches
 
 from pydantic import BaseModel
 
-__all__ = ["OTHER_VARIABLES", "RENAMED_VARIABLES", "explain_unknown_variable", "variable_name"]
-
-RENAMED_VARIABLES: dict[str, str | None] = {
-    "CINESTRATA_MILVUS_URI": "CINESTRATA_MILVUS__URI",
-    "CINESTRATA_MILVUS_TOKEN": "CINESTRATA_MILVUS__TOKEN",
-    "CINESTRATA_MILVUS_COLLECTION": "CINESTRATA_MILVUS__COLLECTION",
-    "CINESTRATA_MILVUS_INDEX": "CINESTRATA_MILVUS__INDEX",
-    "CINESTRATA_MILVUS_LOADED": "CINESTRATA_MILVUS__MAX_LOADED",
-    "CINESTRATA_MILVUS_SECONDS": "CINESTRATA_MILVUS__TIMEOUT_SECONDS",
-    "CINESTRATA_MAX_RESULTS": "CINESTRATA_LIMITS__MAX_RESULTS",
-    "CINESTRATA_MAX_WAITING": "CINESTRATA_LIMITS__MAX_WAITING",
-    "CINESTRATA_MAX_MOMENTS": "CINESTRATA_LIMITS__MAX_MOMENTS",
-    "CINESTRATA_MAX_VIDEO_BYTES": None,
-    "CINESTRATA_MAX_UPLOAD_BYTES": "CINESTRATA_LIMITS__MAX_UPLOAD_BYTES",
-    "CINESTRATA_MAX_DEPTH": None,
-    "CINESTRATA_MAX_QUERY_CHARS": None,
-    "CINESTRATA_MAX_QUERIES": None,
-    "CINESTRATA_MAX_CAPTION_CHARS": None,
-    "CINESTRATA_MAX_CAPTIONS": None,
-    "CINESTRATA_MAX_VIDEOS_PER_TASK": None,
-    "CINESTRATA_MAX_SETTINGS_BYTES": None,
-    "CINESTRATA_MAX_METADATA_BYTES": None,
-    "CINESTRATA_MAX_CLIP_BYTES": None,
-    "CINESTRATA_MAX_CLIP_SECONDS": None,
-    "CINESTRATA_MAX_ARCHIVE_FILES": None,
-    "CINESTRATA_MAX_UNPACKED_BYTES": None,
-    "CINESTRATA_MOMENT_OVERLAP": None,
-    "CINESTRATA_STALL_SECONDS": None,
-    "CINESTRATA_RECONCILE_SECONDS": None,
-    "CINESTRATA_VISIBILITY_SECONDS": None,
-    "CINESTRATA_EVENT_SECONDS": None,
-    "CINESTRATA_IDEMPOTENCY_HOURS": None,
-    "CINESTRATA_BUSY_SECONDS": None,
-}
-"""Variables of earlier versions with their new names; None: the value is a constant now."""
+__all__ = ["OTHER_VARIABLES", "explain_unknown_variable", "variable_name"]
 
 OTHER_VARIABLES = frozenset(
     {
@@ -90,11 +56,6 @@ def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: 
     """
     if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
         return None
-    if name in RENAMED_VARIABLES:
-        new = RENAMED_VARIABLES[name]
-        if new is None:
-            return f"{name} is no longer a setting (its value is a constant): remove it"
-        return f"{name} is now named {new}: rename it"
     valid = set(_variable_names(settings_class))
     if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
         return None

@@ -196,7 +196,7 @@ def relearned_domains(tasks: Collection[TaskDetails], domain: TaskDetails) -> li
 def _find_current(file: SourceFile, versions: Sequence[VideoSummary]) -> VideoSummary | None:
     """The version that is the file according to size and time; None if its content must be compared."""
     for version in reversed(versions):
-        added = version.added_at.timestamp() if version.added_at else 0.0
+        added = version.added_at.timestamp()
         if version.bytes == file.bytes and file.modified < added - _CLOCK_TOLERANCE:
             return version
     return None

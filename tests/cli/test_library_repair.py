@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -36,26 +35,16 @@ from service.storage import index_lock
 from tests.index_lock_holder import compaction
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
-STORED = Path(__file__).parents[1] / "stored_library" / "0009.tar.gz"
 UPLOADED = "microscope-0"  # of the first learned domain, which has an append and a deleted video
 
 
 @pytest.fixture(scope="module")
-def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Snapshot of a tiny library."""
-    path = tmp_path_factory.mktemp("backup") / "library.tar"
-    with gzip.open(STORED) as source, path.open("wb") as plain:
-        shutil.copyfileobj(source, plain)
-    return path
-
-
-@pytest.fixture(scope="module")
-def complete(backup: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data folder of the library with an uploaded video, thumbnails, a ledger and a checkpoint."""
     folder = tmp_path_factory.mktemp("complete") / "data"
     before = dict(os.environ)
     settings.cache_clear()
-    restored = CliRunner().invoke(app, ["restore", str(backup), "--data", str(folder)])
+    restored = CliRunner().invoke(app, ["restore", str(tiny_library), "--data", str(folder)])
     assert restored.exit_code == 0, restored.output
     dispose()
     upgrade(settings())
@@ -230,7 +219,7 @@ def test_altered_format_of_the_manifest_is_restored(library: Path) -> None:
 
 @pytest.mark.parametrize(("damage", "read"), [("altered", "is_manifest_canonical"), ("missing", "manifest")])
 def test_publication_during_the_repair_is_kept(
-    library: Path, backup: Path, damage: str, read: str, monkeypatch: pytest.MonkeyPatch
+    library: Path, tiny_library: Path, damage: str, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker publishes after the repair has read the damaged manifest."""
     store = ShardStore(settings().index_dir)
@@ -248,7 +237,7 @@ def test_publication_during_the_repair_is_kept(
         return found
 
     monkeypatch.setattr(ShardStore, read, publish_after)
-    assert _repair(backup) == {"repaired": [], "lost": []}
+    assert _repair(tiny_library) == {"repaired": [], "lost": []}
     assert store.manifest().generation == before.generation + 1
 
 
@@ -284,7 +273,7 @@ def test_lost_files_are_named_with_their_consequence(library: Path) -> None:
     assert "--from" in lost
 
 
-def test_index_files_are_copied_from_a_backup(library: Path, backup: Path) -> None:
+def test_index_files_are_copied_from_a_backup(library: Path, tiny_library: Path) -> None:
     damaged = [
         _find(library, "index/shards/*/vectors.faiss"),
         _find(library, "index/releases/*/weights.safetensors"),
@@ -294,23 +283,25 @@ def test_index_files_are_copied_from_a_backup(library: Path, backup: Path) -> No
     _flip(damaged[0])
     damaged[1].unlink()
     shutil.rmtree(damaged[2].parent)
-    report = _repair(backup)
+    report = _repair(tiny_library)
     assert [path.read_bytes() for path in damaged] == contents
     assert report["lost"] == []
     assert all(line.endswith("copied from the backup") for line in report["repaired"])
     assert _faults() == ""
 
 
-def test_manifest_is_copied_from_a_backup_of_the_same_generation_only(library: Path, backup: Path) -> None:
+def test_manifest_is_copied_from_a_backup_of_the_same_generation_only(
+    library: Path, tiny_library: Path
+) -> None:
     manifest = library / "index" / "manifest.json"
     text = manifest.read_text()
     manifest.unlink()
     assert any("manifest.json is missing" in line for line in _repair()["lost"])
     newer = library / "index" / "shards" / ("0" * 64)
     newer.mkdir()
-    assert any("older than the library" in line for line in _repair(backup)["lost"])
+    assert any("older than the library" in line for line in _repair(tiny_library)["lost"])
     newer.rmdir()
-    report = _repair(backup)
+    report = _repair(tiny_library)
     assert report["repaired"] == ["index/manifest.json: copied from the backup of the same generation"]
     assert manifest.read_text() == text
     assert _faults() == ""
@@ -339,9 +330,9 @@ def test_damaged_catalog_is_found_and_its_indexes_are_repaired(library: Path) ->
     assert "cannot be restored in place" in report["lost"][0]
 
 
-def test_intact_library_is_not_changed(library: Path, backup: Path) -> None:
+def test_intact_library_is_not_changed(library: Path, tiny_library: Path) -> None:
     files = {path: path.read_bytes() for path in _checked_files(library)}
-    report = _repair(backup)
+    report = _repair(tiny_library)
     assert (report["repaired"], report["lost"]) == ([], [])
     assert {path: path.read_bytes() for path in _checked_files(library)} == files
 
@@ -357,14 +348,14 @@ def test_missing_thumbnails_are_made_where_the_video_exists(
 
 
 def test_command_repairs_checks_and_reports(
-    library: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+    library: Path, tiny_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", {"index": doctor.check_index})
     _flip(_find(library, "index/shards/*/vectors.faiss"))
     lost = CliRunner().invoke(app, ["doctor", "--repair"])
     assert lost.exit_code == 1
     assert "lost      index/shards/" in lost.output
-    repaired = CliRunner().invoke(app, ["doctor", "--from", str(backup), "--json"])
+    repaired = CliRunner().invoke(app, ["doctor", "--from", str(tiny_library), "--json"])
     assert repaired.exit_code == 0, repaired.output
     body: dict[str, Any] = json.loads(repaired.stdout)
     assert (body["ok"], len(body["repaired"]), body["lost"]) == (True, 1, [])
@@ -399,28 +390,28 @@ def test_what_is_no_file_is_removed_where_it_can_be_made_again(
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
 def test_pipe_or_device_is_replaced_by_the_file_of_the_backup(
-    library: Path, backup: Path, name: str, kind: str
+    library: Path, tiny_library: Path, name: str, kind: str
 ) -> None:
     _replace(_find(library, name), kind)
-    report = _repair(backup)
+    report = _repair(tiny_library)
     assert (len(report["repaired"]), report["lost"]) == (1, [])
     assert _faults() == ""
 
 
 @pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
-def test_folder_in_place_of_a_file_is_kept_and_named(library: Path, backup: Path, name: str) -> None:
+def test_folder_in_place_of_a_file_is_kept_and_named(library: Path, tiny_library: Path, name: str) -> None:
     """Nothing that may be of value is removed, and the other files are repaired."""
     folder = _find(library, name)
     _replace(folder, "folder")
     _flip(library / "index" / "ledger.npz")
-    report = _repair(backup)
+    report = _repair(tiny_library)
     assert [line for line in report["lost"] if "cannot be written (Is a directory)" in line] == report["lost"]
     assert len(report["lost"]) == 1
     assert len(report["repaired"]) == 1
     assert (folder / "notes.txt").exists()
 
 
-def test_manifest_of_another_library_is_refused(library: Path, backup: Path) -> None:
+def test_manifest_of_another_library_is_refused(library: Path, tiny_library: Path) -> None:
     """Without folders of the index, only the catalog tells whose manifest it is."""
     with session_scope(write=True) as session:
         session.execute(
@@ -429,16 +420,16 @@ def test_manifest_of_another_library_is_refused(library: Path, backup: Path) -> 
     index = library / "index"
     for path in list(index.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    report = _repair(backup)
+    report = _repair(tiny_library)
     assert any("another generation or library" in line for line in report["lost"])
     assert not (index / "manifest.json").exists()
 
 
 def test_unreadable_file_of_a_backup_does_not_end_the_repair(
-    library: Path, backup: Path, tmp_path: Path
+    library: Path, tiny_library: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "backup"
-    with tarfile.open(backup) as archive:
+    with tarfile.open(tiny_library) as archive:
         archive.extractall(folder, filter="data")
     first, second = sorted(library.glob("index/shards/*/vectors.faiss"))[:2]
     _replace(folder / first.relative_to(library), "pipe")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
 import socket
 import subprocess
 import threading
@@ -18,7 +16,6 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Machine
 
-STORED = Path(__file__).parents[1] / "stored_library" / "0009.tar.gz"
 WORDS = [
     "cell",
     "ciliate",
@@ -35,22 +32,15 @@ WORDS = [
 QUERIES = [f"{first} {second}" for first in WORDS for second in WORDS if first < second][:50]
 
 
-@pytest.fixture
-def backup(tmp_path: Path) -> Path:
-    """Snapshot of a tiny library."""
-    with gzip.open(STORED) as source, (tmp_path / "stored.tar").open("wb") as plain:
-        shutil.copyfileobj(source, plain)
-    return tmp_path / "stored.tar"
-
-
 @pytest.mark.slow
 def test_snapshots_of_running_libraries_answer_alike_on_both_databases(
-    machine: Machine, backup: Path, tmp_path: Path, fresh_postgres_url: str, broker_url: str
+    machine: Machine, tiny_library: Path, tmp_path: Path, fresh_postgres_url: str, broker_url: str
 ) -> None:
     postgresql = {"CINESTRATA_DATABASE_URL": fresh_postgres_url, "CINESTRATA_REDIS_URL": broker_url}
     folders = [tmp_path / name for name in ("first", "second", "third")]
     answers: list[list[Any]] = []
     edits: list[int] = []
+    backup = tiny_library
     for folder, environment in zip(folders, ({}, postgresql, {}), strict=True):
         environment = {**environment, "CINESTRATA_DATA_DIR": folder, "CINESTRATA_BACKBONE": "tiny"}
         _require_success(machine.run("restore", backup, env=environment))

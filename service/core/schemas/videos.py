@@ -71,7 +71,7 @@ class VideoSummary(ResponseModel):
     content_hash: str | None
     bytes: int | None
     duration: float | None
-    added_at: datetime | None
+    added_at: datetime
     thumbnail_url: str
     stream_url: str
 

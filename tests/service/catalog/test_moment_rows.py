@@ -7,15 +7,13 @@ from collections.abc import Callable
 import hypothesis
 import numpy as np
 import pytest
-from alembic import command
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import inspect, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
-from service.catalog.database import engine, session_scope
-from service.catalog.migrations import alembic_config, upgrade
+from service.catalog.database import session_scope
 from service.catalog.moment_rows import moment_spans, replace_moments
 from service.catalog.tables import Moment, Video
 from service.core.schemas import TaskDetails
@@ -100,22 +98,3 @@ def test_deleted_video_deletes_its_moment_rows(catalog: Settings, post: Post) ->
         session.delete(session.get_one(Video, one))
     with session_scope() as session:
         assert session.scalars(select(Moment.vector_id)).all() == moment_ids(two, 1).tolist()
-
-
-def test_schema_migrates_in_both_directions_with_data(catalog: Settings, post: Post) -> None:
-    """A catalog can be migrated from the previous version to this one, and back."""
-    view = post(videos=2)
-
-    def tables() -> set[str]:
-        return set(inspect(engine()).get_table_names())
-
-    prepared = alembic_config()
-    with engine().execution_options(cinestrata_write=True).begin() as connection:
-        prepared.attributes["connection"] = connection
-        command.downgrade(prepared, "0001")
-    assert "moments" not in tables()
-    assert len(_videos(view.id)) == 2
-    upgrade()
-    assert "moments" in tables()
-    with session_scope(write=True) as session:
-        replace_moments(session, view.id, {_videos(view.id)[0]: [(0, 1)]})

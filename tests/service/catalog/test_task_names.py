@@ -8,12 +8,9 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from alembic import command
-from sqlalchemy import text
 
 from cli.terminal_hints import terminal_text
-from service.catalog.database import engine, session_scope
-from service.catalog.migrations import alembic_config, upgrade
+from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict
@@ -78,51 +75,6 @@ def test_name_and_slug_of_a_deleted_domain_are_free(sqlite_catalog: Settings, po
     delete_task(first.id)
     assert commands.get_task(first.id).slug is None
     assert post("Küche", videos=1).slug == "kuche"
-
-
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_existing_domains_receive_slugs(
-    tmp_path: Path, settings_factory: Callable[..., Settings], database: str
-) -> None:
-    """Names of a former version may differ only in case, and may equal the slug of another."""
-    settings_factory(tmp_path, database, upgraded=False)
-    with engine().execution_options(cinestrata_write=True).begin() as connection:
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0008")
-        for position, (name, target) in enumerate(
-            [
-                ("Night.Traffic", None),
-                ("kitchen", None),
-                ("Kitchen", None),
-                ("night-traffic", None),
-                ("x (append)", "t0"),
-            ]
-        ):
-            connection.execute(
-                text(
-                    "INSERT INTO tasks (id, position, name, method, settings, state, progress, counts, attempts, "
-                    "fencing_token, cancel_requested, trained, created_at, target_id) VALUES (:id, :position, :name, "
-                    "'m', '{}', 'ready', '{}', '{}', 0, 0, false, false, '2026-01-01', :target)"
-                ),
-                {"id": f"t{position}", "position": position, "name": name, "target": target},
-            )
-    upgrade()
-    with session_scope() as session:
-        tasks = {task.name: (task.slug, task.name_key) for task in session.query(Task)}
-    assert tasks == {
-        "Night.Traffic": ("night-traffic-2", "night.traffic"),
-        "kitchen": ("kitchen-2", "kitchen"),
-        "Kitchen": ("kitchen-3", "kitchen"),
-        "night-traffic": ("night-traffic", "night-traffic"),
-        "x (append)": (None, "x (append)"),
-    }
-    assert [_found(name) for name in ("kitchen", "Kitchen", "kitchen-3", "night-traffic")] == [
-        "t1",
-        "t2",
-        "t2",
-        "t3",
-    ]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])

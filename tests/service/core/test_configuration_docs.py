@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
-from service.core.environment_variables import OTHER_VARIABLES, RENAMED_VARIABLES
+from service.core.environment_variables import OTHER_VARIABLES
 from service.core.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,12 +60,6 @@ def test_variables_of_the_compose_files_are_valid() -> None:
 
 def test_number_of_settings_stays_small() -> None:
     assert len(VARIABLES) <= 53
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED_VARIABLES.items())
-def test_renamed_variables_point_to_existing_settings(old: str, new: str | None) -> None:
-    assert old not in VARIABLES
-    assert new is None or new in VARIABLES
 
 
 def test_pages_name_only_existing_variables() -> None:

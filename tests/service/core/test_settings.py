@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.core.environment_variables import RENAMED_VARIABLES
 from service.core.settings import Settings
 
 
@@ -51,16 +50,6 @@ class TestSettings:
     ) -> None:
         monkeypatch.setenv(f"CINESTRATA_{name}", value)
         with pytest.raises(ValidationError, match=name.lower().replace("__", ".")):
-            Settings()
-
-    @pytest.mark.parametrize(("old", "new"), RENAMED_VARIABLES.items())
-    def test_renamed_variable_is_refused_with_its_new_name(
-        self, monkeypatch: pytest.MonkeyPatch, old: str, new: str | None
-    ) -> None:
-        monkeypatch.setenv(old, "1")
-        with pytest.raises(
-            ValidationError, match=f"{old} is now named {new}" if new else f"{old} is no longer a setting"
-        ):
             Settings()
 
     @pytest.mark.parametrize(

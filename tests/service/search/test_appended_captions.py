@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import numpy as np
 import torch
-from alembic import command
-from sqlalchemy import select
 
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_profile
 from service.catalog.calibration_rows import store_calibration
-from service.catalog.database import engine, session_scope
+from service.catalog.database import session_scope
 from service.catalog.edit_counters import count_edit
-from service.catalog.migrations import alembic_config
-from service.catalog.tables import Calibration
-from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.appended_captions import profile_row
 from tests.service.search.caption_library import Library
@@ -72,24 +64,3 @@ def test_running_server_reads_a_calibration_without_a_new_generation(
     assert service.snapshots.current().confidence_model == model
     assert service.snapshots.current().generation == before.generation
     assert not service.refresh_captions()
-
-
-def test_migration_deletes_calibrations_of_analytic_releases(sqlite_catalog: Settings) -> None:
-    with closing(sqlite3.connect(str(engine().url.database))) as connection:  # without foreign keys
-        for order, method in enumerate(("analytic", "strata")):
-            connection.execute(
-                "INSERT INTO releases VALUES (?, ?, ?, ?, 'small', 'tower', 'f', 1, '2026-01-01', '{}')",
-                (method, method, order, method),
-            )
-            connection.execute(
-                "INSERT INTO calibrations (task_id, release_id, generation, model) VALUES (?, ?, 1, '{}')",
-                (method, method),
-            )
-        connection.commit()
-    with engine().execution_options(cinestrata_write=True).begin() as migrated:
-        config = alembic_config()
-        config.attributes["connection"] = migrated
-        command.stamp(config, "0019")
-        command.upgrade(config, "0020")
-    with session_scope() as session:
-        assert list(session.scalars(select(Calibration.release_id))) == ["strata"]

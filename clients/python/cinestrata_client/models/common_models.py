@@ -321,6 +321,6 @@ class VideoSummary(Model):
     content_hash: str | None
     bytes: int | None
     duration: float | None
-    added_at: datetime | None
+    added_at: datetime
     thumbnail_url: str
     stream_url: str
