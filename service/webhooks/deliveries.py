@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
+from standardwebhooks import Webhook as Signer
 
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
 from service.webhooks.endpoint_turns import Turn, end_pause, renew_turn
 from service.webhooks.sending import Answer, send_message
-from service.webhooks.signing import signed_headers
 
 __all__ = ["RETENTION", "RETRY_SECONDS", "send_next", "send_once", "sweep_deliveries"]
 
@@ -45,7 +45,7 @@ class _Message:
     url: str
     secret: str
     message_id: str
-    body: bytes
+    body: str
     at: datetime
 
 
@@ -109,8 +109,13 @@ def _begin_attempt(session: Session, delivery_id: int, at: datetime) -> _Message
 
 
 def _send(message: _Message, *, is_test: bool) -> Answer:
-    headers = signed_headers(message.secret, message.message_id, message.at, message.body)
-    answer = send_message(message.url, headers, message.body)
+    at = message.at.astimezone(UTC)  # the library reads any time as UTC
+    headers = {
+        "webhook-id": message.message_id,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": Signer(message.secret).sign(message.message_id, at, message.body),
+    }
+    answer = send_message(message.url, headers, message.body.encode())
     with session_scope(write=True) as session:
         _store(session, message, answer, is_test)
     if not answer.is_success:
@@ -124,8 +129,9 @@ def _send(message: _Message, *, is_test: bool) -> Answer:
     return answer
 
 
-def _body(payload: dict[str, Any]) -> bytes:
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+def _body(payload: dict[str, Any]) -> str:
+    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode()
 
 
 def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 
 from sqlalchemy import func, select, update
@@ -25,7 +26,6 @@ from service.webhooks.deliveries import send_once
 from service.webhooks.endpoint_turns import make_backlog_due
 from service.webhooks.events import new_message
 from service.webhooks.sending import check_url
-from service.webhooks.signing import new_secret
 
 __all__ = [
     "MAX_WEBHOOKS",
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 MAX_WEBHOOKS = 50
+_SECRET_BYTES = 32
 
 _ORDERS = KeysetOrders({"created": Delivery.id}, unique=Delivery.id)
 
@@ -57,7 +58,7 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
         row = Webhook(
             id=f"whk_{secrets.token_hex(8)}",
             url=spec.url,
-            secret=new_secret(),
+            secret=f"whsec_{base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}",
             events=list(dict.fromkeys(spec.events)),
             enabled=True,
             failures=0,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
-from standardwebhooks import Webhook as Verifier
 
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
@@ -24,15 +26,23 @@ from tests.web_files import Handler, send
 Register = Callable[..., WebhookSecret]
 
 
+def _signature(webhook: WebhookSecret, headers: Mapping[str, str], body: bytes) -> str:
+    """The signature of a message by the text of the specification (Standard Webhooks, "Signature scheme")."""
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    key = base64.b64decode(webhook.secret.removeprefix("whsec_"))
+    return f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"
+
+
 @pytest.mark.parametrize("allowed", ["sqlite", "postgresql"], indirect=True)
-def test_message_is_signed_as_the_library_of_the_specification_expects(
-    register: Register, receiver: Receiver
-) -> None:
+def test_signature_is_that_of_the_specification(register: Register, receiver: Receiver) -> None:
     webhook = register()
     emit_event()
     assert deliver_due() == 1
     ((headers, body),) = receiver.messages
-    payload = Verifier(webhook.secret).verify(body, headers)
+    assert headers["webhook-signature"] == _signature(webhook, headers, body)
+    with session_scope() as session:
+        assert abs(now(session).timestamp() - int(headers["webhook-timestamp"])) < 300
+    payload = json.loads(body)
     assert payload["type"] == "task.ready"
     assert payload["data"] == {"task_id": "tsk_1", "name": "Küche <b>"}
     (row,) = stored()
@@ -43,8 +53,6 @@ def test_message_is_signed_as_the_library_of_the_specification_expects(
         headers["webhook-id"],
     )
     assert deliver_due() == 0
-    with pytest.raises(Exception, match="No matching signature"):
-        Verifier(webhook.secret).verify(body + b" ", headers)
 
 
 def test_rolled_back_event_is_not_sent(register: Register, receiver: Receiver) -> None:
@@ -283,7 +291,8 @@ def test_test_message_is_sent_once_at_once(register: Register, receiver: Receive
         500,
         "no",
     )
-    assert Verifier(webhook.secret).verify(receiver.messages[0][1], receiver.messages[0][0])
+    ((headers, body),) = receiver.messages
+    assert headers["webhook-signature"] == _signature(webhook, headers, body)
     assert deliver_due() == 0
 
 
