@@ -128,7 +128,7 @@ class ReleaseListParameters(_LimitedPageParameters):
 
     task: Annotated[_Text | None, Query(description="Only the release after this task (name or id).")] = None
     kind: Annotated[
-        _Text | None, Query(description="Only releases of this kind of encoder.", examples=["mapped"])
+        _Text | None, Query(description="Only releases of this kind of encoder.", examples=["low_rank"])
     ] = None
     method: Annotated[
         _Text | None, Query(description="Only releases of this learning method.", examples=["analytic"])

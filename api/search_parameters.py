@@ -132,7 +132,7 @@ class _TextParameters(_FilterParameters):
     mode: Annotated[
         str | None,
         Query(
-            description="Query mode: 'pinned', 'mapped' or 'latest'; default: `CINESTRATA_QUERY_MODE`.",
+            description="Query mode: 'pinned' or 'latest'; default: 'pinned' where the release offers it.",
             json_schema_extra={"enum": [*get_args(QueryMode), None]},
         ),
     ] = None

@@ -243,9 +243,9 @@ class HttpServiceClient:
         """Address of the video's page."""
         return f"{self._url}/watch/{quote(video_id, safe='')}"
 
-    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
+    def forgetting(self) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""
-        return service_model(RecallMatrix, self._client.get_forgetting(mode=mode))
+        return service_model(RecallMatrix, self._client.get_forgetting())
 
     def audit(self, **parameters: Any) -> AuditPage:
         """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""

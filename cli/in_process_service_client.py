@@ -249,9 +249,9 @@ class InProcessServiceClient:
         """Address of the video's file."""
         return video_details.stream_path(video_id).as_uri()
 
-    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
+    def forgetting(self) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""
-        return recall_matrix.read_recall_matrix(mode)
+        return recall_matrix.read_recall_matrix()
 
     def audit(self, **parameters: Any) -> AuditPage:
         """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""

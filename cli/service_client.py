@@ -168,5 +168,5 @@ class ServiceClient(Protocol):
     def playback_address(self, video_id: str) -> str:
         """Address of a video that a browser or a player opens."""
 
-    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
+    def forgetting(self) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""

@@ -54,7 +54,6 @@ def calibrate_release(
     appended: Mapping[str, AppendedCaptions],
     *,
     prior: float = DEFAULT_PRIOR,
-    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     report_alive: Callable[[], object] = lambda: None,
 ) -> ReleaseState:
     """The release with its calibration captions and its confidence model, which is None with too few captions.
@@ -70,10 +69,9 @@ def calibrate_release(
         captions: Vector ids and captions of validation videos, by task id.
         appended: Captions of tasks with appended videos, by task id.
         prior: Cosine per nat of routing evidence.
-        mode: Selects the served query mode from those of the release.
         report_alive: Called after each task.
     """
-    served = mode(encoder.modes)
+    served = encoder.modes[-1]
     pinned = {**library.pinned_releases(), task.task_id: state}
     earlier = library.current.calibration if library.current else ()
     deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())

@@ -200,7 +200,6 @@ def index_task(
     calibrate: Callable[[QueryEncoder, ReleaseState, ShardVectors], ReleaseState] = (
         lambda encoder, state, vectors: state
     ),
-    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
     frame_vectors: bool = False,
     embed: Callable[[], Vectors] | None = None,
@@ -217,7 +216,6 @@ def index_task(
         task: Task whose videos are embedded.
         calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
             :func:`trainer.release_calibration.calibrate_release`.
-        mode: Selects the served query mode from those of the release; probes use this mode.
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
         frame_vectors: Whether the shard also stores the vectors of single frames, for re-ranking.
         embed: Returns the vectors of the task's videos, ``[n, dim]``; by default they are embedded here.
@@ -241,7 +239,7 @@ def index_task(
     state = calibrate(encoder, state, MemoryShard(ids, vectors))
     with store.staging() as staged:
         write_release(staged, state, parent=library.parent_release(state))
-        write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
+        write_probes(staged, _probes(encoder, library, state, ids, vectors))
         release = store.adopt_release(staged)
     captions = cache(partial(_gate_queries, encoder, task))
 
@@ -285,7 +283,6 @@ def _probes(
     state: ReleaseState,
     ids: Ids,
     vectors: npt.NDArray[np.float32],
-    mode: Callable[[Sequence[str]], str],
 ) -> ProbeQueries:
     older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-MAX_PROBED_OLDER_TASKS:]}
     return make_probes(
@@ -294,7 +291,7 @@ def _probes(
         ids,
         vectors.astype(np.float16).astype(np.float32),  # as the store rounds them
         {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
-        mode(encoder.modes),
+        encoder.modes[-1],
     )
 
 
@@ -313,7 +310,6 @@ def evaluate_release(
     held_out: Mapping[str, HeldOutVideos],
     *,
     prior: float = DEFAULT_PRIOR,
-    modes: Callable[[Sequence[str]], Sequence[str]] = lambda offered: offered,
     ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
@@ -328,7 +324,6 @@ def evaluate_release(
         written: Release and shard to evaluate.
         held_out: Held-out videos by task id; other tasks have no figures.
         prior: See :func:`trainer.evaluation.recall_row.evaluate_row`.
-        modes: Selects the query modes from those of the release.
         ledger: See :func:`trainer.evaluation.recall_row.evaluate_row`.
         report: Called with the completed share, 0..1.
     """
@@ -353,7 +348,7 @@ def evaluate_release(
         galleries,
         profiles,
         prior=prior,
-        modes=modes(encoder.modes),
+        modes=encoder.modes[-1:],
         full=False,  # omits the measures that only compare methods
         ledger=ledger,
         report=report,

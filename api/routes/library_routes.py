@@ -16,7 +16,7 @@ from api.list_parameters import (
 from api.next_page_link import PageLinkDep
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.choice_types import Gallery, QueryMode
+from service.core.choice_types import Gallery
 from service.core.schemas import (
     LibraryOverview,
     LibraryStatus,
@@ -27,7 +27,6 @@ from service.core.schemas import (
     ServeSpec,
     ShardPage,
 )
-from service.core.settings import settings
 from service.library import release_listing, release_serving, shard_listing
 from service.library.library_status import library_status
 from service.library.overview import overview
@@ -40,14 +39,12 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 
-_Mode = Annotated[QueryMode | None, Query(description="Query mode; default: the service's.")]
 _Position = Annotated[int | None, Query(ge=1, le=10**9)]
 
 
 class RecallMatrixParameters(StrictParameters):
     """Parameters of ``GET /forgetting``."""
 
-    mode: _Mode = None
     rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
     first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS
@@ -56,7 +53,6 @@ class RecallMatrixParameters(StrictParameters):
 class RecallMapParameters(StrictParameters):
     """Parameters of ``GET /forgetting/map``."""
 
-    mode: _Mode = None
     gallery: Annotated[
         Gallery,
         Query(
@@ -98,10 +94,10 @@ def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParamete
     A cell is the mean of its bin, weighted by the numbers of queries; request the window of a bin to see its cells.
     """
     options = parameters.model_dump()
-    mode, gallery, bins = (options.pop(name) for name in ("mode", "gallery", "bins"))
+    gallery, bins = (options.pop(name) for name in ("gallery", "bins"))
     return conditional_response(
         request,
-        lambda: read_recall_map(mode, gallery, MapWindow(**options), bins),
+        lambda: read_recall_map(gallery, MapWindow(**options), bins),
         _version(*dict(parameters).values()),
     )
 
@@ -165,6 +161,5 @@ def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcom
 
 
 def _version(*parameters: object) -> str:
-    # The configured query mode decides about the default mode.
-    selected = "-".join("" if value is None else str(value) for value in (settings().query_mode, *parameters))
+    selected = "-".join("" if value is None else str(value) for value in parameters)
     return f"{read_measures_version()}-{published_manifest()[0].pinned or ''}-{selected}"

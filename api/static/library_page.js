@@ -21,7 +21,7 @@ import { drawTasks, refreshTasks, setUpTasks, updateTimes } from "./task_list.js
 const REFRESH_MILLISECONDS = 4000;
 const TIMES_MILLISECONDS = 60_000;
 const MAX_KNOWN = 20; // windows of the map that are shown again without a transfer
-const view = { gallery: "local", videos: "held", mode: null, window: null };
+const view = { gallery: "local", videos: "held", window: null };
 const known = new Map(); // path of a resource → its newest body and entity tag
 const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the parts of the page
 let drawnMap = null;
@@ -96,7 +96,6 @@ function mapPath() {
   const parameters = new URLSearchParams({
     gallery: view.gallery + (view.videos === "all" ? "_all" : ""),
     bins: fittingBins(),
-    ...(view.mode && { mode: view.mode }),
     ...view.window,
   });
   return `/forgetting/map?${parameters}`;
@@ -107,12 +106,6 @@ function drawMemory(map) {
   drawnMap = map;
   $("memory").hidden = !map.domains;
   if (!map.domains) return;
-  for (const node of document.querySelectorAll("#mode-switch button")) {
-    node.setAttribute("aria-pressed", String(node.dataset.mode === map.mode));
-    node.disabled = !map.modes.includes(node.dataset.mode);
-    node.dataset.description ??= node.title;
-    node.title = node.disabled ? `${node.dataset.description}. Not measured` : node.dataset.description;
-  }
   setText($("matrix-note"), mapNote(map, view));
   drawMap(map);
   drawTable(map);
@@ -122,7 +115,7 @@ function drawMemory(map) {
 
 async function select(group, pressed) {
   if (!pressed) return;
-  for (const key of ["gallery", "videos", "mode"]) if (pressed.dataset[key]) view[key] = pressed.dataset[key];
+  for (const key of ["gallery", "videos"]) if (pressed.dataset[key]) view[key] = pressed.dataset[key];
   for (const other of group.children) other.setAttribute("aria-pressed", String(other === pressed));
   await redrawMap();
 }

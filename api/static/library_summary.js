@@ -69,7 +69,7 @@ function unmeasuredNote({ served }, { searchable_domains: searched }) {
 const interval = ({ share, low, high }) =>
   `${percent(share, 0)} (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)})`;
 
-/** Losses of searches as they are answered: in the served query mode, with queries as weights. */
+/** Losses of searches as they are answered, with queries as weights. */
 function drawForgotten(measures) {
   const { loss } = measures.served;
   const unfound = unfoundDomains(measures.served).number;

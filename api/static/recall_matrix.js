@@ -66,7 +66,7 @@ function queriesTitle(number, isBin, hasFew) {
 /** Whether the untrained backbone was measured in the gallery of the map. */
 export const hasZeroShot = (map) => map.zero_shot.some((value) => value !== null);
 
-/** Losses of the shown query mode, weighted by queries, and the measures of the literature in the shown gallery. */
+/** Losses, weighted by queries, and the measures of the literature in the shown gallery. */
 export function drawMeasures(map, view) {
   const suffix = view.videos === "all" ? "_all" : "";
   for (const gallery of ["local", "global"]) drawLoss(`loss-${gallery}`, map.losses[gallery + suffix]);

@@ -11,7 +11,6 @@ from cli.console import console, plain_table, print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from service.core.choice_types import QueryMode
     from service.core.schemas import RecallMatrix
 
 __all__ = ["run_forgetting"]
@@ -19,15 +18,14 @@ __all__ = ["run_forgetting"]
 _GALLERIES = {"local": "own shard", "global": "all shards"}
 
 
-def run_forgetting(mode: QueryMode | None, url: str | None, data: Path | None) -> None:
+def run_forgetting(url: str | None, data: Path | None) -> None:
     """Print the recall of the domains and the losses of searches.
 
     Args:
-        mode: Query mode; None takes the service's default.
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
-    measures = connect(url, data).forgetting(mode)
+    measures = connect(url, data).forgetting()
     print_json(measures)
     if not measures.tasks:
         console.print("No domain has been measured yet: held-out videos with captions are needed.")
@@ -41,7 +39,7 @@ def run_forgetting(mode: QueryMode | None, url: str | None, data: Path | None) -
     for number, name in enumerate(measures.tasks):
         cells = [_recall_cells(measures, gallery, number) for gallery in _GALLERIES]
         table.add_row(name, str(_queries(measures, number)), *(text for part in cells for text in part))
-    console.print(f"Recall@1 of held-out captions, mode {measures.mode}:")
+    console.print("Recall@1 of held-out captions:")
     console.print(table)
     if len(measures.tasks) < measures.domains:
         last = measures.first_domain + len(measures.tasks) - 1

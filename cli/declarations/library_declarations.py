@@ -10,7 +10,6 @@ import typer
 
 from cli.console import refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
-from service.core.choice_types import QueryMode
 
 __all__ = ["app"]
 
@@ -126,10 +125,6 @@ def restore(
 @app.command()
 @report_errors
 def forgetting(
-    mode: Annotated[
-        QueryMode | None,
-        typer.Option("--mode", help="Query mode (default: the service's)."),
-    ] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -137,7 +132,7 @@ def forgetting(
     """Show the recall of each domain when it was learned and now. With --json, the whole recall matrix."""
     from cli.commands.forgetting_command import run_forgetting
 
-    run_forgetting(mode, url, data)
+    run_forgetting(url, data)
 
 
 @app.command()

@@ -118,16 +118,6 @@ def _report_forgetting(client: HttpServiceClient) -> dict[str, Any]:
     console.print()
     print_recall(view)
     print_forgetting(view)
-    if view.mode != "latest" and "latest" in view.modes:
-        latest = client.forgetting("latest")
-        record["latest"] = forgetting_record(latest)
-        console.print(
-            "These figures use mode pinned: each shard is searched with the query encoder of its own release. "
-            f"With the newest query encoder for all shards (mode latest): BWF local {_signed(latest.bwf_local)}, "
-            f"BWF global {_signed(latest.bwf_global)}.\n",
-            style="dim",
-            soft_wrap=True,
-        )
     return record
 
 
@@ -202,7 +192,3 @@ def _until_interrupt() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         console.print()
-
-
-def _signed(value: float | None) -> str:
-    return "not defined" if value is None else f"{100 * value:+.2f}"

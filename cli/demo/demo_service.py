@@ -1,11 +1,7 @@
-"""The embedded service of the demo: ``cinestrata up`` as a child process.
-
-It evaluates all query modes, so that the report can compare them.
-"""
+"""The embedded service of the demo: ``cinestrata up`` as a child process."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -51,7 +47,6 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={"CINESTRATA_MEASURED_MODES": "all", **os.environ},
             process_group=0,  # Ctrl-C in the terminal reaches only the demo, which stops the service in order
             preexec_fn=die_with_parent(),
         ) as process,

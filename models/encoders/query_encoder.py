@@ -87,7 +87,7 @@ class QueryEncoder(ABC):
 
     Attributes:
         tasks: Identifiers of the learned tasks, in order.
-        modes: Query modes that the encoder family offers; the mode with the least forgetting is last.
+        modes: Query modes that the encoder family offers; the last one has the least forgetting, and is served.
         shares_text_encoding: Whether a text passes the tower once for all tasks, so that a further task costs little.
 
     Raises:

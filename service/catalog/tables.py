@@ -333,7 +333,7 @@ class Release(Base):
     learned_order: Mapped[int] = mapped_column(Integer, unique=True)  # i = 1, 2, …
     method: Mapped[str] = mapped_column(String(64))
     backbone: Mapped[str] = mapped_column(String(255))
-    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | mapped | tame | low_rank | moe
+    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | tame | low_rank | analytic
     fingerprint: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
@@ -364,7 +364,7 @@ class Recall(Base):
     id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
     release_order: Mapped[int] = mapped_column(Integer)  # i
     task_order: Mapped[int] = mapped_column(Integer)  # t
-    mode: Mapped[str] = mapped_column(String(8))  # pinned | mapped | latest
+    mode: Mapped[str] = mapped_column(String(8))  # pinned | latest
     gallery: Mapped[str] = mapped_column(String(16))  # local | global | local_all | global_all
     queries: Mapped[int] = mapped_column(Integer)
     r1: Mapped[float] = mapped_column(Float)  # shares, 0..1

@@ -20,7 +20,7 @@ __all__ = [
     "VideoStatus",
 ]
 
-QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
+QueryMode = Literal["pinned", "latest"]
 SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
 AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +21,7 @@ from media.sources.object_store import missing_package
 from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
-from service.core.choice_types import AccessScope, QueryMode
+from service.core.choice_types import AccessScope
 from service.core.environment_variables import explain_unknown_variable
 from service.core.method_names import METHOD_NAMES
 
@@ -179,7 +178,6 @@ class Settings(BaseSettings):
     exact_rows: int = Field(default=EXACT_ROWS, ge=0)
 
     # Search
-    query_mode: QueryMode = "pinned"
     # precision of the text tower: bfloat16 is 1.5 times as fast where the hardware supports it, and shifts a cosine
     # by up to 0.001, depending on the other queries of the forward pass
     query_precision: Precision = "float32"
@@ -197,9 +195,6 @@ class Settings(BaseSettings):
     moment_seconds: float = Field(
         default=20, ge=1
     )  # length of a moment; longer videos are searchable by moments
-    # served: a release is evaluated in the mode that the service searches with; all: in every mode that it offers,
-    # which takes longer with every task
-    measured_modes: Literal["served", "all"] = "served"
     torch_threads: int | None = Field(default=None, ge=1)
     # processes that train a task together, with a GPU each where there are GPUs; methods that draw noise need 1
     training_processes: int = Field(default=1, ge=1, le=64)
@@ -387,11 +382,6 @@ class Settings(BaseSettings):
     def redis_client_url(self) -> str:
         """The broker's URL as a plain Redis client writes it (``unix://`` instead of ``redis+socket://``)."""
         return self.redis_url.replace("redis+socket://", "unix://", 1)
-
-    def served_mode(self, offered: Collection[str]) -> QueryMode:
-        """Return the mode in which a release that offers these modes is searched: the configured or the best one."""
-        modes: tuple[QueryMode, ...] = get_args(QueryMode)
-        return next(mode for mode in (self.query_mode, *modes) if mode in offered)
 
 
 @lru_cache(maxsize=1)

@@ -164,8 +164,7 @@ class SearchEngine:
             q: Text of the query.
             k: Number of results; fewer are returned where the catalog contains fewer.
             task: Names or IDs of the tasks to search (one: known task); all by default.
-            mode: ``pinned``, ``mapped`` or ``latest``; by default the configured mode where the release offers it, and
-                otherwise its best one.
+            mode: ``pinned`` or ``latest``; by default ``pinned`` where the release offers it.
             parameters: Other fields of :class:`~service.core.schemas.SearchQuery`.
 
         Raises:

@@ -39,7 +39,6 @@ def learned_folder(rendered_world: Path, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("learned")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(folder))
-        patch.setenv("CINESTRATA_MEASURED_MODES", "all")
         patch.setattr(lease, "EVENT_SECONDS", 0)
         settings.cache_clear()
         dispose()
@@ -57,7 +56,6 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setattr(lease, "EVENT_SECONDS", 0)
-        patch.setenv("CINESTRATA_MEASURED_MODES", "all")
         settings.cache_clear()
         dispose()
         settings().media_root.mkdir(parents=True, exist_ok=True)

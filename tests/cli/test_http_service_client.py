@@ -280,7 +280,7 @@ def address(client: TestClient, library: list[str]) -> Iterator[str]:
         lambda c, task: list(c.task_videos(task)),
         lambda c, task: [c.videos(task=task, limit=2, sort="-id")],
         lambda c, task: c.releases(),
-        lambda c, task: [c.forgetting("latest")],
+        lambda c, task: [c.forgetting()],
         lambda c, task: [c.audit(limit=5)],
         lambda c, task: [c.similar(next(c.task_videos(task)).id, 2, "task")],
         lambda c, task: c.search("a car", 3, [task], None, where={"duration": {"min": 1}}).results,
@@ -317,5 +317,5 @@ def test_forgetting_table_shows_the_recall_of_each_domain(
         assert (row[5], row[6]) == (f"{everywhere[0]:.0%}", f"{everywhere[-1]:.0%}")
         assert float(row[7]) == pytest.approx(100 * (everywhere[0] - everywhere[-1]), abs=0.06)
     assert "Router accuracy" in outcome.output
-    document = CliRunner().invoke(app, ["forgetting", "--mode", "latest", "--url", address, "--json"])
-    assert json.loads(document.stdout)["mode"] == "latest"
+    document = CliRunner().invoke(app, ["forgetting", "--url", address, "--json"])
+    assert json.loads(document.stdout)["mode"] == "pinned"

@@ -88,7 +88,7 @@ def measure_append(
             return AppendMeasurement()
         encoder = open_query_encoder(backbone, state, library.pinned_releases())
         report_alive()
-        mode = settings().served_mode(encoder.modes)
+        mode = encoder.modes[-1]
         drift, confidence = None, None
         if has_drift:
             drift = _drift_record(

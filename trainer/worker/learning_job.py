@@ -158,10 +158,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             captions,
             appended,
             prior=settings().routing_prior,
-            mode=settings().served_mode,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
-        mode=settings().served_mode,
         moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
         frame_vectors=claim.task.settings.get(FRAME_VECTORS, False),
         embed=(lambda: _embed(claim, method, task)) if method.embeds_by_release else None,

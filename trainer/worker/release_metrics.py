@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import structlog
 
@@ -45,7 +45,6 @@ def evaluate_task(
         written,
         held_out,
         prior=settings().routing_prior,
-        modes=_evaluated_modes,
         ledger=ledger,
         report=lambda share: claim.progress("evaluating", share),
     )
@@ -69,11 +68,6 @@ def save_ledger(library: Library, ledger: RankLedger) -> None:
             library_paths.recall_cache_path().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:
         log.warning("rank_ledger_not_saved", error=str(error))
-
-
-def _evaluated_modes(offered: Sequence[str]) -> Sequence[str]:
-    """Query modes in which a release is evaluated; the dashboard offers the modes that have figures."""
-    return offered if settings().measured_modes == "all" else [settings().served_mode(offered)]
 
 
 def _matrix_cells(row: RecallRow, task_id: str, zero_shot: Recall | None) -> Iterator[RecallRecord]:

@@ -112,7 +112,7 @@ class UnfoundDomain(ResponseModel):
 
 
 class ServedRecall(ResponseModel):
-    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighted by queries."""
+    """Recall@1 as searches are answered: with the newest release, weighted by queries."""
 
     mode: QueryMode = Field(description="Query mode in which the service searches.")
     domains: int = Field(description="Number of domains with queries.")
@@ -164,7 +164,6 @@ class RecallMatrix(ResponseModel):
     task_ids: list[str]
     releases: list[str] = Field(description="Release of each row, the newest one of a bin.")
     mode: QueryMode
-    modes: list[str] = Field(description="Query modes with results.")
     matrix_local: Matrix
     matrix_global: Matrix
     matrix_local_all: Matrix
@@ -187,8 +186,7 @@ class RecallMatrix(ResponseModel):
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     losses: dict[Gallery, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighted by queries, by "
-        "gallery."
+        description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     served: ServedRecall
     held_out: list[Literal["given", "derived"] | None]
@@ -216,7 +214,6 @@ class RecallMap(ResponseModel):
     """
 
     mode: QueryMode
-    modes: list[str] = Field(description="Query modes with results.")
     gallery: Gallery
     releases: int = Field(description="Rows of the complete matrix.")
     domains: int = Field(description="Columns of the complete matrix.")
@@ -250,8 +247,7 @@ class RecallMap(ResponseModel):
         description="Largest number of routed queries of the releases of each row."
     )
     losses: dict[Gallery, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighted by queries, by "
-        "gallery."
+        description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     literature: LiteratureMeasures = Field(
         description="Measures of the papers for the served release in the gallery of the map."

@@ -35,7 +35,7 @@ class SearchQuery(RequestModel):
     task: str | RequestList[str] | None = Field(
         default=None, description="Names or IDs of the tasks to search; all by default."
     )
-    mode: str | None = Field(default=None, description="Query encoders: 'pinned', 'mapped' or 'latest'.")
+    mode: str | None = Field(default=None, description="Query encoders: 'pinned' or 'latest'.")
     min_duration: float | None = Field(default=None, description="Minimum duration of a video in seconds.")
     max_duration: float | None = Field(default=None, description="Maximum duration of a video in seconds.")
     arrived_after: datetime | None = Field(

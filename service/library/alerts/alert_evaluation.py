@@ -54,7 +54,7 @@ def evaluate_alerts() -> None:
     Raises:
         Unavailable: the catalog cannot be reached.
     """
-    cells = read_recall_cells(None, GALLERIES)
+    cells = read_recall_cells(GALLERIES)
     with session_scope() as session:
         thresholds = read_thresholds(session)
         failed = session.scalar(select(func.count()).where(Task.state == "failed")) or 0

@@ -14,19 +14,18 @@ from service.storage.index_manifest import published_manifest
 __all__ = ["newest_recall", "recall_figures"]
 
 
-def newest_recall(task_id: str, mode: str) -> dict[str, RecallFigures]:
+def newest_recall(task_id: str) -> dict[str, RecallFigures]:
     """Return the recall of a domain's held-out captions by gallery: of the newest measured release
     up to the served one.
 
     Args:
         task_id: Identifier of the domain's task.
-        mode: Query mode.
     """
     manifest, _ = published_manifest()
     with session_scope() as session:
         last = last_served_order(session, manifest)
         order = select(Task.learned_order).where(Task.id == task_id).scalar_subquery()
-        measured = (Recall.task_order == order) & (Recall.mode == mode) & (Recall.release_order > 0)
+        measured = (Recall.task_order == order) & (Recall.release_order > 0)
         if last is not None:
             measured &= Recall.release_order <= last
         newest = select(func.max(Recall.release_order)).where(measured).scalar_subquery()

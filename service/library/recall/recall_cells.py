@@ -1,6 +1,6 @@
 """Cells of the recall matrix as arrays, kept in memory until the library changes.
 
-A library of 200 domains has 20,000 cells per gallery and query mode. A published release adds one row, so only the
+A library of 200 domains has 20,000 cells per gallery. A published release adds one row, so only the
 cells of new releases are read again, unless a deletion has changed earlier ones.
 """
 
@@ -33,12 +33,11 @@ __all__ = [
     "read_recall_cells",
 ]
 
-_MAX_GALLERIES = 12  # four galleries of three query modes; a gallery of 1,000 domains takes 12 MB
+_MAX_GALLERIES = 4  # a gallery of 1,000 domains takes 12 MB
 _FETCHED_ROWS = 20_000
 
 _lock = threading.Lock()
-_galleries: LRUCache[tuple[str, str, str], tuple[_State, GalleryCells]] = LRUCache(_MAX_GALLERIES)
-_modes: LRUCache[str, tuple[str, list[str]]] = LRUCache(_MAX_GALLERIES)
+_galleries: LRUCache[tuple[str, str], tuple[_State, GalleryCells]] = LRUCache(_MAX_GALLERIES)
 
 
 class LearnedTask(NamedTuple):
@@ -114,12 +113,11 @@ class GalleryCells:
 
 @dataclass(frozen=True)
 class RecallCells:
-    """Cells of one query mode.
+    """Cells of the recall matrix.
 
     Attributes:
-        version: Identifier of this state of all modes; it changes with each change of the cells.
-        mode: The query mode.
-        modes: Query modes with results.
+        version: Identifier of this state; it changes with each change of the cells.
+        mode: Query mode in which the newest release is served and was measured.
         releases: Tasks whose releases were measured, in learned order: the rows.
         tasks: Tasks with queries, in learned order: the columns.
         galleries: Cells by gallery.
@@ -127,7 +125,6 @@ class RecallCells:
 
     version: str
     mode: QueryMode
-    modes: list[str]
     releases: tuple[LearnedTask, ...]
     tasks: tuple[LearnedTask, ...]
     galleries: dict[str, GalleryCells]
@@ -186,11 +183,10 @@ def read_measures_version() -> str:
         return _read_state(session).version
 
 
-def read_recall_cells(mode: QueryMode | None = None, galleries: Sequence[str] = ("local",)) -> RecallCells:
-    """Read the cells of one query mode; unchanged cells come from memory.
+def read_recall_cells(galleries: Sequence[str] = ("local",)) -> RecallCells:
+    """Read the cells of some galleries; unchanged cells come from memory.
 
     Args:
-        mode: Query mode; None: the mode in which the service searches, or the mode with results.
         galleries: Galleries to read. The local gallery is always included, since it defines rows and columns.
 
     Raises:
@@ -198,15 +194,13 @@ def read_recall_cells(mode: QueryMode | None = None, galleries: Sequence[str] = 
     """
     with session_scope() as session, _lock:
         state = _read_state(session)
-        modes = _read_modes(session, state)
-        selected = mode or (settings().served_mode(modes) if modes else settings().query_mode)
-        read = {name: _read_gallery(session, state, selected, name) for name in {"local", *galleries}}
+        read = {name: _read_gallery(session, state, name) for name in {"local", *galleries}}
+        mode = session.scalar(select(Recall.mode).order_by(Recall.release_order.desc()).limit(1))
     measured = ~np.isnan(_lower(read["local"].r1)[1:])
     by_order = {task.order: task for task in state.tasks}
     return RecallCells(
         version=state.version,
-        mode=selected,
-        modes=modes,
+        mode=mode or "pinned",  # type: ignore[arg-type]
         releases=tuple(by_order[int(i) + 1] for i in np.flatnonzero(measured.any(axis=1))),
         tasks=tuple(by_order[int(t)] for t in np.flatnonzero(measured.any(axis=0))),
         galleries=read,
@@ -243,20 +237,13 @@ def _read_state(session: Session) -> _State:
     return _State(tasks, session.scalar(select(func.max(Recall.id))) or 0)
 
 
-def _read_modes(session: Session, state: _State) -> list[str]:
-    url, version = settings().database_url, state.version
-    if url not in _modes or _modes[url][0] != version:
-        _modes[url] = version, sorted(session.scalars(select(Recall.mode).distinct()))
-    return _modes[url][1]
-
-
-def _read_gallery(session: Session, state: _State, mode: str, gallery: str) -> GalleryCells:
-    key = settings().database_url, mode, gallery
+def _read_gallery(session: Session, state: _State, gallery: str) -> GalleryCells:
+    key = settings().database_url, gallery
     earlier, cells = _galleries.get(key, (None, GalleryCells.empty(0)))
     if earlier == state:
         return cells
     rows = select(Recall.release_order, Recall.task_order, Recall.r1, Recall.queries, Recall.routing1).where(
-        Recall.mode == mode, Recall.gallery == gallery
+        Recall.gallery == gallery
     )
     if earlier is not None and earlier.last_order < state.last_order and state.extends(earlier):
         last = earlier.last_order

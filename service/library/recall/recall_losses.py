@@ -47,7 +47,7 @@ class _Column(NamedTuple):
     changes: _Changes | None
 
 
-@cached(LRUCache(16), key=lambda cells: (cells.version, cells.mode), lock=Lock())
+@cached(LRUCache(16), key=lambda cells: cells.version, lock=Lock())
 def measured_losses(cells: RecallCells) -> dict[Gallery, MeasuredLoss | None]:
     """Return the loss by gallery; None before the second domain and where nothing was measured.
 
@@ -150,7 +150,6 @@ def _read_changes(cells: RecallCells, gallery: str) -> Mapping[int, _Changes | N
             select(
                 Recall.release_order, Recall.task_order, Recall.query_set, Recall.queries, Recall.first_hits
             ).where(
-                Recall.mode == cells.mode,
                 Recall.gallery == gallery,
                 Recall.first_hits.is_not(None),
                 Recall.task_order < newest,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from service.core.choice_types import QueryMode
 from service.core.errors import InvalidInput
 from service.core.schemas import DomainRecall, RecallMap
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
@@ -49,7 +48,6 @@ class MapWindow:
 
 
 def read_recall_map(
-    mode: QueryMode | None = None,
     gallery: str = "local",
     window: MapWindow | None = None,
     bins: int = 40,
@@ -57,7 +55,6 @@ def read_recall_map(
     """Read a window of the recall matrix, in bins if it has more rows or columns.
 
     Args:
-        mode: Query mode; None: the mode in which the service searches, or the mode with results.
         gallery: ``local``, ``global``, ``local_all`` or ``global_all``.
         window: Rows and columns; None: all. Bounds beyond the matrix are moved to its edge.
         bins: Maximum number of rows and of columns of the map.
@@ -67,7 +64,7 @@ def read_recall_map(
         Unavailable: the catalog is unreachable.
     """
     window = window or MapWindow()
-    cells = read_recall_cells(mode, GALLERIES)
+    cells = read_recall_cells(GALLERIES)
     served = until_served(cells)
     rows = _bounds("release", window.first_release, window.last_release, len(cells.releases))
     columns = _bounds("domain", window.first_domain, window.last_domain, len(cells.tasks))
@@ -81,7 +78,6 @@ def read_recall_map(
     measured = matrix[~np.isnan(matrix)]
     return RecallMap(
         mode=cells.mode,
-        modes=cells.modes,
         gallery=gallery,  # type: ignore[arg-type]
         releases=len(cells.releases),
         domains=len(cells.tasks),
@@ -103,7 +99,7 @@ def read_recall_map(
         router_queries=series.router_queries(),
         losses=measured_losses(served),
         literature=literature_measures(served, gallery),
-        served=read_served_recall(served if mode is None else None),
+        served=read_served_recall(served),
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,
         fr=measures.fr,

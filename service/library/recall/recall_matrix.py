@@ -17,7 +17,6 @@ from sqlalchemy import select
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
-from service.core.choice_types import QueryMode
 from service.core.schemas import LiteratureMeasures, RecallFigures, RecallMatrix
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.newest_recall import recall_figures
@@ -49,7 +48,7 @@ class ForgettingMeasures:
     hm: float | None
 
 
-@cached(LRUCache(8), key=lambda cells: (cells.version, cells.mode), lock=Lock())
+@cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
 def forgetting_measures(cells: RecallCells) -> ForgettingMeasures:
     """Return the measures of the cells of the local and the global gallery."""
     local, union = (nullable(cells.square(gallery)) for gallery in ("local", "global"))
@@ -70,21 +69,19 @@ def literature_measures(cells: RecallCells, gallery: str) -> LiteratureMeasures:
 
 
 def read_recall_matrix(
-    mode: QueryMode | None = None,
     *,
     rows: int = DEFAULT_ROWS,
     first_domain: int = 1,
     domains: int = DEFAULT_DOMAINS,
 ) -> RecallMatrix:
-    """Read the recall matrix of one query mode: domains as columns, releases or bins of them as rows.
+    """Read the recall matrix: domains as columns, releases or bins of them as rows.
 
     Args:
-        mode: Query mode; None: the mode in which the service searches, or the mode with results.
         rows: Maximum number of rows. A matrix with more releases has bins of neighboring releases as rows.
         first_domain: First column, counted from 1.
         domains: Maximum number of columns.
     """
-    cells = read_recall_cells(mode, GALLERIES)
+    cells = read_recall_cells(GALLERIES)
     served = until_served(cells)
     columns = slice(first_domain - 1, first_domain - 1 + domains)
     binned = _BinnedRows(cells, bin_starts(len(cells.releases), rows))
@@ -98,7 +95,6 @@ def read_recall_matrix(
         task_ids=[task.id for task in shown],
         releases=[task.release for task in newest_of_rows],
         mode=cells.mode,
-        modes=cells.modes,
         **{f"matrix_{gallery}": nullable(binned.matrix(gallery, columns)) for gallery in GALLERIES},
         bwf_local=measures.bwf_local,
         bwf_global=measures.bwf_global,
@@ -113,7 +109,7 @@ def read_recall_matrix(
         after=[task.name for task in newest_of_rows],
         newest=_newest_row(cells, shown),
         losses=measured_losses(served),
-        served=read_served_recall(served if mode is None else None),
+        served=read_served_recall(served),
         rows=binned.rows,
         first_domain=first_domain,
         domains=len(cells.tasks),
@@ -158,8 +154,6 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
         return {gallery: [] for gallery in GALLERIES}
     newest = cells.releases[-1].order
     with session_scope() as session:
-        rows = session.scalars(
-            select(Recall).where(Recall.release_order == newest, Recall.mode == cells.mode)
-        ).all()
+        rows = session.scalars(select(Recall).where(Recall.release_order == newest)).all()
     found = {(row.gallery, row.task_order): recall_figures(row) for row in rows}
     return {gallery: [found.get((gallery, task.order)) for task in tasks] for gallery in GALLERIES}

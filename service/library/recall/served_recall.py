@@ -1,4 +1,4 @@
-"""Recall of searches as the service answers them: the served query mode, the served release, all galleries.
+"""Recall of searches as the service answers them: the served release, all galleries.
 
 Every mean is weighted by queries, and every share has its number of queries and a confidence interval. A library of one
 large and one tiny domain therefore has nearly the recall of the large one.
@@ -26,15 +26,15 @@ _NAMED = 5
 
 
 def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
-    """Recall of the served release in the query mode of searches, on the domains that it has learned.
+    """Recall of the served release on the domains that it has learned.
 
     Args:
-        served: Cells of this mode with all galleries, see :func:`until_served`; None: they are read.
+        served: Cells of all galleries, see :func:`until_served`; None: they are read.
 
     Raises:
         Unavailable: The catalog is unreachable.
     """
-    return _served_recall(served or until_served(read_recall_cells(None, GALLERIES)))
+    return _served_recall(served or until_served(read_recall_cells(GALLERIES)))
 
 
 def until_served(cells: RecallCells) -> RecallCells:
@@ -49,7 +49,7 @@ def until_served(cells: RecallCells) -> RecallCells:
     return cells if order is None else cells.until(order)
 
 
-@cached(LRUCache(8), key=lambda cells: (cells.version, cells.mode), lock=Lock())
+@cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
 def _served_recall(cells: RecallCells) -> ServedRecall:
     union = cells.galleries["global"]
     newest = cells.releases[-1].order if cells.releases else 0

@@ -178,7 +178,7 @@ def _report(
         depth=searched.depth,
         recall_at_1=_share_within(searched.ranks, 1),
         recall_at_10=_share_within(searched.ranks, 10),
-        measured=newest_recall(sample.task_id, searched.mode),  # type: ignore[arg-type]
+        measured=newest_recall(sample.task_id),  # type: ignore[arg-type]
         first_results=[
             FirstResultShare(
                 task=snapshot.task_names[task], task_id=task, queries=queries, share=queries / count

@@ -6,7 +6,6 @@ from typing import cast
 
 from service.core.choice_types import QueryMode
 from service.core.errors import InvalidInput
-from service.core.settings import Settings
 from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import UnknownTask
 from service.search.requests.search_request import SearchRequest
@@ -35,14 +34,14 @@ def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest, mirror: Cata
     )
 
 
-def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest, settings: Settings) -> QueryMode:
+def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest) -> QueryMode:
     """Query mode of a request.
 
     Raises:
         InvalidInput: The release does not offer the requested mode.
     """
     if request.mode is None:
-        return settings.served_mode(snapshot.modes)
+        return snapshot.served_mode
     if request.mode not in snapshot.modes:
         raise InvalidInput.at(
             f"{request.field_prefix}mode",

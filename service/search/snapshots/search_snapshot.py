@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, distinct_tokens, log_probabilities
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.text_evidence import TextEvidence, summarize_evidence
+from service.core.choice_types import QueryMode
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
 from service.search.snapshots.appended_confidence import parse_confidence, read_appended_confidence
@@ -126,6 +127,11 @@ class SearchSnapshot:
     confidence_model: ConfidenceModel | None = None
     release_confidence: ConfidenceModel | None = None
     appended_confidence: Mapping[str, Any] | None = None
+
+    @property
+    def served_mode(self) -> QueryMode:
+        """Query mode of searches that name none: the mode with the least forgetting."""
+        return cast(QueryMode, self.modes[-1])
 
     @classmethod
     def load(

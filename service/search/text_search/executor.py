@@ -82,7 +82,7 @@ def start_searches(
         Unavailable: A request names a task that cannot be searched.
     """
     resolved = [
-        (request, resolve_tasks(snapshot, request, cache.mirror), resolve_mode(snapshot, request, settings))
+        (request, resolve_tasks(snapshot, request, cache.mirror), resolve_mode(snapshot, request))
         for request in requests
     ]
     for request, tasks, mode in resolved:

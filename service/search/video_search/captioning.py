@@ -177,7 +177,7 @@ def caption_video(
     _, task, vector = load_stored_vector(snapshot, video_id)
     with session_scope() as session:
         own_captions = session.scalar(select(Video.captions).where(Video.id == video_id)) or []
-    mode = settings.served_mode(snapshot.modes)
+    mode = snapshot.served_mode
     searchable = [source for source in snapshot.shards if source not in snapshot.degraded]
     sources = [task] if scope == "task" else searchable
     captions, candidates = index.find_nearest(snapshot, vector, task, sources, k, mode, own_captions)

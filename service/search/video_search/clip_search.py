@@ -144,7 +144,7 @@ class ClipSearch:
         results, best_task = self._find(snapshot, request, vectors)
         caption_views: list[CaptionMatch] | None = None
         if captions is not None:
-            mode = settings.served_mode(snapshot.modes)
+            mode = snapshot.served_mode
             caption_views, _ = self._caption_index.find_nearest(
                 snapshot, vectors[best_task], best_task, [best_task], captions, mode
             )

@@ -160,22 +160,3 @@ def test_library_with_alerts_failures_or_dead_workers_is_not_healthy(browser: We
     wait_until(browser, lambda b: _text(b, "healthy").startswith("2 faults"))
     assert "No worker runs" in _text(browser, "healthy-note")
     assert "Start a worker" in _text(browser, "advice")
-
-
-def test_headline_is_that_of_the_served_mode(browser: WebDriver, page: str) -> None:
-    """Query drift in another mode is neither a loss of searches nor a sign of similar domains."""
-    add_measured_domains({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9}, queries=lambda i, t: 40)
-    add_measured_domains({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9}, gallery="global", queries=lambda i, t: 40)
-    for gallery in ("local", "global"):
-        add_measured_domains(
-            {(1, 1): 0.9, (2, 1): 0.1, (2, 2): 0.9}, mode="latest", gallery=gallery, queries=lambda i, t: 40
-        )
-    _open(browser, page)
-    before = [_text(browser, name) for name in ("forgotten", "forgotten-note", "advice", "learned-note")]
-    assert before[0] == "Nothing"
-    browser.find_element(By.CSS_SELECTOR, "#mode-switch [data-mode=latest]").click()
-    wait_until(browser, lambda b: b.find_element(By.ID, "loss-local").text == "80.0")
-    browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
-    assert [
-        _text(browser, name) for name in ("forgotten", "forgotten-note", "advice", "learned-note")
-    ] == before

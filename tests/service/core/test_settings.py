@@ -42,7 +42,6 @@ class TestSettings:
             ("BAD_VIDEO_SHARE", "2"),
             ("LEASE_SECONDS", "0"),
             ("LIMITS__MAX_RESULTS", "0"),
-            ("QUERY_MODE", "x"),
         ],
     )
     def test_invalid_values_raise_with_the_setting(

@@ -170,8 +170,8 @@ def test_unreadable_probes_are_reported(learning: Probed, tmp_path: Path) -> Non
     (tmp_path / "probes.safetensors").write_bytes(b"{")
     with pytest.raises(ReleaseError, match=r"cannot be read"):
         read_probes(tmp_path)
-    write_probes(tmp_path, replace(probes, mode="mapped"))
-    with pytest.raises(ReleaseError, match=r"mode 'mapped', which it does not offer"):
+    write_probes(tmp_path, replace(probes, mode="pinned"))
+    with pytest.raises(ReleaseError, match=r"mode 'pinned', which it does not offer"):
         release_validation.check_probes(
             tmp_path, "r", lambda *_: np.empty((0, 0, 0), np.float32), {}, ("latest",)
         )

@@ -300,7 +300,7 @@ class QueryReport(Model):
     task_id: str
     release: str | None
     generation: int
-    mode: Literal["pinned", "mapped", "latest"] | str | None
+    mode: Literal["pinned", "latest"] | str | None
     split: Literal["train", "val", "test", "appended"] | str | None = Field(
         description="Split of the videos; null without captions."
     )
@@ -354,8 +354,7 @@ class RecallMap(Model):
     library.
     """
 
-    mode: Literal["pinned", "mapped", "latest"] | str
-    modes: list[str] = Field(description="Query modes with results.")
+    mode: Literal["pinned", "latest"] | str
     gallery: Literal["local", "global", "local_all", "global_all"] | str
     releases: int = Field(description="Rows of the complete matrix.")
     domains: int = Field(description="Columns of the complete matrix.")
@@ -393,8 +392,7 @@ class RecallMap(Model):
         description="Largest number of routed queries of the releases of each row."
     )
     losses: dict[str, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighted by "
-        "queries, by gallery."
+        description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     literature: LiteratureMeasures = Field(
         description="Measures of the papers for the served release in the gallery of the map."
@@ -425,8 +423,7 @@ class RecallMatrix(Model):
     tasks: list[str] = Field(description="Name of the task of each column.")
     task_ids: list[str]
     releases: list[str] = Field(description="Release of each row, the newest one of a bin.")
-    mode: Literal["pinned", "mapped", "latest"] | str
-    modes: list[str] = Field(description="Query modes with results.")
+    mode: Literal["pinned", "latest"] | str
     matrix_local: list[list[float | None]]
     matrix_global: list[list[float | None]]
     matrix_local_all: list[list[float | None]]
@@ -449,8 +446,7 @@ class RecallMatrix(Model):
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     losses: dict[str, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release in this query mode, weighted by "
-        "queries, by gallery."
+        description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     served: ServedRecall
     held_out: list[Literal["given", "derived"] | str | None]
@@ -531,13 +527,9 @@ class ServedChange(Model):
 
 
 class ServedRecall(Model):
-    """Recall@1 as searches are answered: in the served query mode, with the newest release, weighted by
-    queries.
-    """
+    """Recall@1 as searches are answered: with the newest release, weighted by queries."""
 
-    mode: Literal["pinned", "mapped", "latest"] | str = Field(
-        description="Query mode in which the service searches."
-    )
+    mode: Literal["pinned", "latest"] | str = Field(description="Query mode in which the service searches.")
     domains: int = Field(description="Number of domains with queries.")
     domains_with_few_queries: int = Field(description="Number of domains with fewer than 20 queries.")
     recall: dict[str, MeasuredShare | None] = Field(

@@ -42,7 +42,7 @@ class CaptionsResponse(Model):
     task_id: str
     release: str
     generation: int
-    mode: Literal["pinned", "mapped", "latest"] | str
+    mode: Literal["pinned", "latest"] | str
     captions: list[CaptionMatch]
     candidates: int = Field(description="Number of compared captions.")
     degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
@@ -104,7 +104,7 @@ class SearchQuery(Model):
     task: str | list[str] | None = Field(
         default=None, description="Names or IDs of the tasks to search; all by default."
     )
-    mode: str | None = Field(default=None, description="Query encoders: 'pinned', 'mapped' or 'latest'.")
+    mode: str | None = Field(default=None, description="Query encoders: 'pinned' or 'latest'.")
     min_duration: float | None = Field(default=None, description="Minimum duration of a video in seconds.")
     max_duration: float | None = Field(default=None, description="Maximum duration of a video in seconds.")
     arrived_after: datetime | None = Field(
@@ -144,7 +144,7 @@ class SearchResponse(Model):
     query: str
     release: str | None
     generation: int
-    mode: Literal["pinned", "mapped", "latest"] | str
+    mode: Literal["pinned", "latest"] | str
     results: list[SearchResult]
     confidence: float | None = Field(
         default=None,

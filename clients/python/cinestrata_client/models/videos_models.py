@@ -44,7 +44,7 @@ class ResultExplanation(Model):
     task_id: str
     release: str
     generation: int
-    mode: Literal["pinned", "mapped", "latest"] | str
+    mode: Literal["pinned", "latest"] | str
     rank: int | None = Field(description="Rank of the video; null if it is not among the first `k` results.")
     depth: int = Field(description="Number of results in which the video has a rank.")
     score: float

@@ -58,11 +58,7 @@ def get_loss_curve(task_id: str) -> Call[LossCurve]:
 
 
 def get_forgetting(
-    *,
-    mode: Literal["pinned", "mapped", "latest"] | None = None,
-    rows: int | None = None,
-    first_domain: int | None = None,
-    limit: int | None = None,
+    *, rows: int | None = None, first_domain: int | None = None, limit: int | None = None
 ) -> Call[RecallMatrix]:
     """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
 
@@ -71,7 +67,6 @@ def get_forgetting(
     of a large library at once.
 
     Args:
-        mode: Query mode; default: the service's.
         rows: Maximum number of rows.
         first_domain: First column, from 1.
         limit: Maximum number of columns.
@@ -80,13 +75,12 @@ def get_forgetting(
         "GET",
         "/v1/forgetting",
         RecallMatrix,
-        query={"mode": mode, "rows": rows, "first_domain": first_domain, "limit": limit},
+        query={"rows": rows, "first_domain": first_domain, "limit": limit},
     )
 
 
 def get_forgetting_map(
     *,
-    mode: Literal["pinned", "mapped", "latest"] | None = None,
     gallery: Literal["local", "global", "local_all", "global_all"] | None = None,
     first_release: int | None = None,
     last_release: int | None = None,
@@ -100,7 +94,6 @@ def get_forgetting_map(
     its cells.
 
     Args:
-        mode: Query mode; default: the service's.
         gallery: 'local': each domain in its own shard; 'global': all shards; among held-out videos, or
             all videos with '_all'.
         first_release: First row of the window, from 1.
@@ -114,7 +107,6 @@ def get_forgetting_map(
         "/v1/forgetting/map",
         RecallMap,
         query={
-            "mode": mode,
             "gallery": gallery,
             "first_release": first_release,
             "last_release": last_release,

@@ -46,7 +46,7 @@ def search(
             [values]} or {all: [texts]}.
         min_score: Minimum score of a result.
         q: Description of the video, in words.
-        mode: Query mode: 'pinned', 'mapped' or 'latest'; default: `CINESTRATA_QUERY_MODE`.
+        mode: Query mode: 'pinned' or 'latest'; default: 'pinned' where the release offers it.
         routes: Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k),
             or a number of most likely domains.
         moments: Maximum number of moments of each long video, best first.

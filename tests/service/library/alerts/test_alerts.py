@@ -84,8 +84,6 @@ def test_loss_raises_one_alert_and_clears_it_below_four_fifths(two_domains: None
         ("pinned", "global", True),
         ("latest", "local", True),
         ("latest", "global", True),
-        ("mapped", "local", True),
-        ("mapped", "global", True),
     ],
 )
 def test_loss_with_changed_queries_raises_an_alert_unless_the_shard_is_frozen(

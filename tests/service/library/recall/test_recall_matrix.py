@@ -69,7 +69,7 @@ def test_matrix_and_its_measures(catalog: Settings, post_probed: Post) -> None:
         session.add(_cell(0, 1, "pinned", "local", 0.2))
         session.add(_cell(0, 3, "pinned", "local", 0.1))
     view = read_recall_matrix()
-    assert (view.tasks, view.mode, view.modes) == (names, "pinned", ["pinned"])
+    assert (view.tasks, view.mode) == (names, "pinned")
     assert view.releases == ["release1", "release2", "release3"]
     assert view.matrix_local == [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.4]]
     assert view.matrix_global == [[0.9, None, None], [0.6, 0.7, None], [0.3, 0.65, 0.4]]
@@ -87,24 +87,6 @@ def test_matrix_and_its_measures(catalog: Settings, post_probed: Post) -> None:
     assert view.recall_over_time_global == pytest.approx(weighted)
     assert view.router_accuracy == pytest.approx([0.6, (10 * 0.6 + 20 * 0.7) / 30, (6 + 14 + 24) / 60])
     assert view.held_out == ["given"] * 3
-
-
-def test_each_mode_has_its_own_matrix(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _add_recalls(post_probed, {"local": LOCAL})
-    _add_recalls(post_probed, {"local": [[0.9], [0.9, 0.8], [0.9, 0.8, 0.4]]}, mode="latest")
-    assert read_recall_matrix("latest").bwf_local == pytest.approx(0)
-    assert read_recall_matrix().bwf_local == pytest.approx(0.3)
-    assert read_recall_matrix().modes == ["latest", "pinned"]
-    assert read_recall_matrix("latest").bwf_global is None
-
-
-@pytest.mark.slow
-def test_mode_latest_is_shown_without_pinned_measurements(
-    sqlite_catalog: Settings, post_probed: Post
-) -> None:
-    _add_recalls(post_probed, {"local": LOCAL}, mode="latest")
-    assert read_recall_matrix().mode == "latest"
-    assert read_recall_matrix("pinned").matrix_local == []
 
 
 def test_empty_library_has_no_measures(catalog: Settings) -> None:
@@ -125,13 +107,6 @@ def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings, 
     assert view.tasks == ["task 1"]
     assert view.matrix_local == [[0.9], [0.7]]
     assert view.bwf_local == pytest.approx(0.2)
-
-
-def test_mapped_measurements_precede_latest_ones(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _add_recalls(post_probed, {"local": LOCAL}, mode="latest")
-    _add_recalls(post_probed, {"local": [[0.9], [0.8, 0.8], [0.7, 0.8, 0.4]]}, mode="mapped")
-    assert (read_recall_matrix().mode, read_recall_matrix().modes) == ("mapped", ["latest", "mapped"])
-    assert read_recall_matrix().bwf_local == pytest.approx(0.1)
 
 
 def test_rows_of_many_releases_are_means_of_bins(

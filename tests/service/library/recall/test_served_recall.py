@@ -130,17 +130,6 @@ def test_domain_that_is_found_only_among_held_out_videos_is_named(
     assert [(domain.task, domain.queries) for domain in served.unfound_all] == [("domain 2", 12)]
 
 
-def test_served_recall_does_not_depend_on_the_shown_mode(sqlite_catalog: Settings, measure: Measure) -> None:
-    measure({(1, 1): 0.9, (2, 1): 0.9, (2, 2): 0.9})
-    measure({(1, 1): 0.9, (2, 1): 0.1, (2, 2): 0.9}, mode="latest")
-    for mode in ("pinned", "latest"):
-        for view in (read_recall_map(mode), read_recall_matrix(mode)):
-            assert (view.mode, view.served.mode) == (mode, "pinned")
-            assert view.served.loss["local"] is not None
-            assert view.served.loss["local"].loss == 0
-    assert read_recall_matrix("latest").bwf_local == pytest.approx(0.8)
-
-
 def test_router_accuracy_has_its_queries(sqlite_catalog: Settings, measure: Measure) -> None:
     measure({(1, 1): 0.9})
     measure({(1, 1): 0.9}, gallery="global")

@@ -10,7 +10,7 @@ from models.backbones.backbone import Backbone
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from tests.service.search.caption_library import BIRDS, CARS, Library
+from tests.service.search.caption_library import BIRDS, Library
 
 
 @pytest.mark.parametrize(
@@ -53,31 +53,8 @@ def test_method_without_pinned_queries_answers_in_mode_latest(
     library = Library(configured, backbone, "finetune")
     library.add_task("birds", BIRDS)
     service.refresh()
-    assert configured.query_mode == "pinned"
     assert service.search("an owl").mode == "latest"
     with pytest.raises(InvalidInput, match=r"does not offer mode 'pinned'\. Use latest\."):
-        service.search("an owl", mode="pinned")
-
-
-def test_default_mode_is_the_best_offered_mode(
-    configured: Settings, service: SearchEngine, backbone: Backbone
-) -> None:
-    library = Library(configured, backbone, "drift_adapter")
-    library.add_task("birds", BIRDS)
-    library.method.maps = -library.method.maps  # type: ignore[attr-defined]
-    library.add_task("cars", CARS)
-    service.refresh()
-
-    def scores(task: str, mode: str | None = None) -> dict[str, float]:
-        answer = service.search("an owl", k=20, task=task, mode=mode)
-        assert answer.mode == (mode or "mapped"), "the method does not pin queries"
-        return {result.video_id: result.score for result in answer.results}
-
-    assert scores("birds") == scores("birds", "mapped")
-    opposite = {video: -score for video, score in scores("birds", "latest").items()}
-    assert scores("birds") == pytest.approx(opposite, abs=1e-6)
-    assert scores("cars") == pytest.approx(scores("cars", "latest"), abs=1e-6)
-    with pytest.raises(InvalidInput, match=r"does not offer mode 'pinned'\. Use latest or mapped\."):
         service.search("an owl", mode="pinned")
 
 
