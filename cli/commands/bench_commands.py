@@ -126,59 +126,6 @@ def run(
 
 @app.command()
 @report_errors
-def merging(
-    protocol: ProtocolName,
-    method: Annotated[
-        str, typer.Option("--method", help="Learning method, for example ffa_tame@learning_rate=1e-3.")
-    ] = "ffa_tame",
-    seeds: Seeds = None,
-    tasks: Tasks = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-merging)."),
-    ] = None,
-    videos: Videos = None,
-    device: Device = "auto",
-    cache: Cache = DEFAULT_FOLDER / "frames",
-) -> None:
-    """Compare score merging, routing, query modes and frame pooling on the vectors of one method.
-
-    Every caption of every held-out video is a query to the shards of all tasks after the last task. Calibration uses
-    captions of training and validation videos only.
-    """
-    from benchmarks.learning.method_variants import select_variants
-    from benchmarks.learning.protocol import load_protocol
-    from benchmarks.merging.comparison import compare_merging
-    from benchmarks.merging.merging_tables import comparison_tables
-    from models.backbones.backbone_loading import load_backbone
-    from trainer.methods import configure
-
-    with report_benchmark_errors():
-        plan = load_protocol(protocol)
-        (entry,) = select_variants(plan.methods, [method])
-        configure(entry.method, plan.backbone, plan.settings_of(entry))
-        folder = out or DEFAULT_FOLDER / f"{plan.name}-merging"
-        campaign = prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
-        backbone = load_backbone(campaign.backbone, campaign.frames).to(campaign.device)
-        count = seeds or entry.seeds or plan.seeds
-        runs = []
-        with progress_bar("runs") as bar:
-            progress = bar.add_task("Measuring", total=count)
-            for seed in range(count):
-
-                def report(line: str, seed: int = seed) -> None:
-                    bar.console.print(f"{entry.label}, seed {seed}: {line}")
-
-                runs.append(compare_merging(campaign, entry, backbone, seed, report))
-                bar.advance(progress)
-        table = comparison_tables(runs)
-        (folder / "table.md").write_text(f"    {campaign.command}\n\n{table}", encoding="utf-8")
-        console.print(table, soft_wrap=True)
-        console.print(f"Written to {folder}.", soft_wrap=True)
-
-
-@app.command()
-@report_errors
 def routing(
     splits: Annotated[
         list[str],

@@ -213,11 +213,6 @@ class FfaTame(Method):
     def encode_videos(self, frames: Tensor) -> Tensor:
         return encode_frames(self.backbone, frames, self.fusion)[0]
 
-    @torch.inference_mode()
-    def encode_frames(self, frames: Tensor) -> Tensor:
-        """Return unit vectors ``[n, M, dim]`` of single frames ``uint8 [n, M, H, W, 3]``, for late interaction."""
-        return encode_frames(self.backbone, frames, self.fusion)[1]
-
     def video_tensors(self) -> dict[str, Tensor]:
         return {f"ffa.{name}": tensor for name, tensor in self.fusion.state_dict().items()}
 

@@ -14,11 +14,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from benchmarks.dashboard.library_filling import fill_library
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
 from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
+from tests.api.library_filling import fill_library
 
 pytestmark = pytest.mark.slow  # drives a browser
 

@@ -6,24 +6,19 @@ the first of 40 domains is indexed without captions, and each seventh domain was
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 from sqlalchemy import insert
 
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, content_id
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
-from service.catalog.database import dispose, session_scope
+from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Recall, Release, Shard, Task
 from service.core.domain_names import make_slug, name_key
 from service.core.settings import settings
-
-__all__ = ["fill_library"]
 
 _TOPICS = (
     "cooking",
@@ -198,19 +193,3 @@ def _cells(domains: int, mode: str, loss: float, rng: np.random.Generator) -> It
                     "meanr": 4.5,
                     "routing1": min(1.0, share / queries + 0.1) if gallery == "global" else None,
                 }
-
-
-def main() -> None:
-    """Fill a new data folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--domains", type=int, default=200)
-    arguments = parser.parse_args()
-    os.environ["CINESTRATA_DATA_DIR"] = str(arguments.folder)
-    settings.cache_clear()
-    fill_library(arguments.domains)
-    dispose()
-
-
-if __name__ == "__main__":
-    main()

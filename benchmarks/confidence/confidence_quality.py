@@ -1,13 +1,12 @@
-"""Quality of the confidence of searches: ``python -m benchmarks.merging.confidence_quality --out DIR``.
+"""Quality of the confidence of searches: ``python -m benchmarks.confidence.confidence_quality --out DIR``.
 
 Domains are learned in order, without some that are left out, and the release is calibrated as in the learning job. The
 library is then searched with texts that have a video, the captions of held-out videos of learned domains, and with
 texts that have none: captions of the domains left out, captions of published splits, sentences about other matters,
 words of the library's captions in random combinations, and random letters. In each round other domains are left out.
 
-Estimates of the probability of an answer are compared: the first score, the sum of the confidences of the first ten
-results (the answer of earlier releases), and the model of the whole list. The command writes confidence.json and prints
-tables.
+Two estimates of the probability of an answer are compared: the first score, and the model of the whole list. The
+command writes confidence.json and prints tables.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,10 +23,11 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.clips.clip_domains import read_clip_domains
+from benchmarks.confidence.absent_texts import SENTENCES, random_letters, word_salad
 from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import load_protocol
 from benchmarks.learning.task_preparation import prepare_source_tasks, prepare_tasks
-from benchmarks.merging.query_texts import SENTENCES, random_letters, word_salad
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.routing.caption_splits import read_captions
 from models.backbones.backbone import Backbone
@@ -48,24 +47,10 @@ from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 from trainer.video_embedding import MemoryShard
 
-__all__ = [
-    "AnswerQuality",
-    "ConfidenceLibrary",
-    "ConfidenceRound",
-    "answer_confidences",
-    "learn_library",
-    "main",
-    "measure_answers",
-    "measure_results",
-    "remember_features",
-    "search_library",
-]
-
 Floats = npt.NDArray[np.floating]
 Split = Literal["train", "val", "test"]
 _CACHE = Path("cinestrata-data/bench/frames")
 _KEPT = 0.95  # share of the texts with a video whose answer is kept
-_UNLIKELY = 0.1  # confidence below which earlier pages called a result unlikely
 _TEXTS = 100  # of each kind without a video, per round
 _EVERY_SPLIT: tuple[Split, ...] = ("train", "val", "test")
 
@@ -238,7 +223,6 @@ def measure_answers(rounds: Sequence[ConfidenceRound]) -> list[AnswerQuality]:
     """Quality of each estimate of the probability of an answer, over the searches of all rounds."""
     estimates = {
         "first score": _first_score,
-        "sum of ten confidences": _sum_of_head,
         "answer model": answer_confidences,
     }
     qualities = []
@@ -290,9 +274,6 @@ def measure_results(rounds: Sequence[ConfidenceRound]) -> dict[str, float]:
         int((s.features[:, 0] >= s.features[0, 0] - limit).sum())
         for (_, s), limit in zip(searches, reach, strict=True)
     ]
-    thirds = [place for place, rank in enumerate(ranks) if rank == 3]
-    low = [bool(_result_confidences(*searches[place])[2] < _UNLIKELY) for place in thirds]
-    reached = [sizes[place] >= 3 for place in thirds]
     return {
         "texts": len(searches),
         "R@1": float(np.mean([rank == 1 for rank in ranks])),
@@ -303,17 +284,11 @@ def measure_results(rounds: Sequence[ConfidenceRound]) -> dict[str, float]:
             np.mean([s.distance <= limit for (_, s), limit in zip(searches, reach, strict=True)])
         ),
         "results within reach, of ten": float(np.mean(sizes)),
-        "right at rank 3 with a confidence below 0.1": float(np.mean(low)) if low else float("nan"),
-        "right at rank 3 within reach": float(np.mean(reached)) if reached else float("nan"),
     }
 
 
 def _first_score(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
     return np.array([search.features[0, 0] for search in searches])
-
-
-def _sum_of_head(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
-    return np.array([min(1.0, _result_confidences(model, search).sum()) for search in searches])
 
 
 def answer_confidences(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
@@ -332,26 +307,11 @@ def _result_confidences(model: ConfidenceModel, search: LabeledResults) -> Float
     return logistic(search.features @ np.array(model.weights) + model.bias)
 
 
-def remember_features(backbone: Backbone) -> None:
-    """Keep the features of every video, which all rounds share."""
-    known: dict[bytes, torch.Tensor] = {}
-    compute = backbone.video_features
-
-    def video_features(frames: torch.Tensor) -> torch.Tensor:
-        keys = [blake2b(video.numpy().tobytes(), digest_size=16).digest() for video in frames]
-        missing = [row for row, key in enumerate(keys) if key not in known]
-        if missing:
-            known.update(zip([keys[row] for row in missing], compute(frames[missing]), strict=True))
-        return torch.stack([known[key] for key in keys])
-
-    backbone.video_features = video_features  # type: ignore[method-assign]
-
-
 def _prepare(options: argparse.Namespace) -> tuple[list[TaskData], Backbone, Mapping[str, Any]]:
     """Tasks with their frames, backbone, and settings of the method."""
     if options.clips:
         backbone = load_backbone(options.backbone)
-        remember_features(backbone)
+        remember_outputs(backbone, options.cache)
         domains = [domain for folder in options.clips for domain in read_clip_domains(folder)]
         spec = frame_spec(options.backbone, None)
         return prepare_source_tasks(domains, spec, options.cache), backbone, {}
@@ -380,7 +340,7 @@ def _run_rounds(options: argparse.Namespace) -> Iterator[ConfidenceRound]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print the tables and write confidence.json."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.merging.confidence_quality", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.confidence.confidence_quality", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--protocol", default="world-dev", help="name or path of the protocol")
     parser.add_argument(

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["SENTENCES", "random_letters", "word_salad"]
-
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 # Recipes, law, sports results, travel and software: none of them is a text that releases are calibrated with.

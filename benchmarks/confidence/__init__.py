@@ -1,0 +1,1 @@
+"""Quality of the confidence of searches."""
