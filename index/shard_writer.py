@@ -84,7 +84,6 @@ class ShardWriter:
         vector_store: VectorStore,
         *,
         keep_dtype: bool,
-        queries: Vectors | None = None,
     ) -> SegmentEntry:
         """Copy the vectors of a shard that are not deleted into one new segment.
 
@@ -92,7 +91,6 @@ class ShardWriter:
             shard: Shard to copy.
             vector_store: Store of the new rows.
             keep_dtype: Store the maximum precision of the segments, rather than the precision of new segments.
-            queries: Queries that measure an ANN structure; None: those of the segments.
         """
         ids = shard.ids
 
@@ -106,8 +104,7 @@ class ShardWriter:
             pinned.task, pinned.release, pinned.fingerprint, pinned.dim, dtype if keep_dtype else _DTYPE
         )
         frames = None
-        if queries is None:
-            queries = self._stored_queries(shard.segments)
+        queries = self._stored_queries(shard.segments)
         videos = ids[: count_videos(ids)]
         if shard.has_frames and len(videos):
             frames = map(shard.frame_vectors, batches(videos, _BATCH_FRAMES))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.commands.file_checks import check_catalog_file, check_files
+from cli.commands import library_checks
 from cli.console import console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
@@ -26,46 +26,35 @@ if TYPE_CHECKING:
     from index.files.manifest_format import AnnStructure
     from service.core.settings import Settings
 
-__all__ = [
-    "CHECKS",
-    "CheckFailed",
-    "check_index",
-    "check_stored_files",
-    "describe_structures",
-    "run_doctor",
-]
-
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
-_REPAIR_HINT = "Run: cinestrata doctor --repair"
+_RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACKUP"
 
 
 class CheckFailed(Exception):
     """A failed check. The message names the fault and its correction."""
 
 
-def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup: Path | None = None) -> None:
+def run_doctor(data: Path | None, as_json: bool, backup: Path | None = None) -> None:
     """Run all checks and print their results. Exits with status 1 if a check fails.
 
     Args:
         data: Data folder; None takes it from the environment.
         as_json: Whether to print one JSON document instead of lines.
-        repair: Whether to restore damaged files first.
-        backup: Backup that damaged files of the index are taken from; implies ``repair``.
+        backup: Backup that damaged files are restored from first.
     """
-    from cli.commands.library_repair import RepairReport, repair_library
+    from cli.commands.library_restoring import RestoreReport, restore_files
 
     settings = data_folder_settings(data)
-    report = RepairReport()
-    is_repaired = repair or backup is not None
-    if is_repaired:
+    report = RestoreReport()
+    if backup is not None:
         try:
-            with error_console.status("Repairing …"):
-                report = repair_library(settings, backup)
+            with error_console.status("Restoring …"):
+                report = restore_files(settings, backup)
         except (OSError, tarfile.TarError, BackupDamaged) as error:
-            fail(f"Nothing was repaired: {error}", "Name a backup that `cinestrata snapshot` wrote.")
+            fail(f"Nothing was restored: {error}", "Name a backup that `cinestrata snapshot` wrote.")
     if not as_json:
-        for color, word, lines in (("green", "repaired", report.repaired), ("red", "lost", report.lost)):
+        for color, word, lines in (("green", "restored", report.restored), ("red", "lost", report.lost)):
             for line in lines:
                 console.print(f"{word:<8}", style=color, end="")
                 console.print(f"  {line}", soft_wrap=True, markup=False)
@@ -73,7 +62,7 @@ def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup
     for name, check in CHECKS.items():
         with error_console.status(f"Checking {name} …"):
             try:
-                ok, detail = True, check(settings, is_repaired)
+                ok, detail = True, check(settings)
             except Exception as error:
                 ok, detail = False, str(error) or type(error).__name__
         results.append({"check": name, "ok": ok, "detail": detail})
@@ -82,13 +71,13 @@ def run_doctor(data: Path | None, as_json: bool, *, repair: bool = False, backup
             console.print(f"  {name:<12} {detail}", soft_wrap=True, markup=False)
     all_ok = all(result["ok"] for result in results)
     if as_json:
-        body = {"ok": all_ok, "checks": results, "repaired": report.repaired, "lost": report.lost}
+        body = {"ok": all_ok, "checks": results, "restored": report.restored, "lost": report.lost}
         print(json.dumps(body, ensure_ascii=False, indent=1))
     if not all_ok:
         raise typer.Exit(1)
 
 
-def check_software(_: Settings, _is_repaired: bool = False) -> str:
+def check_software(_: Settings) -> str:
     """Versions of Python, the package and torch, and the GPU."""
     import torch
 
@@ -97,7 +86,7 @@ def check_software(_: Settings, _is_repaired: bool = False) -> str:
     return f"Python {platform.python_version()}, cinestrata {own}, torch {torch.__version__}, {device}"
 
 
-def check_data_folder(settings: Settings, _is_repaired: bool = False) -> str:
+def check_data_folder(settings: Settings) -> str:
     """Write permission and free space of the data folder, and whether it contains a library."""
     from service.catalog.database import sqlite_path
 
@@ -123,21 +112,20 @@ def check_data_folder(settings: Settings, _is_repaired: bool = False) -> str:
     )
 
 
-def check_catalog(settings: Settings, is_repaired: bool = False) -> str:
+def check_catalog(settings: Settings) -> str:
     """Connection and schema of the catalog, and the shape of its JSON values."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    from cli.commands import library_checks
     from service.catalog.database import engine, ping, sqlite_path
     from service.catalog.migrations import alembic_config
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
         return "not created yet; the first start creates it"
-    if file and (faults := check_catalog_file(file)):
-        hints = [] if is_repaired else [_REPAIR_HINT]
-        raise CheckFailed("\n".join([f"The catalog is damaged: {faults[0]}", *faults[1:], *hints]))
+    if file and (faults := library_checks.check_catalog_file(file)):
+        hint = "Restore a backup of catalog and index into a new data folder: cinestrata restore BACKUP --data DIR"
+        raise CheckFailed("\n".join([f"The catalog is damaged: {faults[0]}", *faults[1:], hint]))
     ping()
     with engine(settings).connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
@@ -152,7 +140,7 @@ def check_catalog(settings: Settings, is_repaired: bool = False) -> str:
     return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"
 
 
-def check_broker(settings: Settings, _is_repaired: bool = False) -> str:
+def check_broker(settings: Settings) -> str:
     """Connection and eviction policy of the broker."""
     import redis
 
@@ -173,9 +161,8 @@ def check_broker(settings: Settings, _is_repaired: bool = False) -> str:
     return f"not started; `cinestrata up` starts {executable}"
 
 
-def check_index(settings: Settings, is_repaired: bool = False) -> str:
+def check_index(settings: Settings) -> str:
     """Checksums of the index, and consistency of releases, shards and catalog."""
-    from cli.commands import library_checks
     from index.integrity_audit import audit
     from service.storage.vector_store_selection import library_store
 
@@ -188,10 +175,7 @@ def check_index(settings: Settings, is_repaired: bool = False) -> str:
         *library_checks.check_catalog(settings, result),
     ]
     if faults:
-        hint = "All other shards are searchable."
-        if not is_repaired:
-            hint += f" {_REPAIR_HINT}, or --from BACKUP"
-        raise CheckFailed("\n".join([*faults, hint]))
+        raise CheckFailed("\n".join([*faults, f"All other shards are searchable. {_RESTORE_HINT}"]))
     manifest = result.manifest
     structures = [
         part.structure for task in manifest.shards for part in manifest.segments(task) if part.structure
@@ -204,30 +188,21 @@ def check_index(settings: Settings, is_repaired: bool = False) -> str:
     )
 
 
-def check_stored_files(settings: Settings, is_repaired: bool = False) -> str:
+def check_stored_files(settings: Settings) -> str:
     """Checksums of videos in the data folder, thumbnails, the rank ledger and checkpoints; missing uploads."""
-    report = check_files(settings)
+    report = library_checks.check_files(settings)
     if report.faults:
-        kinds = {fault.kind for fault in report.faults}
-        hints = [] if is_repaired or kinds == {"missing video"} else [_REPAIR_HINT]
-        if "missing video" in kinds and not is_repaired:
-            hints.append(
-                "Missing videos are searched, but not played. Backups contain no videos: copy the files from their "
-                "origin."
-            )
-        raise CheckFailed("\n".join([*(fault.text for fault in report.faults), *hints]))
-    missing, unverified = len(report.missing_thumbnails), report.unverified
-    remedy = ", and their videos cannot be decoded at the moment" if is_repaired else " (doctor --repair)"
+        hint = "Missing videos are searched, but not played: copy the files from their origin, backups contain none."
+        raise CheckFailed("\n".join([*report.faults, *([hint] if report.missing_videos else [])]))
     notes = [
-        (unverified, "previews of an earlier version have no checksum"),
         (
             report.unrestored_uploads,
             "uploaded videos are missing, because a backup was restored, which contains no videos: they are searched, "
             "but not played until media/uploads of the former data folder is copied",
         ),
-        (missing, f"previews are missing{remedy}"),
+        (len(report.previews), "previews are missing (doctor --restore-from BACKUP makes them)"),
         (
-            report.impossible_thumbnails,
+            report.impossible_previews,
             "previews are missing and cannot be made, because their videos are missing",
         ),
     ]
@@ -246,7 +221,7 @@ def describe_structures(structures: list[AnnStructure]) -> str:
     )
 
 
-def check_backbone(_: Settings, _is_repaired: bool = False) -> str:
+def check_backbone(_: Settings) -> str:
     """Weights of the configured backbone."""
     from models.backbones.backbone_loading import load_backbone
     from service.storage.library_backbone import library_backbone
@@ -256,7 +231,7 @@ def check_backbone(_: Settings, _is_repaired: bool = False) -> str:
     return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px"
 
 
-def check_decoders(_: Settings, _is_repaired: bool = False) -> str:
+def check_decoders(_: Settings) -> str:
     """Video decoders of the installed FFmpeg."""
     import av
 
@@ -268,9 +243,8 @@ def check_decoders(_: Settings, _is_repaired: bool = False) -> str:
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
 
 
-# A check returns a description of its result, and raises CheckFailed or any other exception on failure. The second
-# argument is whether a repair has just ended: then the result does not recommend one, and its report has the remedies.
-CHECKS: dict[str, Callable[[Settings, bool], str]] = {
+# A check returns a description of its result, and raises CheckFailed or any other exception on failure.
+CHECKS: dict[str, Callable[[Settings], str]] = {
     "software": check_software,
     "data folder": check_data_folder,
     "catalog": check_catalog,

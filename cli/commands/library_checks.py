@@ -1,21 +1,60 @@
-"""Consistency of shards, releases and catalog, as reported by ``cinestrata doctor``."""
+"""Checks of a library for ``cinestrata doctor``: releases, shards and catalog, videos, previews and checkpoints."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from index.integrity_audit import Audit
     from models.releases.release_lineage import TaskLineage
     from service.core.settings import Settings
 
-__all__ = ["check_catalog", "check_json_columns", "check_releases"]
-
-_CHUNK = 1000  # rows read at a time
+_PAGE_ROWS = 1000
+_MAX_NAMED = 10  # videos of a library that has lost all uploads; other missing videos are all named
 _HINT = "restore catalog and index from the same backup"
+
+
+@dataclass
+class FileReport:
+    """Result of the check of all files beside the index.
+
+    Attributes:
+        faults: Altered files, and missing uploads of accepted videos, as clauses that name the file.
+        missing_videos: Number of missing uploads among the faults.
+        unrestored_uploads: Number of missing uploads that are no faults: a backup contains no videos, and no upload
+            from before the last restore exists.
+        previews: IDs of videos whose preview is missing or damaged; a restored backup contains none.
+        impossible_previews: Number of missing previews that cannot be made, because their videos are missing.
+        verified: Number of files whose checksums are correct.
+    """
+
+    faults: list[str] = field(default_factory=list)
+    missing_videos: int = 0
+    unrestored_uploads: int = 0
+    previews: list[str] = field(default_factory=list)
+    impossible_previews: int = 0
+    verified: int = 0
+
+
+@dataclass
+class _UploadReport:
+    """Uploads of accepted videos.
+
+    Attributes:
+        first_present: Smallest vector id of a video whose upload exists; None if there is none.
+        missing: Faults of the missing uploads by vector id, ascending.
+    """
+
+    first_present: int | None = None
+    missing: dict[int, str] = field(default_factory=dict)
 
 
 def check_releases(settings: Settings, audit: Audit) -> list[str]:
@@ -93,7 +132,7 @@ def check_json_columns() -> list[str]:
                 continue
             place, keys = f"{column.table.name}.{column.name}", column.table.primary_key.columns
             values = select(cast(column, Text), *keys).where(column.is_not(null()))
-            for text, *key in session.execute(values.execution_options(yield_per=_CHUNK)):
+            for text, *key in session.execute(values.execution_options(yield_per=_PAGE_ROWS)):
                 try:
                     value = json.loads(text)
                 except ValueError:
@@ -156,3 +195,207 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
                 f"task {task} is {states[task]}, but the catalog has no record of its shard; {_HINT}"
             )
     return faults
+
+
+def check_catalog_file(path: Path) -> list[str]:
+    """Faults that SQLite finds in the structure of its file; it stores no checksums of values.
+
+    Args:
+        path: File of the catalog.
+    """
+    import sqlite3
+    from contextlib import closing
+
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as connection:
+            results = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]
+            results += [
+                f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}"
+                for row in connection.execute("PRAGMA foreign_key_check")
+            ]
+    except sqlite3.Error as error:
+        return [str(error)]
+    return [result for result in results if result != "ok"]
+
+
+def check_files(settings: Settings) -> FileReport:
+    """Compare the files of videos with the catalog, and sealed files with their seals.
+
+    Files of videos outside the data folder belong to the user and are not read. The user may also remove files that
+    videos name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row
+    or checksum describes are not checked.
+
+    Args:
+        settings: Settings of the library.
+    """
+    from service.catalog.database import sqlite_path
+
+    report, uploads = FileReport(), _UploadReport()
+    file = sqlite_path(settings.database_url)
+    if file is None or file.exists():
+        for video in _accepted_videos():
+            has_video = _check_video(settings, report, uploads, video)
+            _check_preview(settings, report, video.id, has_video=has_video)
+        _add_missing_uploads(report, uploads)
+    _check_ledger(settings, report)
+    _check_checkpoints(settings, report)
+    return report
+
+
+@dataclass(frozen=True)
+class _AcceptedVideo:
+    vector_id: int
+    id: str
+    uri: str
+    content_hash: str
+
+
+def _accepted_videos() -> Iterator[_AcceptedVideo]:
+    from sqlalchemy import select
+
+    from service.catalog.database import session_scope
+    from service.catalog.tables import Video
+
+    last = 0
+    while True:
+        with session_scope() as session:
+            rows = session.execute(
+                select(Video.vector_id, Video.id, Video.uri, Video.content_hash)
+                .where(Video.status == "accepted", Video.vector_id > last)
+                .order_by(Video.vector_id)
+                .limit(_PAGE_ROWS)
+            ).all()
+        if not rows:
+            return
+        last = rows[-1].vector_id
+        for row in rows:
+            yield _AcceptedVideo(row.vector_id, row.id, row.uri, row.content_hash or "")
+
+
+def _check_video(
+    settings: Settings, report: FileReport, uploads: _UploadReport, video: _AcceptedVideo
+) -> bool:
+    """Check the file of a video; returns whether it exists, or is remote and may exist."""
+    from media.errors import MediaError
+    from media.media_paths import content_hash as read_hash
+    from media.sources.source_uris import is_source_uri
+    from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
+
+    if is_source_uri(video.uri):
+        return True
+    is_upload = video.uri.startswith(UPLOAD_SCHEME)
+    try:
+        path = resolve_video_path(video.uri)
+    except (MediaError, OSError):
+        if is_upload:
+            uploads.missing[video.vector_id] = _missing_upload(settings, video)
+        return False
+    if is_upload and uploads.first_present is None:
+        uploads.first_present = video.vector_id
+    if video.content_hash and path.is_relative_to(settings.data_dir):
+        try:
+            problem = None if read_hash(path) == video.content_hash else "was altered since it was learned"
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+        _record(settings, report, path, problem)
+    return True
+
+
+def _missing_upload(settings: Settings, video: _AcceptedVideo) -> str:
+    from service.storage.library_paths import UPLOAD_SCHEME
+
+    path = settings.uploads_dir / video.uri.removeprefix(UPLOAD_SCHEME).lstrip("/")
+    try:
+        path.stat()
+        problem = "is not a regular file of the uploads folder"
+    except (FileNotFoundError, NotADirectoryError):
+        problem = "is missing"
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({getattr(error, 'strerror', error)})"
+    name = path.relative_to(settings.data_dir)
+    return f"{name} {problem}: the file of video {video.id} ({video.uri})"
+
+
+def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
+    """Add the missing uploads to a report: as faults, or as a number where a backup was restored without them."""
+    from sqlalchemy import func, select
+
+    from service.catalog.access_tables import AuditEntry
+    from service.catalog.database import id_chunks, session_scope
+    from service.catalog.tables import Video
+
+    if not uploads.missing:
+        return
+    first = uploads.first_present
+    added: dict[int, datetime | None] = {}
+    with session_scope() as session:
+        restored = session.scalar(
+            select(func.max(AuditEntry.at)).where(AuditEntry.action == "snapshot.restore")
+        )
+        # A video that was deleted since its row was read is not missing.
+        for ids in id_chunks([*uploads.missing, *([] if first is None else [first])]):
+            accepted = select(Video.vector_id, Video.added_at).where(
+                Video.vector_id.in_(ids), Video.status == "accepted"
+            )
+            added.update({row.vector_id: row.added_at for row in session.execute(accepted)})
+    faults = {vector_id: fault for vector_id, fault in uploads.missing.items() if vector_id in added}
+    if restored is not None:
+        older = {vector_id for vector_id, time in added.items() if time is None or time < restored}
+        if first not in older:  # ids grow with time, so no upload from before the restore exists
+            report.unrestored_uploads = len(older)
+            faults = {vector_id: fault for vector_id, fault in faults.items() if vector_id not in older}
+    if first is None and not report.unrestored_uploads and len(faults) > _MAX_NAMED:
+        example = next(iter(faults.values()))
+        report.faults.append(f"all {len(faults)} uploaded videos are missing, for example {example}")
+    else:
+        report.faults += faults.values()
+    report.missing_videos = len(faults)
+
+
+def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has_video: bool) -> None:
+    path = settings.thumbnails_dir / f"{video_id}.jpg"
+    if path.exists():
+        problem = _seal_problem(path)
+        _record(settings, report, path, problem and f"{problem}: doctor --restore-from BACKUP makes it again")
+        if problem is None:
+            return
+    if has_video:
+        report.previews.append(video_id)
+    else:
+        report.impossible_previews += 1
+
+
+def _check_ledger(settings: Settings, report: FileReport) -> None:
+    path = settings.index_dir / "ledger.npz"
+    if path.exists():
+        problem = _seal_problem(path)
+        _record(
+            settings,
+            report,
+            path,
+            problem and f"{problem}: remove it, the next task computes the ranks again",
+        )
+
+
+def _check_checkpoints(settings: Settings, report: FileReport) -> None:
+    from trainer.training_checkpoint import is_intact_checkpoint
+
+    problem = "was altered: remove it, the training begins again or at an earlier epoch"
+    for folder in sorted(settings.checkpoints_dir.glob("*/epoch-*[0-9]")):
+        _record(settings, report, folder, None if is_intact_checkpoint(folder) else problem)
+
+
+def _seal_problem(path: Path) -> str | None:
+    from media.content_seal import is_intact
+
+    try:
+        return None if is_intact(path) else "was altered"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+def _record(settings: Settings, report: FileReport, path: Path, problem: str | None) -> None:
+    if problem is None:
+        report.verified += 1
+    else:
+        report.faults.append(f"{path.relative_to(settings.data_dir)} {problem}")

@@ -47,18 +47,19 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of lines.")
     ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="First restore damaged files from intact files of the library.")
-    ] = False,
-    source: Annotated[
+    backup: Annotated[
         Path | None,
-        typer.Option("--from", help="Take damaged files of the index from this backup, too.", exists=True),
+        typer.Option(
+            "--restore-from",
+            help="First restore damaged files of the index from this backup, and make missing previews again.",
+            exists=True,
+        ),
     ] = None,
 ) -> None:
     """Check software, storage, services and library. Exits with status 1 if a check fails."""
     from cli.commands.doctor import run_doctor
 
-    run_doctor(data, as_json, repair=repair, backup=source)
+    run_doctor(data, as_json, backup)
 
 
 @app.command()

@@ -47,7 +47,7 @@ def replace_file(path: Path) -> Iterator[Path]:
         yield staged
         sync(staged)
         os.replace(staged, path)
-    except OSError:
+    except BaseException:
         staged.unlink(missing_ok=True)  # frees space on a full disk
         raise
     sync(path.parent)

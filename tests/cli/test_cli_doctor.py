@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import delete, text, update
 from typer.testing import CliRunner, Result
 
-from cli.commands import doctor, file_checks
+from cli.commands import doctor, library_checks
 from cli.main import app
 from index.files.manifest_format import AnnStructure, Manifest
 from index.integrity_audit import audit
@@ -286,11 +286,7 @@ def test_missing_upload_is_named(
         in outcome.output
     )
     assert "copy the files from their origin" in outcome.output
-    assert "--repair" not in outcome.output, "a repair cannot restore the file"
-    repaired = json.loads(_run_file_check("--repair", "--json").stdout)
-    assert [line.split(" [hd]")[0] for line in repaired["lost"]] == [f"{name}/2", f"{name}/3"]
-    assert all("The library has no other copy of the file" in line for line in repaired["lost"])
-    assert repaired["ok"] is False
+    assert "--restore-from" not in outcome.output, "a backup does not contain the file"
     uploads[3].rmdir()
     for file in (uploads[2], uploads[3]):
         shutil.copy(kept, file)
@@ -305,7 +301,7 @@ def test_upload_of_a_video_that_is_deleted_during_the_check_is_not_missing(
             session.execute(delete(Video).where(Video.id == "a-0"))
 
     uploads[0].unlink()
-    monkeypatch.setattr(file_checks, "_check_thumbnail", delete_video)
+    monkeypatch.setattr(library_checks, "_check_preview", delete_video)
     doctor.check_stored_files(folder)
 
 
@@ -313,7 +309,7 @@ def test_loss_of_all_uploads_is_one_fault(
     uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(folder.uploads_dir)
-    monkeypatch.setattr(file_checks, "_MAX_NAMED", 3)
+    monkeypatch.setattr(library_checks, "_MAX_NAMED", 3)
     with pytest.raises(doctor.CheckFailed) as failure:
         doctor.check_stored_files(folder)
     fault, hint = str(failure.value).splitlines()
@@ -335,23 +331,6 @@ def test_uploads_that_were_not_restored_are_counted(uploads: list[Path], folder:
     uploads[1].write_bytes(b"video")
     with pytest.raises(doctor.CheckFailed, match=r"(?s)video a-0 .*video a-2 .*video a-3 "):
         doctor.check_stored_files(folder)
-
-
-def test_hints_do_not_recommend_the_repair_that_runs(
-    uploads: list[Path], two: ShardStore, folder: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checks = {"index": doctor.check_index, "files": doctor.check_stored_files}
-    monkeypatch.setattr(doctor, "CHECKS", checks)
-    _flip(_shard(two, "tsk_a") / "vectors.faiss")
-    impossible = "4 previews are missing and cannot be made, because their videos are missing"
-    checked = _run_file_check()
-    assert "Run: cinestrata doctor --repair" in checked.output
-    assert f"; 4 previews are missing (doctor --repair); {impossible}" in checked.output
-    repaired = _run_file_check("--repair")
-    assert "doctor --repair" not in repaired.output
-    assert f"; 4 previews are missing, and their videos cannot be decoded at the moment; {impossible}" in (
-        repaired.output
-    )
 
 
 def test_ann_structures_are_described() -> None:

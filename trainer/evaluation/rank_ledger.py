@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.files.durable_files import replace_file
-from media.content_seal import append_seal, read_seal
+from media.content_seal import append_seal, is_intact
 from trainer.evaluation.gallery import Vectors
 from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
 
@@ -179,7 +179,7 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
 def read_ledger(path: Path) -> RankLedger:
     """The ledger in a file; empty if the file is missing, was altered, or cannot be read."""
     try:
-        if read_seal(path) == "damaged":
+        if not is_intact(path):
             return {}
         with np.load(path, allow_pickle=False) as columns:
             modes = [name.removesuffix("/seals") for name in columns.files if name.endswith("/seals")]

@@ -14,8 +14,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from cli.commands.file_checks import check_files
-from cli.commands.library_checks import check_catalog
+from cli.commands.library_checks import check_catalog, check_files
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import VideoDecoder, frame_cache_path, load_frames

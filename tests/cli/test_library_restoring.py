@@ -1,0 +1,357 @@
+"""`cinestrata doctor` finds every changed byte of a library's files, and `--restore-from` restores the damaged ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select, update
+from typer.testing import CliRunner
+
+from cli.commands import doctor
+from cli.commands.library_restoring import restore_files
+from cli.main import app
+from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
+from media import VideoDecoder, content_hash
+from media.content_seal import append_seal
+from service.catalog.database import session_scope
+from service.catalog.tables import Shard, Video
+from service.core.settings import Settings, settings
+from service.library.deletion import delete_videos
+from service.storage import index_lock
+from tests.index_lock_holder import compaction
+from trainer.training_checkpoint import Checkpoint, CheckpointStore
+
+UPLOADED = "a-0"  # of the first domain, which has a deleted video
+
+
+@pytest.fixture
+def library(publish_task: Callable[..., Manifest], folder: Settings) -> Path:
+    """Data folder of a library with an uploaded video, previews, a ledger and a checkpoint."""
+    for name in ("a", "b"):
+        publish_task(name)
+    with session_scope(write=True) as session:
+        session.execute(update(Video).values(status="accepted"))
+    delete_videos(["a-3"])
+    video = folder.uploads_dir / "tsk_0123456789abcdef" / "clip.mp4"
+    video.parent.mkdir(parents=True)
+    with av.open(str(video), "w") as container:
+        stream = container.add_stream("libx264", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for shade in (0, 80, 160, 240):
+            picture = np.full((64, 64, 3), shade, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    with session_scope(write=True) as session, VideoDecoder() as decoder:
+        preview = folder.thumbnails_dir / f"{UPLOADED}.jpg"
+        decoder.decode(video, frames=8, size=64, thumbnail=preview)
+        for row in session.scalars(select(Video).where(Video.status == "accepted")):
+            if row.id == UPLOADED:
+                row.uri = f"upload://{video.relative_to(folder.uploads_dir)}"
+                row.content_hash = content_hash(video)
+            else:
+                shutil.copy(preview, folder.thumbnails_dir / f"{row.id}.jpg")
+    ledger = folder.index_dir / "ledger.npz"
+    with ledger.open("wb") as file:
+        np.savez(file, ranks=np.arange(5))
+    append_seal(ledger)
+    store = CheckpointStore(folder.checkpoints_dir / "tsk_x", "run", 3)
+    store.save(Checkpoint(2, [1.0, 0.5], {"weight": torch.ones(3)}, {"state": {}, "param_groups": []}))
+    return folder.data_dir
+
+
+@pytest.fixture
+def backup(library: Path, tmp_path: Path) -> Path:
+    """Snapshot of the library."""
+    path = tmp_path / "library.tar"
+    written = CliRunner().invoke(app, ["snapshot", str(path)])
+    assert written.exit_code == 0, written.output
+    return path
+
+
+def _checked_files(folder: Path) -> list[Path]:
+    """Files with bytes that the doctor verifies, without the catalog, whose values SQLite stores without checksums."""
+    parts = ("index", "media/uploads", "thumbnails", "checkpoints")
+    return sorted(
+        path
+        for part in parts
+        for path in (folder / part).rglob("*")
+        if path.is_file() and path.stat().st_size
+    )
+
+
+def _faults() -> str:
+    texts = []
+    for check in (doctor.check_index, doctor.check_stored_files):
+        try:
+            check(settings())
+        except Exception as error:
+            texts.append(str(error))
+    return "\n".join(texts)
+
+
+def _restore(backup: Path) -> dict[str, list[str]]:
+    return vars(restore_files(settings(), backup))
+
+
+def _flip(path: Path, offset: int = -1, change: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= change
+    path.write_bytes(content)
+
+
+def _find(folder: Path, pattern: str) -> Path:
+    return sorted(folder.glob(pattern))[0]
+
+
+@pytest.mark.slow
+def test_every_changed_byte_is_found(library: Path) -> None:
+    files = _checked_files(library)
+    kinds = {path.suffix for path in files}
+    assert kinds == {".npy", ".json", ".faiss", ".safetensors", ".jpg", ".npz", ".mp4", ".pt"}
+    assert _faults() == ""
+
+    @hypothesis_settings(
+        max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(
+        file=st.sampled_from(files), position=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255)
+    )
+    def check(file: Path, position: float, change: int) -> None:
+        offset = int(position * file.stat().st_size)
+        content = file.read_bytes()
+        _flip(file, offset, change)
+        try:
+            assert _faults(), f"byte {offset} of {file.relative_to(library)} was changed by {change:#x}"
+        finally:
+            file.write_bytes(content)
+
+    check()
+    assert _faults() == ""
+
+
+@pytest.mark.slow
+def test_every_truncated_or_missing_file_is_found(library: Path) -> None:
+    for file in _checked_files(library):
+        content = file.read_bytes()
+        for kept in (0, 1, len(content) // 2, len(content) - 1):
+            file.write_bytes(content[:kept])
+            assert _faults(), f"{kept} bytes of {file.relative_to(library)}"
+        file.write_bytes(content)
+    assert _faults() == ""
+
+
+@pytest.mark.parametrize(("damage", "read"), [("altered", "is_manifest_canonical"), ("missing", "manifest")])
+def test_publication_during_the_restoring_is_kept(
+    library: Path, backup: Path, damage: str, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker publishes after the command has read the damaged manifest."""
+    store = ShardStore(settings().index_dir)
+    before, text, original = store.manifest(), store.manifest_path.read_text(), getattr(ShardStore, read)
+    if damage == "missing":
+        store.manifest_path.unlink()
+    else:
+        store.manifest_path.write_text(text.replace(": ", ":\t", 1))
+
+    def publish_after(self: ShardStore) -> Any:
+        found = original(self)
+        monkeypatch.setattr(ShardStore, read, original)
+        with store.write_lock():
+            store.replace_manifest(before, before)
+        return found
+
+    monkeypatch.setattr(ShardStore, read, publish_after)
+    assert _restore(backup) == {"restored": [], "lost": []}
+    assert store.manifest().generation == before.generation + 1
+
+
+def test_manifest_is_not_restored_while_another_writer_holds_the_lock(
+    library: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_lock, "WAIT_SECONDS", 0.1)
+    manifest = library / "index" / "manifest.json"
+    altered = manifest.read_text().replace(": ", ":\t", 1)
+    with compaction():
+        assert _restore(backup) == {"restored": [], "lost": []}, "an intact manifest needs no lock"
+        manifest.write_text(altered)
+        (lost,) = _restore(backup)["lost"]
+        assert "try again" in lost
+        assert manifest.read_text() == altered
+    assert len(_restore(backup)["restored"]) == 1
+
+
+def test_altered_format_of_the_manifest_is_restored(library: Path, backup: Path) -> None:
+    manifest = library / "index" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace(": ", ":\t", 1))
+    assert "altered outside its values" in _faults()
+    assert _restore(backup) == {"restored": ["index/manifest.json"], "lost": []}
+    assert manifest.read_text() == text
+
+
+def test_index_files_are_copied_from_a_backup(library: Path, backup: Path) -> None:
+    damaged = [
+        _find(library, "index/shards/*/vectors.faiss"),
+        _find(library, "index/releases/*/weights.safetensors"),
+        _find(library, "index/releases/*/release.json"),
+        _find(library, "index/tombstones/*/deleted.npy"),
+    ]
+    contents = [path.read_bytes() for path in damaged]
+    _flip(damaged[0])
+    _flip(damaged[3])
+    damaged[1].unlink()
+    shutil.rmtree(damaged[2].parent)
+    report = _restore(backup)
+    assert [path.read_bytes() for path in damaged] == contents
+    assert report["lost"] == []
+    assert {str(path.relative_to(library)) for path in damaged} <= set(report["restored"])
+    assert _faults() == ""
+
+
+def test_manifest_is_copied_from_a_backup_of_the_same_generation_only(library: Path, backup: Path) -> None:
+    manifest = library / "index" / "manifest.json"
+    text = manifest.read_text()
+    manifest.unlink()
+    newer = library / "index" / "shards" / ("0" * 64)
+    newer.mkdir()
+    assert any("another generation or library" in line for line in _restore(backup)["lost"])
+    newer.rmdir()
+    report = _restore(backup)
+    assert report["restored"] == ["index/manifest.json"]
+    assert manifest.read_text() == text
+    assert _faults() == ""
+
+
+def test_intact_library_is_not_changed(library: Path, backup: Path) -> None:
+    files = {path: path.read_bytes() for path in _checked_files(library)}
+    report = _restore(backup)
+    assert (report["restored"], report["lost"]) == ([], [])
+    assert {path: path.read_bytes() for path in _checked_files(library)} == files
+
+
+@pytest.mark.parametrize("damage", ["altered", "missing"])
+def test_previews_are_made_again_where_the_video_exists(library: Path, backup: Path, damage: str) -> None:
+    preview = library / "thumbnails" / f"{UPLOADED}.jpg"
+    expected = preview.read_bytes()
+    if damage == "altered":
+        _flip(preview, 200)
+        assert f"thumbnails/{UPLOADED}.jpg was altered" in _faults()
+    else:
+        shutil.rmtree(library / "thumbnails")
+        assert "previews are missing (doctor --restore-from" in doctor.check_stored_files(settings())
+    report = _restore(backup)
+    assert report == {"restored": [f"thumbnails/{UPLOADED}.jpg"], "lost": []}
+    assert preview.read_bytes() == expected
+
+
+def test_command_restores_checks_and_reports(
+    library: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", {"index": doctor.check_index})
+    name = _find(library, "index/shards/*/vectors.faiss")
+    _flip(name)
+    damaged = CliRunner().invoke(app, ["doctor"])
+    assert damaged.exit_code == 1
+    assert "cinestrata doctor --restore-from BACKUP" in damaged.output
+    restored = CliRunner().invoke(app, ["doctor", "--restore-from", str(backup), "--json"])
+    assert restored.exit_code == 0, restored.output
+    body: dict[str, Any] = json.loads(restored.stdout)
+    assert (body["ok"], body["restored"], body["lost"]) == (True, [str(name.relative_to(library))], [])
+
+
+def _replace(path: Path, kind: str) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+        (path / "notes.txt").write_text("of another program")
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+@pytest.mark.parametrize(
+    "pattern", ["index/ledger.npz", "checkpoints/*/epoch-*", "checkpoints/*/epoch-*/*.json"]
+)
+def test_what_is_no_file_is_found(library: Path, pattern: str, kind: str) -> None:
+    """A pipe blocks its reader, and a device has no end."""
+    path = _find(library, pattern)
+    _replace(path, kind)
+    assert "remove it" in _faults()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
+def test_pipe_or_device_is_replaced_by_the_file_of_the_backup(
+    library: Path, backup: Path, name: str, kind: str
+) -> None:
+    _replace(_find(library, name), kind)
+    report = _restore(backup)
+    assert (len(report["restored"]), report["lost"]) == (1, [])
+    assert _faults() == ""
+
+
+@pytest.mark.parametrize("name", ["index/manifest.json", "index/shards/*/vectors.faiss"])
+def test_folder_in_place_of_a_file_is_kept_and_named(library: Path, backup: Path, name: str) -> None:
+    """Nothing that may be of value is removed, and the other files are restored."""
+    folder = _find(library, name)
+    _replace(folder, "folder")
+    (library / "thumbnails" / f"{UPLOADED}.jpg").unlink()
+    report = _restore(backup)
+    assert ["Is a directory" in line for line in report["lost"]] == [True]
+    assert report["restored"] == [f"thumbnails/{UPLOADED}.jpg"]
+    assert (folder / "notes.txt").exists()
+
+
+def test_manifest_of_another_library_is_refused(library: Path, backup: Path) -> None:
+    """Without folders of the index, only the catalog tells whose manifest it is."""
+    with session_scope(write=True) as session:
+        session.execute(
+            delete(Shard).where(Shard.task_id == select(Shard.task_id).limit(1).scalar_subquery())
+        )
+    index = library / "index"
+    for path in list(index.iterdir()):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    report = _restore(backup)
+    assert any("another generation or library" in line for line in report["lost"])
+    assert not (index / "manifest.json").exists()
+
+
+def test_unreadable_file_of_a_backup_does_not_end_the_restore(
+    library: Path, backup: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backup"
+    with tarfile.open(backup) as archive:
+        archive.extractall(folder, filter="data")
+    first, second = sorted(library.glob("index/shards/*/vectors.faiss"))[:2]
+    _replace(folder / first.relative_to(library), "pipe")
+    for path in (first, second):
+        _flip(path)
+    report = _restore(folder)
+    assert [len(report["restored"]), len(report["lost"])] == [1, 1]
+    assert str(first.relative_to(library)) in report["lost"][0]
+
+
+@pytest.mark.parametrize("name", ["text.tar", "folder"])
+def test_backup_that_is_none_restores_nothing(library: Path, tmp_path: Path, name: str) -> None:
+    if name == "folder":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("no archive")
+    outcome = CliRunner().invoke(app, ["doctor", "--restore-from", str(tmp_path / name)])
+    assert outcome.exit_code == 1
+    assert "Nothing was restored" in outcome.output
