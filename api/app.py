@@ -19,10 +19,9 @@ from starlette.responses import Response
 from api import openapi, openapi_document, problem_details
 from api.load_shedding import LoadSheddingMiddleware
 from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, unknown_page
-from api.request_logging import RequestLoggingMiddleware
-from api.request_metrics import RequestMetricsMiddleware
+from api.request_observer import RequestObserver
+from api.request_paths import VersionPrefixMiddleware, first_segment
 from api.request_threads import limit_request_threads
-from api.request_tracing import RequestTracingMiddleware
 from api.routes import (
     access_routes,
     alert_routes,
@@ -49,7 +48,6 @@ from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
-from api.version_prefix import VersionPrefixMiddleware, first_segment
 from service.access.openid_provider import OpenIdProvider
 from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
@@ -97,7 +95,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         redoc_url=None,
         form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS},
         root_path_in_servers=False,  # the root path holds the prefix of the request
-        # The framework's own would record addresses with their queries; RequestTracingMiddleware records neither.
+        # The framework's own would record addresses with their queries; RequestObserver records neither.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.query_service = query_service
@@ -138,7 +136,6 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     unknown_page.install_unknown_page(app)
     # Each middleware wraps those that were added before it.
     app.add_middleware(problem_details.UnexpectedErrorMiddleware)
-    app.add_middleware(RequestMetricsMiddleware)
     # Levels above 2 take twice the time and save only a twentieth of the size.
     app.add_middleware(
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_UNCOMPRESSED_TYPES
@@ -147,9 +144,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.add_middleware(LoadSheddingMiddleware, admission=query_service.admission)
     if configured.cors_origins:
         share_with_origins(app, configured.cors_origins)
-    app.add_middleware(RequestLoggingMiddleware)
-    if tracing.is_tracing():
-        app.add_middleware(RequestTracingMiddleware)
+    app.add_middleware(RequestObserver)
     app.add_middleware(VersionPrefixMiddleware, resources=_api_resources(app))
     app.add_middleware(
         CorrelationIdMiddleware,

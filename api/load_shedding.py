@@ -10,21 +10,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from http import HTTPStatus
 
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.http_middleware import HttpMiddleware
 from api.problem_details import MEDIA_TYPE
-from api.request_logging import omit_from_log
+from api.request_observer import mark_as_shed
+from api.request_paths import route_path
 from api.request_threads import waiting_requests
 from api.security.security_middleware import SECURITY_HEADERS
-from api.version_prefix import route_path
 from service.core.errors import TooManyRequests
-from service.library import prometheus_metrics
 from service.search.admission import AdmissionControl
-
-__all__ = ["LoadSheddingMiddleware"]
 
 _MAX_WAITING = 64  # requests that wait for a thread
 _SEARCH_PATHS = {"/search", "/search/clip"}
@@ -42,7 +39,7 @@ _CONSTANT_HEADERS = _encode_headers({**SECURITY_HEADERS, "Content-Type": MEDIA_T
 log = structlog.get_logger(__name__)
 
 
-class LoadSheddingMiddleware:
+class LoadSheddingMiddleware(HttpMiddleware):
     """Refuses searches that the admission control would refuse, and other requests while too many wait for a thread.
 
     Args:
@@ -51,18 +48,18 @@ class LoadSheddingMiddleware:
     """
 
     def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
-        self.app = app
+        super().__init__(app)
         self._admission = admission
         self._refused = 0  # since the last line of the log
         self._logged = float("-inf")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(route_path(scope)) if scope["type"] == "http" else None
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or pass it on."""
+        refusal = self._refusal(route_path(scope))
         if refusal is None:
             await self.app(scope, receive, send)
             return
-        prometheus_metrics.REQUESTS.labels(scope["method"], "refused", HTTPStatus.TOO_MANY_REQUESTS).inc()
-        omit_from_log(scope)
+        mark_as_shed(scope)
         self._log_refusals()
         await _send_refusal(scope, send, refusal)
 

@@ -19,11 +19,11 @@ from pydantic.json_schema import models_json_schema
 from api import tus_protocol
 from api.openapi import ADDITIONAL_MODELS, SCHEMA_REF
 from api.problem_details import MEDIA_TYPE, Problem
+from api.request_paths import PREFIX
 from api.response_headers import RESPONSE_HEADERS, headers_of, headers_of_problem
 from api.schema_examples import complete_example
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import RouteScope, declared_scope
-from api.version_prefix import PREFIX
 from service.core import request_ids
 from service.core.errors import CinestrataError, InvalidInput, TaskInterruption
 from service.core.schemas import EVENT_FACTS

@@ -15,11 +15,11 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from api.request_logging import explain_failure
-from api.response_status import StatusRecorder
-from api.unmatched_requests import allowed_methods
+from api.http_middleware import HttpMiddleware, StatusRecorder
+from api.request_observer import explain_failure
+from api.request_paths import allowed_methods
 from service.core.errors import CinestrataError, InvalidInput, problem_type
 
 __all__ = [
@@ -97,20 +97,15 @@ def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
     return JSONResponse(body.model_dump(), error.status, {**error.headers}, media_type=MEDIA_TYPE)
 
 
-class UnexpectedErrorMiddleware:
+class UnexpectedErrorMiddleware(HttpMiddleware):
     """ASGI middleware that logs unexpected exceptions and answers with a problem that reveals no internals.
 
     The framework's own last handler runs outside all middleware, so its response would have no security headers and
     would be missing in the metrics.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and answer an exception."""
         recorder = StatusRecorder(send)
         try:
             await self.app(scope, receive, recorder)

@@ -21,10 +21,10 @@ from api.list_parameters import (
 )
 from api.next_page_link import PageLinkDep
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
+from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
-from api.version_prefix import api_link
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import (
     AppendSpec,

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Header, Request, Response
 
 from api import openapi, tus_protocol
 from api.json_bodies import parse_json
+from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
-from api.version_prefix import api_link
 from service.audit import audit_log
 from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge

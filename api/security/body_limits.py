@@ -7,7 +7,7 @@ import re
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from api.version_prefix import route_path
+from api.request_paths import route_path
 from service.core import request_limits
 from service.core.errors import TooLarge
 from service.core.settings import Settings

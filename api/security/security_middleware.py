@@ -15,13 +15,14 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.http_middleware import HttpMiddleware
 from api.problem_details import problem_response
+from api.request_paths import route_path
 from api.security.authentication import Authenticator
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.cross_origin import is_cross_site_change
 from api.security.loopback import is_loopback
 from api.security.route_scopes import Forbidden, request_actor
-from api.version_prefix import route_path
 from service.access.credentials import KEY_PATTERN
 from service.audit.actor import acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound
@@ -45,19 +46,17 @@ SECURITY_HEADERS = {
 }
 
 
-class SecurityMiddleware:
+class SecurityMiddleware(HttpMiddleware):
     """Refuses requests that violate the access rules, and sets security headers on all responses."""
 
     def __init__(self, app: ASGIApp, settings: Settings, authenticator: Authenticator) -> None:
-        self.app = app
+        super().__init__(app)
         self.authenticator = authenticator
         self.settings = settings
         self.loopback_only = is_loopback(settings.host)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, and pass it on with the actor of its changes."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -16,10 +16,10 @@ from fastapi.testclient import TestClient
 from httpx import ASGITransport, AsyncClient, Response
 from starlette.types import Receive, Scope, Send
 
-from api import load_shedding, request_logging
+from api import load_shedding, request_observer
 from api.app import create_app
 from api.load_shedding import LoadSheddingMiddleware
-from api.request_logging import RequestLoggingMiddleware
+from api.request_observer import RequestObserver
 from api.request_threads import SHORT_REQUEST_THREADS, run_health_check, run_long, run_search
 from api.security.security_middleware import SECURITY_HEADERS
 from service.core.settings import Settings
@@ -97,9 +97,9 @@ def test_refusals_share_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(load_shedding, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     log = structlog.get_logger("load_shedding_test")
     monkeypatch.setattr(load_shedding, "log", log)
-    monkeypatch.setattr(request_logging, "log", log)
+    monkeypatch.setattr(request_observer, "log", log)
     admission = AdmissionControl(1)
-    app = RequestLoggingMiddleware(LoadSheddingMiddleware(_answer_nothing, admission))
+    app = RequestObserver(LoadSheddingMiddleware(_answer_nothing, admission))
     client = TestClient(app, base_url=BASE_URL)
     with structlog.testing.capture_logs() as lines, admission.admit(1):
         for _ in range(5):

@@ -112,7 +112,7 @@ def request_log(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         raise structlog.DropEvent
 
     monkeypatch.setattr(
-        "api.request_logging.log",
+        "api.request_observer.log",
         structlog.wrap_logger(None, processors=[structlog.stdlib.add_log_level, capture]),
     )
     return lines

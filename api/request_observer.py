@@ -1,0 +1,70 @@
+"""ASGI middleware that counts, times, logs and traces requests by their route templates."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from api.http_middleware import HttpMiddleware, StatusRecorder
+from service.core.tracing import is_tracing, request_span
+from service.library.prometheus_metrics import REQUEST_SECONDS, REQUESTS
+
+_REASON = "cinestrata.failure"
+_SHED = "cinestrata.shed"
+_UNLOGGED = {"/readyz"}  # polled every few seconds while a service starts
+
+log = structlog.get_logger(__name__)
+
+
+class RequestObserver(HttpMiddleware):
+    """Records status, method and route template: templates have few values, and contain no identifiers.
+
+    Errors are logged, so that the log explains the request id of an answer. Paths, queries and bodies are recorded
+    nowhere: they may hold personal data.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and record its answer."""
+        start, recorder = time.perf_counter(), StatusRecorder(send)
+        method = scope["method"]
+        with request_span(method, dict(Headers(scope=scope))) if is_tracing() else nullcontext() as span:
+            try:
+                await self.app(scope, receive, recorder)
+            finally:
+                # The router sets the route, so it is known after the request was processed.
+                route = "refused" if _SHED in scope else getattr(scope.get("route"), "path", "unmatched")
+                REQUESTS.labels(method, route, recorder.status or 500).inc()
+                if _SHED not in scope:
+                    REQUEST_SECONDS.labels(route).observe(time.perf_counter() - start)
+                    _log_error(scope, route, recorder.status)
+                if span is not None:
+                    span.update_name(f"{method} {route}")
+                    span.set_attribute("http.route", route)
+                    if recorder.status is not None:
+                        span.set_attribute("http.response.status_code", recorder.status)
+
+
+def _log_error(scope: Scope, route: str, status: int | None) -> None:
+    if status is None or status < 400 or route in _UNLOGGED:
+        return
+    fields = {"status": status, "method": scope["method"], "route": route}
+    if _REASON in scope:
+        fields["error"] = scope[_REASON]
+    if status >= 500:
+        log.warning("request_failed", **fields)
+    else:
+        log.info("request_refused", **fields)
+
+
+def explain_failure(scope: Scope, reason: str) -> None:
+    """Add a reason to the log line of a request that fails with a status of 500 or above."""
+    scope[_REASON] = reason
+
+
+def mark_as_shed(scope: Scope) -> None:
+    """Count a request as refused before routing, without a log line and a time of its own."""
+    scope[_SHED] = True
