@@ -1,19 +1,58 @@
-"""FastAPI dependencies of the routes."""
+"""Parts of requests that several routes use: the search engine, settings, the caller, page links and JSON bodies."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
+from urllib.parse import urlencode
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel, ValidationError
 
 from api.security.route_scopes import current_principal
+from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
-__all__ = ["CallerDep", "QueryDep", "SettingsDep"]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Page(Protocol):
+    @property
+    def next_cursor(self) -> str | None: ...
+
+
+_PageT = TypeVar("_PageT", bound=_Page)
+
+
+class PageLink:
+    """Header ``Link`` of a response with a page of a list (RFC 8288)."""
+
+    def __init__(self, request: Request, response: Response) -> None:
+        self._request = request
+        self._response = response
+
+    def add(self, page: _PageT) -> _PageT:
+        """Add the header with the page after this page, if there is one; returns the page.
+
+        The link contains the query only, so that it is also valid behind a proxy that changes the path.
+        """
+        self._response.headers.update(self.headers(page))
+        return page
+
+    def headers(self, page: _Page) -> dict[str, str]:
+        """The header with the page after this page; empty on the last page."""
+        if page.next_cursor is None:
+            return {}
+        given = self._request.query_params.multi_items()
+        parameters = [(name, value) for name, value in given if name != "cursor"]
+        return {"Link": f'<?{urlencode([*parameters, ("cursor", page.next_cursor)])}>; rel="next"'}
 
 
 # These functions are async because FastAPI runs plain functions in a thread, which costs more than their work.
+
+
+async def _page_link(request: Request, response: Response) -> PageLink:
+    return PageLink(request, response)
 
 
 async def _query_service(request: Request) -> SearchEngine:
@@ -34,3 +73,20 @@ async def _caller(request: Request) -> str:
 QueryDep = Annotated[SearchEngine, Depends(_query_service)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CallerDep = Annotated[str, Depends(_caller)]
+PageLinkDep = Annotated[PageLink, Depends(_page_link)]
+
+
+def parse_json(model: type[_Model], body: bytes) -> _Model:
+    """Return the model of a JSON body, which may be large: call it outside of the event loop.
+
+    Raises:
+        InvalidInput: the body is not JSON, or a field is invalid.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            reason = str(first["ctx"]["error"])
+            raise InvalidInput.at("body", f"The body is not JSON: {reason}.", "Send a JSON object.") from None
+        raise InvalidInput.from_pydantic(error.errors(include_url=False)) from None

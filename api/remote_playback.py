@@ -15,7 +15,7 @@ from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from api.range_requests import RangeNotSatisfiable, parse_range
+from api.conditional_responses import RangeNotSatisfiable, parse_range
 from api.stream_limits import StreamLimit
 from media import MediaError
 from media.sources.media_source import RemoteStream

@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
+from api.dependencies import PageLinkDep
 from api.list_parameters import AuditFilterParameters, AuditListParameters
-from api.next_page_link import PageLinkDep
 from api.security.route_scopes import ScopedRoute, requires
 from service.audit import audit_log
 from service.audit.audit_log import AuditFilter

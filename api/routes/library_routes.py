@@ -7,13 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from api.conditional_responses import conditional_response
-from api.dependencies import QueryDep
+from api.dependencies import PageLinkDep, QueryDep
 from api.list_parameters import (
     ReleaseListParameters,
     ShardListParameters,
     StrictParameters,
 )
-from api.next_page_link import PageLinkDep
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.choice_types import Gallery

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 
+from api.conditional_responses import range_response
 from api.list_parameters import StrictParameters
 from api.openapi import UNCHANGED
-from api.range_requests import range_response
 from api.security.route_scopes import ScopedRoute, requires
 from service.audit import audit_log
 from service.backups import stored_snapshots

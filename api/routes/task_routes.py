@@ -12,14 +12,12 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
-from api.dependencies import CallerDep
-from api.json_bodies import parse_json
+from api.dependencies import CallerDep, PageLinkDep, parse_json
 from api.list_parameters import (
     RejectedParameters,
     TaskListParameters,
     VideoListParameters,
 )
-from api.next_page_link import PageLinkDep
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_paths import api_link
 from api.request_threads import run_long

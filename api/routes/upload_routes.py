@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 
 from api import openapi, tus_protocol
-from api.json_bodies import parse_json
+from api.dependencies import parse_json
 from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires

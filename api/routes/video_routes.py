@@ -9,12 +9,10 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.conditional_responses import conditional_response
-from api.dependencies import CallerDep, QueryDep
+from api.conditional_responses import conditional_response, range_response
+from api.dependencies import CallerDep, PageLinkDep, QueryDep
 from api.list_parameters import AllVideosParameters
-from api.next_page_link import PageLinkDep
 from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED
-from api.range_requests import range_response
 from api.remote_playback import remote_response
 from api.search_parameters import ExplanationParameters, SimilarParameters
 from api.security.route_scopes import ScopedRoute, requires

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
+from api.dependencies import PageLinkDep
 from api.list_parameters import StrictParameters, WebhookDeliveryParameters
-from api.next_page_link import PageLinkDep
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.schemas import (
     DeliveryDetails,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import structlog
 from cachetools import LRUCache
@@ -21,7 +23,6 @@ from starlette.requests import Request
 
 from api.security.browser_cookies import read_cookie
 from api.security.cross_origin import is_cross_site_change
-from api.security.loopback import is_loopback
 from service.access import credentials
 from service.access.attempt_limits import KEY_LIMIT, AttemptLimits, address_group
 from service.access.failed_attempts import FLUSH_SECONDS, FailedAttempts
@@ -30,15 +31,6 @@ from service.catalog.catalog_reads import CatalogReads
 from service.core.choice_types import AccessScope
 from service.core.errors import CinestrataError, TooManyRequests, Unavailable
 from service.core.settings import Settings
-
-__all__ = [
-    "MIN_NETWORK_KEY_CHARS",
-    "REMEMBERED_SECONDS",
-    "SESSION_COOKIE",
-    "Authenticator",
-    "client_address",
-    "require_network_credentials",
-]
 
 SESSION_COOKIE = "cinestrata_session"
 MIN_NETWORK_KEY_CHARS = 16  # of the key of the environment, outside of loopback
@@ -225,6 +217,17 @@ class Authenticator:
         else:
             self._known[slot] = (at, changes, principal)
         return principal
+
+
+@lru_cache(maxsize=16)  # requests name few different hosts
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address refers to this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def require_network_credentials(settings: Settings) -> None:

@@ -18,10 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http_middleware import HttpMiddleware
 from api.problem_details import problem_response
 from api.request_paths import route_path
-from api.security.authentication import Authenticator
+from api.security.authentication import Authenticator, is_loopback
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.cross_origin import is_cross_site_change
-from api.security.loopback import is_loopback
 from api.security.route_scopes import Forbidden, request_actor
 from service.access.credentials import KEY_PATTERN
 from service.audit.actor import acting_as

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 
-from api.range_requests import range_response
+from api.conditional_responses import range_response
 from service.core.settings import Settings
 
 DATE = "Last-Modified"

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from api.app import create_app
 from api.security import body_limits
-from api.security.loopback import is_loopback
+from api.security.authentication import is_loopback
 from service.core.settings import Settings
 from tests.api.conftest import BASE_URL
 
