@@ -18,8 +18,8 @@ from fastapi.responses import Response, StreamingResponse
 from api.conditional_responses import RangeNotSatisfiable, parse_range
 from api.stream_limits import StreamLimit
 from media import MediaError
+from media.errors import RangeOutside, SourceOutage
 from media.sources.media_source import RemoteStream
-from media.sources.source_errors import RangeOutside, SourceOutage
 from service.core.errors import NotFound, SourceUnavailable
 from service.storage.video_access import open_remote_video
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -13,13 +15,11 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from media.errors import MediaError
-from media.packet_demand import packets_with_demand
-
-__all__ = ["StreamExtent", "end_tolerance", "frames_on_display", "timed_frames"]
 
 _SEEK_ABOVE_SECONDS = 60.0  # shorter videos are read completely, which is exact and fast enough
 _NEAR_SECONDS = 2.0  # decoding this much takes about as long as a seek
 _SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target; not every container seeks to a key frame
+_REACH = 16  # packets before and after a packet that are compared with it: the longest reordering of H.264
 
 
 class StreamExtent(NamedTuple):
@@ -201,3 +201,38 @@ def timed_frames(
                 begins = (frame.pts - extent.start) * base
                 expected = begins + length
             yield _TimedFrame(frame, begins, expected)
+
+
+def packets_with_demand(
+    packets: Iterable[Packet], times: Sequence[float], start: int, base: float
+) -> Iterator[tuple[Packet, bool]]:
+    """Packets, each with whether its frame may be on display at one of several times.
+
+    The frame of a packet is not needed if a frame of a near packet begins later and not after the next of the times.
+
+    Args:
+        packets: Packets in order of decoding.
+        times: Ascending times in seconds since the start of the stream.
+        start: Time stamp of the first frame.
+        base: Seconds per unit of a time stamp.
+    """
+    pending: deque[tuple[Packet, float | None]] = deque()
+    near: deque[float | None] = deque(maxlen=2 * _REACH + 1)
+    for packet in packets:
+        begins = None if packet.pts is None else (packet.pts - start) * base
+        pending.append((packet, begins))
+        near.append(begins)
+        if len(pending) > _REACH:
+            following, at = pending.popleft()
+            yield following, _is_needed(at, near, times)
+    for following, at in pending:
+        yield following, _is_needed(at, near, times)
+
+
+def _is_needed(begins: float | None, near: Iterable[float | None], times: Sequence[float]) -> bool:
+    if begins is None:
+        return True
+    following = bisect_left(times, begins)
+    if following == len(times):
+        return True  # ends the search for the frame of the last time
+    return not any(other is not None and begins < other <= times[following] for other in near)

@@ -16,8 +16,7 @@ from PIL import Image
 from media.errors import MediaError
 from media.frame_images import FrameConverter
 from media.frame_sampling import StreamExtent, end_tolerance, frames_on_display
-from media.video_formats import VIDEO_FORMATS
-from media.video_limits import VideoInfo, VideoLimits
+from media.video_limits import VIDEO_FORMATS, VideoInfo, VideoLimits
 
 __all__ = ["decode"]
 

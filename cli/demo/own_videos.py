@@ -15,7 +15,7 @@ from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
-from media.video_formats import VIDEO_SUFFIXES
+from media.video_limits import VIDEO_SUFFIXES
 from service.core.domain_names import name_key, unused_slug
 from service.core.schemas import TaskDetails, VideoSpec
 from service.tasks.manifests.folder_videos import find_manifest

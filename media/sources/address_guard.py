@@ -15,8 +15,7 @@ from typing import Any
 
 import httpcore
 
-from media.errors import MediaError
-from media.sources.source_errors import SourceOutage
+from media.errors import MediaError, SourceOutage
 
 __all__ = ["GuardedNetwork", "is_private_address", "is_public_address", "read_address"]
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from media.errors import MediaError
+from media.errors import InconsistentFile, MediaError, SourceOutage
 from media.sources.media_source import MediaSource, RemoteStream
 from media.sources.source_cache import CachedFile, SourceCache
-from media.sources.source_errors import InconsistentFile, SourceOutage
 from media.sources.source_uris import SourceUri
 
 __all__ = ["DownloadLimits", "download_file"]

@@ -13,9 +13,8 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import Any
 
-from media.errors import MediaError
+from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutage
 from media.sources.media_source import ByteRange, ListedFile, RemoteStream
-from media.sources.source_errors import InconsistentFile, RangeOutside, SourceOutage
 from media.sources.source_uris import SourceUri
 
 __all__ = ["ObjectStore", "missing_package"]

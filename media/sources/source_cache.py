@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from media.errors import MediaError
-from media.sources.source_errors import SourceOutage
+from media.errors import MediaError, SourceOutage
 
 __all__ = ["CachedFile", "SourceCache"]
 

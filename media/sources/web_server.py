@@ -16,11 +16,10 @@ from functools import cached_property
 import httpcore
 import httpx
 
-from media.errors import MediaError
+from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutage
 from media.sources.address_guard import GuardedNetwork
 from media.sources.answer_deadline import TimedNetwork, answer_within
 from media.sources.media_source import ByteRange, RemoteStream
-from media.sources.source_errors import InconsistentFile, RangeOutside, SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri
 
 __all__ = ["WebServer"]

@@ -16,7 +16,7 @@ import pytest
 from media import MediaError, VideoInfo, VideoLimits, sample_times
 from media.frame_images import crop_square
 from media.pyav_decoding import decode
-from media.video_formats import VIDEO_SUFFIXES
+from media.video_limits import VIDEO_SUFFIXES
 
 MakeVideo = Callable[..., Path]
 GRAYS = (16, 48, 80, 112, 144, 176, 208, 240)

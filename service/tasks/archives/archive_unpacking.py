@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from index.files.durable_files import sync
 from media.sources.source_uris import is_source_uri
-from media.video_formats import VIDEO_SUFFIXES
+from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.schemas import VideoSpec

@@ -10,10 +10,10 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from media import MediaError
+from media.errors import SourceOutage
 from media.sources.media_source import ListedFile
-from media.sources.source_errors import SourceOutage
 from media.sources.source_uris import SourceUri, is_source_uri
-from media.video_formats import VIDEO_SUFFIXES
+from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.core.schemas import VideoSpec
 from service.storage.video_access import SourceReader

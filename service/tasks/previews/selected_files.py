@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from media.video_formats import VIDEO_SUFFIXES
+from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.schemas import LocalFile, LocalText, OmittedPath

@@ -19,7 +19,7 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.milvus import milvus_partitions, milvus_shard, milvus_vector_store
+from index.milvus import milvus_partitions, milvus_vector_store
 from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_connection import TimedClient
 from index.milvus.milvus_partitions import MilvusPartitions
@@ -171,14 +171,14 @@ def test_long_id_lists_are_split_into_several_searches(
     most: int,
     unit: Callable,
 ) -> None:
-    monkeypatch.setattr(milvus_shard, "MAX_LISTED_IDS", most)
+    monkeypatch.setattr(milvus_vector_store, "MAX_LISTED_IDS", most)
     brute = ShardStore(tmp_path / "brute", remote=BruteForceVectorStore(), write_remote=True)
     for each in (store, brute):
         release, shard = write(each, "a", range(30))
         each.publish(release=release, shards=[shard])
         each.delete([1, 2, 3, 7, 20, 21, 29])
     ours, theirs = open_shard_of(store), open_shard_of(brute)
-    monkeypatch.setattr(milvus_shard, "MAX_HITS", 2 * most)
+    monkeypatch.setattr(milvus_vector_store, "MAX_HITS", 2 * most)
     for number, query in enumerate(unit(2, 4)):
         for k in (1, 3, 30):
             for exclude, among in (((), None), (range(number, 30, 4), None), ((5,), np.arange(0, 25, 2))):
@@ -197,7 +197,7 @@ def test_long_id_lists_are_split_into_several_searches(
 def test_more_ties_than_one_search_returns_are_ranked_exactly(
     store: ShardStore, adopt: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(milvus_shard, "MAX_LISTED_IDS", 8)
+    monkeypatch.setattr(milvus_vector_store, "MAX_LISTED_IDS", 8)
     release = adopt(store, "r")
     shard = store.write_shard(
         task="a",
@@ -225,7 +225,7 @@ def test_recent_segment_is_searched_with_strong_consistency(
     task = open_shard_of(store)
     task.search(unit(1)[0], 1)
     written = store.shard_folder(shard.id).stat().st_mtime
-    monkeypatch.setattr(milvus_shard.time, "time", lambda: written + 61)
+    monkeypatch.setattr(milvus_vector_store.time, "time", lambda: written + 61)
     task.search(unit(1)[0], 1)
     assert levels == ["Strong", "Bounded"]
 

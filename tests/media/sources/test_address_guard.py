@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from media import MediaError
+from media.errors import SourceOutage
 from media.sources.address_guard import GuardedNetwork, is_private_address, is_public_address
-from media.sources.source_errors import SourceOutage
 from tests.web_files import WebFiles
 
 NEVER = [

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from media.errors import SourceOutage
 from media.sources.address_guard import GuardedNetwork
 from media.sources.downloading import DownloadLimits, download_file
 from media.sources.source_cache import SourceCache
-from media.sources.source_errors import SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
 from media.sources.web_server import WebServer
 from tests.web_files import WebFiles

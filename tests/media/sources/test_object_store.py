@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from media import MediaError
+from media.errors import InconsistentFile, SourceOutage
 from media.sources.downloading import DownloadLimits, download_file
 from media.sources.media_source import ByteRange, RemoteStream
 from media.sources.object_store import ObjectStore
 from media.sources.source_cache import SourceCache
-from media.sources.source_errors import InconsistentFile, SourceOutage
 from media.sources.source_uris import SourceUri
 
 KEY = "videos/a b#1?.mp4"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from media import MediaError
+from media.errors import SourceOutage
 from media.sources.source_cache import SourceCache
-from media.sources.source_errors import SourceOutage
 
 CHILD = """
 import sys, time

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from media import MediaError
+from media.errors import InconsistentFile, SourceOutage
 from media.sources import web_server
 from media.sources.address_guard import GuardedNetwork
 from media.sources.downloading import DownloadLimits, download_file
 from media.sources.media_source import ByteRange
 from media.sources.source_cache import SourceCache
-from media.sources.source_errors import InconsistentFile, SourceOutage
 from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
 from media.sources.web_server import WebServer
 from tests.media.sources.conftest import Download
