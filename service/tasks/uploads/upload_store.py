@@ -23,19 +23,36 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from service.core import request_limits
-from service.core.errors import DataFolderNotWritable, InsufficientStorage, NotFound, TooLarge
+from service.core.errors import (
+    CinestrataError,
+    Conflict,
+    DataFolderNotWritable,
+    InsufficientStorage,
+    NotFound,
+    TooLarge,
+)
 from service.core.settings import settings
-from service.tasks.uploads.upload_errors import UploadLocked
 
-__all__ = [
-    "EXPIRES_AFTER",
-    "Upload",
-    "available_bytes",
-    "create_upload",
-    "delete_upload",
-    "find_upload",
-    "sweep_incoming",
-]
+
+class OffsetMismatch(Conflict):
+    """The bytes of a request do not begin where the stored bytes end."""
+
+    title = "Offset mismatch"
+
+
+class UploadLocked(CinestrataError):
+    """Another request writes to the upload."""
+
+    status = 423
+    title = "Locked"
+
+
+class ChecksumMismatch(CinestrataError):
+    """The bytes of a request differ from their checksum; they were discarded."""
+
+    status = 460
+    title = "Checksum mismatch"
+
 
 EXPIRES_AFTER = timedelta(days=3)  # since the last byte
 

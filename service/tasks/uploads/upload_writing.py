@@ -11,8 +11,7 @@ from typing import Any
 from index.files.durable_files import sync
 from service.audit.audit_log import record_event
 from service.core.errors import NotFound, TooLarge, Unavailable
-from service.tasks.uploads.upload_errors import ChecksumMismatch, OffsetMismatch, UploadLocked
-from service.tasks.uploads.upload_store import Upload
+from service.tasks.uploads.upload_store import ChecksumMismatch, OffsetMismatch, Upload, UploadLocked
 
 __all__ = ["UploadWriter"]
 
