@@ -35,7 +35,6 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
     a JSON body of `type`, `timestamp` and `data`, and the headers `webhook-id`, `webhook-timestamp` and
     `webhook-signature`. An answer with a status from 200 to 299 accepts it. Other answers, and none within 15 seconds,
     are followed by up to nine further attempts within three days; 410 disables the webhook. Redirects are not followed.
-    After a failure the webhook pauses with all of its messages, for at most five minutes or the `Retry-After`.
     """
     return endpoints.create_webhook(spec)
 

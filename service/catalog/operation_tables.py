@@ -36,9 +36,6 @@ class Webhook(Base):
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
-    # Failed attempts since the last accepted message.
-    failures: Mapped[int] = mapped_column(Integer, default=0)
-    next_attempt_at: Mapped[datetime | None]  # set: end of the pause after a failure
     lease_expires_at: Mapped[datetime | None]  # in the past: end of the last turn of a worker
 
 

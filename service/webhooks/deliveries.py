@@ -19,18 +19,14 @@ from standardwebhooks import Webhook as Signer
 
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
-from service.webhooks.endpoint_turns import Turn, end_pause, renew_turn
+from service.webhooks.endpoint_turns import Turn, renew_turn
 from service.webhooks.sending import Answer, send_message
-
-__all__ = ["RETENTION", "RETRY_SECONDS", "send_next", "send_once", "sweep_deliveries"]
 
 # The schedule that Standard Webhooks recommends: 75 hours in all.
 RETRY_SECONDS = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
 RETENTION = timedelta(days=7)  # of finished messages, and of messages that no attempt delivered
 
-_ENDPOINT_SECONDS = RETRY_SECONDS[
-    :2
-]  # the last one repeats: an endpoint that works again receives its messages soon
+_OUTAGE_ATTEMPTS = 3  # an accepted message with as many attempts ends an outage
 _JITTER = 0.1  # share of a pause, so that messages do not return together
 _GONE = 410
 
@@ -143,7 +139,6 @@ def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -
     if webhook is None or row is None or row.attempts != message.attempts or row.state != "pending":
         return  # the endpoint was removed, or the lease expired and another worker has sent the message
     at = now(session)
-    spread = 1 + _JITTER * random.random()  # noqa: S311 (no secret)
     row.status, row.answer = answer.status, answer.text
     reason = _disabling_reason(answer)
     if answer.is_success or is_test or reason or message.attempts > len(RETRY_SECONDS):
@@ -151,16 +146,23 @@ def _store(session: Session, message: _Message, answer: Answer, is_test: bool) -
         row.finished_at, row.next_attempt_at = at, None
     else:
         pause = max(RETRY_SECONDS[message.attempts - 1], answer.retry_after)
+        spread = 1 + _JITTER * random.random()  # noqa: S311 (no secret)
         row.next_attempt_at = at + timedelta(seconds=pause * spread)
-    if answer.is_success:
-        end_pause(session, webhook, at)
+    if answer.is_success and message.attempts >= _OUTAGE_ATTEMPTS:
+        make_backlog_due(session, webhook.id, at)
     elif reason and not is_test:
         webhook.enabled, webhook.reason = False, reason
         log.warning("webhook_disabled", webhook=webhook.id, reason=reason)
-    elif not is_test:
-        webhook.failures += 1
-        pause = max(_ENDPOINT_SECONDS[min(webhook.failures, len(_ENDPOINT_SECONDS)) - 1], answer.retry_after)
-        webhook.next_attempt_at = at + timedelta(seconds=pause * spread)
+
+
+def make_backlog_due(session: Session, webhook_id: str, at: datetime) -> None:
+    """Let workers send all waiting messages of an endpoint now, in their order: their pauses may be hours long."""
+    session.execute(
+        update(Delivery)
+        .where(Delivery.webhook_id == webhook_id, Delivery.state == "pending", Delivery.next_attempt_at > at)
+        .values(next_attempt_at=at)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _disabling_reason(answer: Answer) -> str | None:

@@ -11,10 +11,7 @@ from service.core.errors import CinestrataError
 from service.webhooks.deliveries import send_next, sweep_deliveries
 from service.webhooks.endpoint_turns import Turn, claim_turns, release_turn
 
-__all__ = ["DeliverySlots", "DeliveryThread"]
-
 _SLOTS = 8
-_FAILING_SLOTS = 4  # of these; the others are left to endpoints that accept messages
 _TURN_SECONDS = 20.0  # after this time, other endpoints that wait for a slot come first
 _POLL_SECONDS = 2.0
 _SWEEP_SECONDS = 600.0
@@ -26,7 +23,7 @@ class DeliverySlots:
     """Slots of a process. An endpoint that answers slowly, or not at all, occupies one slot and delays no other."""
 
     def __init__(self) -> None:
-        self._turns: dict[threading.Thread, Turn] = {}
+        self._threads: list[threading.Thread] = []
         self._stop_requested = threading.Event()
 
     def start_turns(self) -> int:
@@ -38,21 +35,20 @@ class DeliverySlots:
         Raises:
             Unavailable: the catalog cannot be reached.
         """
-        self._turns = {thread: turn for thread, turn in self._turns.items() if thread.is_alive()}
-        failing = sum(turn.is_failing for turn in self._turns.values())
-        free = _SLOTS - len(self._turns)
-        turns = claim_turns(free, _FAILING_SLOTS - failing) if free else []
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        free = _SLOTS - len(self._threads)
+        turns = claim_turns(free) if free else []
         for turn in turns:
             # Threads without an executor, which would let a stopping worker wait for a silent endpoint.
             thread = threading.Thread(target=self._run_turn, args=(turn,), name="webhook", daemon=True)
-            self._turns[thread] = turn
+            self._threads.append(thread)
             thread.start()
         return len(turns)
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until the current turns end, at most for a time in seconds."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        for thread in self._turns:
+        for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
@@ -60,7 +56,7 @@ class DeliverySlots:
         self._stop_requested.set()
 
     def _run_turn(self, turn: Turn) -> None:
-        """Send the messages of an endpoint, oldest first, until an attempt fails, which postpones the others."""
+        """Send the messages of an endpoint, oldest first, until an attempt fails."""
         deadline = time.monotonic() + _TURN_SECONDS
         try:
             while not self._stop_requested.is_set() and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Turns of endpoints: the lease of a worker that sends to an endpoint, and the pause of an endpoint that fails.
+"""Turns of endpoints: the lease of a worker that sends to an endpoint.
 
 A turn is claimed with one conditional UPDATE, so one worker at a time sends to an endpoint, in the order of its
 messages. The end of the lease identifies the turn: a worker that lost it can neither renew nor release that of another.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 
 from sqlalchemy import ColumnElement, exists, or_, select, update
 from sqlalchemy.orm import Session
@@ -15,13 +16,8 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
 
-__all__ = ["Turn", "claim_turns", "end_pause", "make_backlog_due", "release_turn", "renew_turn"]
-
 # Longer than an attempt whose name server, connection and answer all use their timeouts.
 _LEASE = timedelta(seconds=120)
-_OUTAGE_FAILURES = (
-    3  # in a row: more than a message that the endpoint refuses, once the next message is accepted
-)
 
 
 @dataclass
@@ -30,21 +26,15 @@ class Turn:
 
     Attributes:
         webhook_id: Identifier of the endpoint.
-        is_failing: Whether the endpoint has accepted no message since its last failure.
         lease_expires_at: End of the lease.
     """
 
     webhook_id: str
-    is_failing: bool
     lease_expires_at: datetime
 
 
-def claim_turns(limit: int, failing_limit: int) -> list[Turn]:
-    """Claim endpoints with due messages: those without failures first, then by the time since their last turn.
-
-    Args:
-        limit: Maximum number of turns.
-        failing_limit: Maximum number of turns of failing endpoints among them.
+def claim_turns(limit: int) -> list[Turn]:
+    """Claim at most ``limit`` endpoints with due messages, by the time since their last turn.
 
     Raises:
         Unavailable: the catalog cannot be reached.
@@ -54,31 +44,23 @@ def claim_turns(limit: int, failing_limit: int) -> list[Turn]:
         is_due = exists().where(
             Delivery.webhook_id == Webhook.id, Delivery.state == "pending", Delivery.next_attempt_at <= at
         )
-        candidates = session.execute(
-            select(Webhook.id, Webhook.failures)
+        candidates = session.scalars(
+            select(Webhook.id)
             .where(*_free(at), is_due)
-            .order_by(Webhook.failures > 0, Webhook.lease_expires_at.nulls_first(), Webhook.id)
+            .order_by(Webhook.lease_expires_at.nulls_first(), Webhook.id)
         ).all()
-    turns: list[Turn] = []
-    for webhook_id, failures in candidates:
-        if len(turns) >= limit or (failures and failing_limit <= 0):
-            break  # only failing endpoints follow a failing endpoint
-        turn = _claim(webhook_id, failures > 0)
-        if turn is not None:
-            turns.append(turn)
-            failing_limit -= turn.is_failing
-    return turns
+    turns = (turn for webhook_id in candidates if (turn := _claim(webhook_id)) is not None)
+    return list(islice(turns, limit))
 
 
 def _free(at: datetime) -> tuple[ColumnElement[bool], ...]:
     return (
         Webhook.enabled.is_(True),
-        or_(Webhook.next_attempt_at.is_(None), Webhook.next_attempt_at <= at),
         or_(Webhook.lease_expires_at.is_(None), Webhook.lease_expires_at <= at),
     )
 
 
-def _claim(webhook_id: str, is_failing: bool) -> Turn | None:
+def _claim(webhook_id: str) -> Turn | None:
     with session_scope(write=True) as session:
         at = now(session)
         claimed = session.execute(
@@ -88,7 +70,7 @@ def _claim(webhook_id: str, is_failing: bool) -> Turn | None:
             .returning(Webhook.lease_expires_at)
             .execution_options(synchronize_session=False)
         ).scalar_one_or_none()
-    return None if claimed is None else Turn(webhook_id, is_failing, claimed)
+    return None if claimed is None else Turn(webhook_id, claimed)
 
 
 def renew_turn(session: Session, turn: Turn, at: datetime) -> bool:
@@ -127,25 +109,3 @@ def release_turn(turn: Turn) -> None:
             .values(lease_expires_at=now(session))
             .execution_options(synchronize_session=False)
         )
-
-
-def end_pause(session: Session, webhook: Webhook, at: datetime) -> None:
-    """Let an endpoint that has accepted a message receive its backlog.
-
-    Messages that failed in an outage have pauses of hours; they become due. A message that the endpoint refuses by
-    itself keeps its pause.
-    """
-    if webhook.failures >= _OUTAGE_FAILURES:
-        make_backlog_due(session, webhook, at)
-    webhook.failures, webhook.next_attempt_at = 0, None
-
-
-def make_backlog_due(session: Session, webhook: Webhook, at: datetime) -> None:
-    """Let workers send all waiting messages of an endpoint now, in their order."""
-    session.execute(
-        update(Delivery)
-        .where(Delivery.webhook_id == webhook.id, Delivery.state == "pending", Delivery.next_attempt_at > at)
-        .values(next_attempt_at=at)
-        .execution_options(synchronize_session=False)
-    )
-    webhook.next_attempt_at = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from media.sources.source_uris import redact_uri
@@ -22,8 +22,7 @@ from service.core.schemas import (
     WebhookSecret,
     WebhookSpec,
 )
-from service.webhooks.deliveries import send_once
-from service.webhooks.endpoint_turns import make_backlog_due
+from service.webhooks.deliveries import make_backlog_due, send_once
 from service.webhooks.events import new_message
 from service.webhooks.sending import check_url
 
@@ -61,7 +60,6 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
             secret=f"whsec_{base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}",
             events=list(dict.fromkeys(spec.events)),
             enabled=True,
-            failures=0,
             created_at=now(session),
         )
         session.add(row)
@@ -89,7 +87,7 @@ def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
             row.events = list(dict.fromkeys(patch.events))
         if patch.enabled is not None:
             row.enabled, row.reason = patch.enabled, None
-            make_backlog_due(session, row, now(session))
+            make_backlog_due(session, row.id, now(session))
         record_change(session, "webhook.edit", row.id, patch.model_dump(exclude_none=True))
         session.flush()
         return _details(session, row)
@@ -127,15 +125,13 @@ def send_test(webhook_id: str) -> DeliveryDetails:
 
 
 def resend(webhook_id: str, delivery_id: int) -> DeliveryDetails:
-    """Queue a delivered or abandoned message again, with all of its attempts, and end the pause of its endpoint.
+    """Queue a delivered or abandoned message again, with all of its attempts.
 
     Raises:
         NotFound: the message does not exist.
         Conflict: the message is pending.
     """
     with session_scope(write=True) as session:
-        # The endpoint first, as after an attempt: rows are locked in one order.
-        session.execute(update(Webhook).where(Webhook.id == webhook_id).values(next_attempt_at=None))
         row = session.scalars(
             select(Delivery)
             .where(Delivery.id == delivery_id, Delivery.webhook_id == webhook_id)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import Delivery, Webhook
+from service.catalog.operation_tables import Delivery
 from service.core.schemas import WebhookSecret, WebhookSpec
 from service.core.settings import Settings
 from service.webhooks import endpoints
@@ -47,12 +47,11 @@ def _attempts() -> int:
 
 
 def pass_pause() -> None:
-    """Make all waiting messages and endpoints due."""
+    """Make all waiting messages due."""
     with session_scope(write=True) as session:
         session.execute(
             update(Delivery).where(Delivery.state == "pending").values(next_attempt_at=now(session))
         )
-        session.execute(update(Webhook).values(next_attempt_at=None))
 
 
 @dataclass

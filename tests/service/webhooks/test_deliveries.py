@@ -135,19 +135,6 @@ def test_gone_endpoint_is_disabled(register: Register, receiver: Receiver) -> No
     assert [row.state for row in stored()] == ["failed"]
 
 
-def test_failure_postpones_the_later_messages_of_the_endpoint(register: Register, receiver: Receiver) -> None:
-    register()
-    receiver.answer = lambda request: send(request, 500, b"")
-    for number in range(3):
-        emit_event(number)
-    assert deliver_due() == 1
-    receiver.answer = lambda request: send(request, 200, b"")
-    pass_pause()
-    assert deliver_due() == 3
-    names = [json.loads(body)["data"]["task_id"] for _, body in receiver.messages[1:]]
-    assert names == ["tsk_0", "tsk_1", "tsk_2"]
-
-
 def test_redirect_is_not_followed(register: Register, receiver: Receiver) -> None:
     register()
     inward = f"{receiver.server.url}/secret"
@@ -213,21 +200,6 @@ def test_stopped_receiver_is_an_error_of_the_attempt(register: Register, receive
     assert "The connection fails" in (row.answer or "")
 
 
-def test_two_workers_send_a_message_once(register: Register, receiver: Receiver) -> None:
-    register()
-    for number in range(4):
-        emit_event(number)
-    workers = [threading.Thread(target=deliver_due) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    while deliver_due():
-        pass
-    assert len(receiver.messages) == 4
-    assert {row.state for row in stored()} == {"delivered"}
-
-
 def test_withdrawn_permission_disables_the_endpoint(
     register: Register, receiver: Receiver, settings_factory: Any, allowed: Settings
 ) -> None:
@@ -236,7 +208,6 @@ def test_withdrawn_permission_disables_the_endpoint(
     emit_event(2)
     settings_factory(allowed.data_dir.parent, webhook_targets="")
     assert deliver_due() == 1
-    pass_pause()
     assert deliver_due() == 0
     assert receiver.messages == []
     (details,) = endpoints.list_webhooks()

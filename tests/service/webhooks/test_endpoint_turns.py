@@ -11,13 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
 from service.core.schemas import WebhookPatch, WebhookSpec
 from service.core.settings import Settings
-from service.webhooks import deliveries, delivery_slots, endpoints
+from service.webhooks import deliveries, endpoints
 from service.webhooks.delivery_slots import DeliverySlots
 from service.webhooks.endpoint_turns import claim_turns, release_turn
 from service.webhooks.sending import Answer
@@ -99,11 +99,6 @@ def add_backlog(webhook_id: str, messages: int) -> None:
         )
 
 
-def state_of(webhook_id: str) -> Webhook:
-    with session_scope() as session:
-        return session.get_one(Webhook, webhook_id)
-
-
 @pytest.mark.usefixtures("catalog")
 @pytest.mark.parametrize("status", [500, None])
 def test_backlog_of_a_failing_endpoint_delays_no_other(network: Network, status: int | None) -> None:
@@ -123,7 +118,6 @@ def test_backlog_of_a_failing_endpoint_delays_no_other(network: Network, status:
         ("pending", 1): 1,
         ("pending", 0): 300,
     }
-    assert slots.start_turns() == 0  # the endpoint pauses with its whole backlog
 
 
 @pytest.mark.usefixtures("sqlite_catalog")
@@ -141,31 +135,6 @@ def test_hanging_endpoint_occupies_one_slot(network: Network) -> None:
     for each in slots:
         each.wait()
     assert sorted(network.sent) == [("hanging", 0), ("healthy", 7)]
-
-
-@pytest.mark.usefixtures("sqlite_catalog")
-def test_failing_endpoints_leave_slots_to_healthy_ones(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery_slots, "_SLOTS", 3)
-    monkeypatch.setattr(delivery_slots, "_FAILING_SLOTS", 2)
-    for number in range(5):
-        add_backlog(register(f"broken{number}"), 3)
-        network.answers[f"broken{number}"] = 500
-    while deliver_due():
-        pass
-    assert len(network.sent) == 5
-    pass_pause()
-    network.answers = {f"broken{number}": None for number in range(5)}
-    slots = DeliverySlots()
-    assert slots.start_turns() == 2
-    register("healthy")
-    emit_event(9)
-    assert slots.start_turns() == 1
-    assert network.arrived["healthy"].wait(SECONDS)
-    network.release.set()
-    slots.wait()
-    assert network.numbers("healthy") == [9]
 
 
 @pytest.mark.usefixtures("catalog")
@@ -192,12 +161,12 @@ def test_concurrent_workers_send_each_message_once_and_in_order(network: Network
 def test_turn_of_a_dead_worker_passes_to_another_after_its_lease(network: Network) -> None:
     webhook = register("hooks")
     add_backlog(webhook, 2)
-    (dead,) = claim_turns(1, 1)
+    (dead,) = claim_turns(1)
     assert deliver_due() == 0
     with session_scope(write=True) as session:
         past = now(session) - timedelta(seconds=1)
         session.execute(update(Webhook).values(lease_expires_at=past))
-    (alive,) = claim_turns(1, 1)
+    (alive,) = claim_turns(1)
     assert deliveries.send_next(dead) is None  # it wakes up late
     release_turn(dead)
     assert deliveries.send_next(alive) is not None
@@ -230,65 +199,33 @@ def test_change_of_an_endpoint_ends_its_turn(network: Network, change: str) -> N
         assert network.numbers("hooks") == [0, 0, 1, 2]
 
 
-@pytest.mark.usefixtures("catalog")
-def test_backlog_is_sent_in_order_when_an_endpoint_works_again(network: Network) -> None:
-    webhook = register("hooks")
-    add_backlog(webhook, 6)
-    network.answers["hooks"] = 503
-    for _ in range(4):  # the first message has its third pause, of half an hour
-        pass_pause()
-        assert deliver_due() == 1
-    assert state_of(webhook).failures == 4
-    with session_scope(write=True) as session:
-        waiting = select(Delivery.id).order_by(Delivery.id).limit(2)
-        session.execute(
-            update(Delivery)
-            .where(Delivery.id.in_(waiting.scalar_subquery()))
-            .values(next_attempt_at=now(session) + timedelta(hours=2))
-        )
-        session.execute(update(Webhook).values(next_attempt_at=None))
-    network.answers.clear()
-    network.sent.clear()
-    assert deliver_due() == 6
-    assert network.numbers("hooks") == [2, 0, 1, 3, 4, 5]
-    assert (state_of(webhook).failures, state_of(webhook).next_attempt_at) == (0, None)
-
-
 @pytest.mark.usefixtures("sqlite_catalog")
-def test_message_that_an_endpoint_refuses_delays_the_others_by_one_pause(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_message_waits_and_delays_no_other(network: Network) -> None:
     add_backlog(register("hooks"), 3)
-    send = network.send
-
-    def refuse_first(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        answer = send(url, headers, body)
-        return Answer(400, "") if b"tsk_0" in body else answer
-
-    monkeypatch.setattr(deliveries, "send_message", refuse_first)
+    network.answers["hooks"] = 400
     assert deliver_due() == 1
-    with session_scope(write=True) as session:
-        session.execute(update(Webhook).values(next_attempt_at=None))  # the pause of the message is not over
+    network.answers.clear()
     assert deliver_due() == 2
     assert network.numbers("hooks") == [0, 1, 2]
     assert [row.state for row in stored()] == ["pending", "delivered", "delivered"]
     assert deliver_due() == 0
 
 
-@pytest.mark.usefixtures("sqlite_catalog")
-def test_pause_of_an_endpoint_stays_short_and_ends_with_a_successful_test(network: Network) -> None:
+@pytest.mark.usefixtures("catalog")
+def test_message_that_ends_an_outage_makes_the_others_due(network: Network) -> None:
     webhook = register("hooks")
-    add_backlog(webhook, 2)
-    network.answers["hooks"] = 500
-    for _ in range(6):
+    add_backlog(webhook, 6)
+    network.answers["hooks"] = 503
+    for _ in range(2):
         pass_pause()
-        deliver_due()
-    state = state_of(webhook)
-    with session_scope() as session:
-        at = now(session)
-    assert state.next_attempt_at is not None
-    assert at < state.next_attempt_at < at + timedelta(minutes=6)
-    assert (stored()[0].next_attempt_at or at) > at + timedelta(hours=9)
+        assert deliver_due() == 1
+    with session_scope(write=True) as session:
+        later = Delivery.message_id != "msg_0"
+        session.execute(
+            update(Delivery).where(later).values(next_attempt_at=now(session) + timedelta(hours=2))
+        )
+        session.execute(update(Delivery).where(~later).values(next_attempt_at=now(session)))
     network.answers.clear()
-    assert endpoints.send_test(webhook).state == "delivered"
-    assert deliver_due() == 2
+    network.sent.clear()
+    assert deliver_due() == 6
+    assert network.numbers("hooks") == [0, 1, 2, 3, 4, 5]
