@@ -17,10 +17,9 @@ from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
 from api import tus_protocol
-from api.openapi import ADDITIONAL_MODELS, SCHEMA_REF
+from api.openapi import ADDITIONAL_MODELS, RESPONSE_HEADERS, SCHEMA_REF, headers_of, headers_of_problem
 from api.problem_details import MEDIA_TYPE, Problem
 from api.request_paths import PREFIX
-from api.response_headers import RESPONSE_HEADERS, headers_of, headers_of_problem
 from api.schema_examples import complete_example
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import RouteScope, declared_scope
