@@ -183,13 +183,6 @@ class SearchParameters(_TextParameters):
             json_schema_extra={"minimum": 0, "maximum": 1},
         ),
     ] = None
-    rerank: Annotated[
-        str | None,
-        Query(
-            description="'frames' ranks the first 100 results by their frame vectors, where shards store them.",
-            json_schema_extra={"enum": ["frames", None]},
-        ),
-    ] = None
     cursor: Annotated[
         str | None,
         Query(

@@ -8,13 +8,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Frames", "Ids", "Rows", "Scores", "Vectors", "batches"]
+__all__ = ["Ids", "Rows", "Scores", "Vectors", "batches"]
 
 Ids = npt.NDArray[np.int64]  # ids of vectors
 Rows = npt.NDArray[np.int64]  # row numbers within a segment
 Scores = npt.NDArray[np.float32]  # inner products
 Vectors = npt.NDArray[np.float32]  # one vector [dim], or many [n, dim]
-Frames = npt.NDArray[np.float32]  # M frame vectors of each video [n, M, dim]
 
 Number = TypeVar("Number", bound=np.generic)
 

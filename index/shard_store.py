@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from index.arrays import Frames, Ids, Vectors
+from index.arrays import Ids, Vectors
 from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
@@ -79,7 +79,6 @@ class ShardStore(ShardReader):
         vectors: Vectors,
         queries: Vectors | None = None,
         heartbeat: Callable[[], object] = lambda: None,
-        frames: Frames | None = None,
     ) -> SegmentEntry:
         """Write the first or a further segment of a task's shard durably. It stays invisible until published.
 
@@ -92,8 +91,6 @@ class ShardStore(ShardReader):
             queries: ``float32 [m, dim]``, vectors of training captions, which measure an ANN structure if the segment
                 is large enough for one (:mod:`index.scanning.recall_gate`); None: always exact.
             heartbeat: Called repeatedly while a structure is built, which takes minutes.
-            frames: ``float32 [n, M, dim]``, frame vectors of unit length for re-ranking, stored in half precision as a
-                file of the segment folder in every vector store; None: none. Moments have no frame vectors.
 
         Raises:
             ShardInvalid: Ids or vectors violate these rules.
@@ -109,7 +106,6 @@ class ShardStore(ShardReader):
             vectors=vectors,
             queries=queries,
             heartbeat=heartbeat,
-            frames=frames,
         )
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from index.arrays import Frames, Ids, Vectors, batches
+from index.arrays import Ids, Vectors, batches
 from index.errors import ShardInvalid
 from index.files.durable_files import hash_files
-from index.files.frame_files import count_videos, write_frames
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import DESCRIPTION, IDS, QUERIES, describe
 from index.files.store_folder import StoreFolder
@@ -23,7 +22,6 @@ __all__ = ["ShardWriter"]
 _DTYPE = "float16"  # precision of new segments
 _DTYPES_BY_WIDTH = ("float16", "float32")
 _BATCH_ROWS = 16_384
-_BATCH_FRAMES = 1024  # videos, each with several vectors
 _UNIT_TOLERANCE = 1e-3  # maximum deviation of the length of a vector from 1
 
 
@@ -44,7 +42,6 @@ class ShardWriter:
         vectors: Vectors,
         queries: Vectors | None,
         heartbeat: Callable[[], object],
-        frames: Frames | None = None,
     ) -> SegmentEntry:
         """Write new vectors as a segment.
 
@@ -57,25 +54,14 @@ class ShardWriter:
             vectors: ``float32 [n, dim]``, rows of unit length.
             queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
             heartbeat: Called repeatedly while a structure is built.
-            frames: ``float32 [n, M, dim]``, rows of unit length; no id is then that of a moment. None: no frames.
 
         Raises:
             ShardInvalid: Ids or vectors violate these rules.
         """
-        unsorted = np.asarray(ids)
         ids, vectors = _sorted_rows(task, ids, vectors)
         entry = _new_entry(task, release, fingerprint, vectors.shape[1])
-        if frames is not None:
-            _require_frames(task, ids, vectors, frames)
-            frames = frames[np.argsort(unsorted)]
         return self._write_segment(
-            vector_store,
-            entry,
-            ids,
-            lambda: batches(vectors, _BATCH_ROWS),
-            queries,
-            heartbeat,
-            None if frames is None else batches(frames, _BATCH_FRAMES),
+            vector_store, entry, ids, lambda: batches(vectors, _BATCH_ROWS), queries, heartbeat
         )
 
     def copy(
@@ -103,12 +89,8 @@ class ShardWriter:
         entry = _new_entry(
             pinned.task, pinned.release, pinned.fingerprint, pinned.dim, dtype if keep_dtype else _DTYPE
         )
-        frames = None
         queries = self._stored_queries(shard.segments)
-        videos = ids[: count_videos(ids)]
-        if shard.has_frames and len(videos):
-            frames = map(shard.frame_vectors, batches(videos, _BATCH_FRAMES))
-        return self._write_segment(vector_store, entry, ids, rows, queries, frames=frames)
+        return self._write_segment(vector_store, entry, ids, rows, queries)
 
     def write_empty(self, pinned: SegmentEntry, vector_store: VectorStore) -> SegmentEntry:
         """Write a segment without vectors for the task, release and encoder of an entry."""
@@ -123,7 +105,6 @@ class ShardWriter:
         rows: VectorBatches,
         queries: Vectors | None,
         heartbeat: Callable[[], object] = lambda: None,
-        frames: Iterable[Frames] | None = None,
     ) -> SegmentEntry:
         place = vector_store.place(entry.task, entry.dim)
         first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
@@ -131,8 +112,6 @@ class ShardWriter:
         with self._store_folder.staging() as staged:
             structure = vector_store.stage(staged, entry, rows, queries, heartbeat)
             np.save(staged / IDS, ids, allow_pickle=False)
-            if frames is not None:
-                write_frames(staged, count_videos(ids), frames)
             entry = replace(entry, structure=structure, files=hash_files(staged))
             (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
             sealed = self._store_folder.seal(staged, self._store_folder.shards_path)
@@ -187,17 +166,3 @@ def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     if problem:
         raise ShardInvalid(f"shard of task {task}: {problem}")
     return ids, vectors
-
-
-def _require_frames(task: str, ids: Ids, vectors: Vectors, frames: Frames) -> None:
-    """Validate the frame vectors of a segment; raises ShardInvalid."""
-    count, dim = vectors.shape
-    problem = None
-    if count_videos(ids) < count:
-        problem = "it has moments, which have no frame vectors"
-    elif frames.ndim != 3 or not frames.shape[1] or frames.shape[::2] != (count, dim):
-        problem = f"frame vectors {list(frames.shape)} do not fit vectors {[count, dim]}"
-    elif not (np.abs(np.linalg.norm(frames, axis=2) - 1) <= _UNIT_TOLERANCE).all():  # also true of NaN
-        problem = "a frame vector is not finite or does not have unit length"
-    if problem:
-        raise ShardInvalid(f"shard of task {task}: {problem}")

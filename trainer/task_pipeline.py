@@ -37,7 +37,7 @@ from trainer.task_data import Clip, TaskData
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
 from trainer.training_replicas import training_group
-from trainer.video_embedding import MemoryShard, embed_clips, embed_frames
+from trainer.video_embedding import MemoryShard, embed_clips
 
 __all__ = [
     "HeldOutVideos",
@@ -55,7 +55,7 @@ _MAX_GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
-IndexingStage = Literal["indexing", "calibrating", "frames", "writing"]
+IndexingStage = Literal["indexing", "calibrating", "writing"]
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,6 @@ def index_task(
         lambda encoder, state, vectors: state
     ),
     moments: Iterable[tuple[Ids, Vectors]] = (),
-    frame_vectors: bool = False,
     embed: Callable[[], Vectors] | None = None,
     report: Callable[[IndexingStage, int], None] = lambda stage, done: None,
     report_alive: Callable[[], None] = lambda: None,
@@ -217,7 +216,6 @@ def index_task(
         calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
             :func:`trainer.release_calibration.calibrate_release`.
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
-        frame_vectors: Whether the shard also stores the vectors of single frames, for re-ranking.
         embed: Returns the vectors of the task's videos, ``[n, dim]``; by default they are embedded here.
         report: Called at the begin of each stage with 0, then with the number of embedded videos.
         report_alive: Called while shards are written.
@@ -243,7 +241,7 @@ def index_task(
         release = store.adopt_release(staged)
     captions = cache(partial(_gate_queries, encoder, task))
 
-    def write(ids: Ids, vectors: Vectors, frames: Vectors | None = None) -> SegmentEntry:
+    def write(ids: Ids, vectors: Vectors) -> SegmentEntry:
         return store.write_shard(
             task=task.task_id,
             release=release.id,
@@ -252,15 +250,10 @@ def index_task(
             vectors=vectors,
             queries=captions() if len(ids) > store.policy.exact_rows else None,
             heartbeat=report_alive,
-            frames=frames,
         )
 
-    frames = None
-    if frame_vectors:
-        report("frames", 0)
-        frames = embed_frames(method.encode_videos, task.clips, report=partial(report, "frames"))
     report("writing", 0)
-    shard = write(ids, vectors, frames)
+    shard = write(ids, vectors)
     # Separate segments, so that the shard has the same bytes as without moments.
     segments = tuple(write(*segment) for segment in moments)
     # Read back, because the store rounds vectors, and evaluation must use the vectors that searches find.

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer.batching import chunks
 from trainer.task_data import Clip, load_frames
 
-__all__ = ["MemoryShard", "embed_clips", "embed_frames"]
+__all__ = ["MemoryShard", "embed_clips"]
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
 
@@ -39,23 +39,6 @@ def embed_clips(
         done += len(chunk)
         report(done)
     return np.concatenate(parts)
-
-
-def embed_frames(
-    encode: Callable[[Tensor], Tensor],
-    clips: Sequence[Clip],
-    *,
-    report: Callable[[int], None] = lambda done: None,
-) -> npt.NDArray[np.float32]:
-    """Frame vectors ``[n, M, dim]`` of the clips: the unit vectors of videos that consist of one frame.
-
-    Arguments and errors are those of :func:`embed_clips`.
-    """
-
-    def encode_each(frames: Tensor) -> Tensor:
-        return encode(frames.flatten(0, 1).unsqueeze(1)).unflatten(0, frames.shape[:2])
-
-    return embed_clips(encode_each, clips, report=report)
 
 
 class MemoryShard:

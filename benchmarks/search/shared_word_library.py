@@ -61,7 +61,6 @@ def make_shared_word_library(
     queries: int,
     first_id: int,
     seed: int,
-    frames: int = 0,
 ) -> SyntheticLibrary:
     """Write a library of ``tasks`` domains with ``videos`` videos each.
 
@@ -73,7 +72,6 @@ def make_shared_word_library(
         queries: Number of queries over all tasks.
         first_id: First vector id; libraries in one catalog must not share ids.
         seed: Seed of all random numbers.
-        frames: Frame vectors per video.
     """
     rng, config = np.random.default_rng(seed), AnalyticConfig()
     layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
@@ -124,7 +122,6 @@ def make_shared_word_library(
             fingerprint=task.fingerprint,
             ids=np.arange(first_id, first_id + videos),
             vectors=vectors,
-            frames=_frames(vectors, frames, rng) if frames else None,
         )
         store.publish(release=release, shards=[shard])
         parent = ParentRelease(release.id, len(learned))
@@ -194,10 +191,3 @@ def _videos(captions: Tensor, targets: int, videos: int, rng: Rng) -> np.ndarray
     noise[:, -1] = 0
     mixed = _TARGET * described[own] + _OTHER * described[other] + _NOISE * F.normalize(noise, dim=-1)
     return np.asarray(F.normalize(mixed, dim=-1).numpy(), np.float32)
-
-
-def _frames(videos: np.ndarray, frames: int, rng: Rng) -> np.ndarray:
-    """Unit frame vectors ``[videos, frames, dim]`` around the vectors of the videos."""
-    noise = rng.standard_normal((len(videos), frames, videos.shape[1]), np.float32)
-    vectors = videos[:, None] + noise / np.linalg.norm(noise, axis=2, keepdims=True)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=2, keepdims=True), np.float32)

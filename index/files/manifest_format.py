@@ -6,7 +6,6 @@
     shards/<id>/ids.npy              int64, one per row
     shards/<id>/queries.npy          float32, queries that measured the ANN structure; large segments only
     shards/<id>/search.faiss         ANN structure that passed the recall gate; see index.scanning.recall_gate
-    shards/<id>/frames.npy           float16, frame vectors of whole videos; optional, see index.files.frame_files
     releases/<id>/…                  files of a release, opaque to the index
     tombstones/<id>/deleted.npy      int64, deleted ids of one task
 
@@ -25,8 +24,7 @@ schema      adds
 ==========  ==================================================================================================
 
 A manifest is written with the lowest schema that describes it, so that earlier versions can read as many libraries as
-possible. Frame vectors need no schema: versions that do not know them verify the file with all others, and leave it
-out of compacted shards.
+possible.
 
 The id of a folder is the SHA-256 of the names and hashes of its files, so a folder can only ever have one content.
 """

@@ -16,7 +16,6 @@ from index.files.manifest_format import SegmentEntry
 __all__ = [
     "DESCRIPTION",
     "DIGEST",
-    "FRAMES",
     "IDS",
     "QUERIES",
     "STRUCTURE",
@@ -30,7 +29,6 @@ __all__ = [
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
 QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments
 DIGEST = "vectors.json"  # of segments whose vectors are in a remote store
-FRAMES = "frames.npy"  # optional; see index.files.frame_files
 
 _ANN_SCHEMA = 3  # of segments with a measured ANN structure or a place in a remote store
 _EMPTY_SCHEMA = 4  # of segments without vectors

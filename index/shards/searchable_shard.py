@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Frames, Ids, Vectors
-from index.errors import ShardCorrupt, ShardMissing
-from index.files.frame_files import count_videos, has_frames, open_frames
+from index.arrays import Ids, Vectors
+from index.errors import ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
 
@@ -65,11 +64,6 @@ class SearchableShard(ABC):
         return self.entry.dim
 
     @property
-    def has_frames(self) -> bool:
-        """Whether every whole video has frame vectors."""
-        return all(map(has_frames, self.segments))
-
-    @property
     def ids(self) -> Ids:
         """Ids of the vectors that are not deleted, ``int64 [count]``, ascending."""
         segments = [self._segment_ids(folder, entry) for folder, entry in self._folders]
@@ -116,37 +110,6 @@ class SearchableShard(ABC):
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return vectors
-
-    def frame_vectors(self, ids: Ids) -> Frames:
-        """Stored frame vectors ``float32 [len(ids), M, dim]`` of whole videos, as they were rounded.
-
-        Raises:
-            ShardMissing: An id is unknown, deleted or that of a moment, or a segment has no frame vectors.
-        """
-        ids = np.asarray(ids, np.int64)
-        found: Frames | None = None
-        missing = np.ones(len(ids), bool)
-        for folder, entry in self._folders:
-            stored = self._segment_ids(folder, entry)
-            videos = stored[: count_videos(stored)]
-            present = np.isin(ids, videos)
-            if not present.any():
-                continue
-            frames = open_frames(folder, entry, len(videos))
-            if found is None:
-                found = np.zeros((len(ids), *frames.shape[1:]), np.float32)
-            elif found.shape[1] != frames.shape[1]:
-                raise ShardCorrupt(
-                    f"the segments of task {entry.task} have different numbers of frame vectors"
-                )
-            found[present] = frames[np.searchsorted(videos, ids[present])]
-            missing &= ~present
-        missing |= np.isin(ids, self.deleted)
-        if missing.any():
-            raise ShardMissing(
-                f"the shard of task {self.entry.task} has no frame vectors of {int(ids[missing][0])}"
-            )
-        return np.empty((0, 0, self.dim), np.float32) if found is None else found
 
     @abstractmethod
     def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:

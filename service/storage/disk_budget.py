@@ -22,9 +22,9 @@ __all__ = ["RESERVE_BYTES", "estimate_task_bytes", "require_disk_space"]
 
 RESERVE_BYTES = 128 * 1024**2  # stays free for the catalog, logs and the broker
 # Of a library without measurements. A thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector of
-# 512 dimensions in half precision has 1 KiB, and 8 frame vectors 8 KiB.
+# 512 dimensions in half precision has 1 KiB, and its search structure less.
 _THUMBNAIL_BYTES = 20 * 1024
-_SHARD_BYTES = 12 * 1024
+_SHARD_BYTES = 4 * 1024
 _RELEASE_BYTES = 64 * 1024**2
 _CATALOG_BYTES = 4 * 1024  # of a video: its row, captions, indexes and events
 _RELEASE_COPIES = 3  # the release, its staged copy, and the checkpoint of the training

@@ -23,7 +23,6 @@ from service.core.schemas import (
     VideoCounts,
     VideoSpec,
 )
-from service.core.schemas.tasks import FRAME_VECTORS
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
@@ -272,9 +271,7 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
         raise InvalidInput.at(
             "method", "An append uses the method of its domain.", "Retry it without method and settings."
         )
-    # The setting belongs to the index and not to a method.
-    kept = {key: value for key, value in task.settings.items() if key == FRAME_VECTORS}
-    task.method, task.settings = spec.method or task.method, {**kept, **(spec.settings or {})}
+    task.method, task.settings = spec.method or task.method, dict(spec.settings or {})
     shutil.rmtree(
         configured().checkpoints_dir / task.id, ignore_errors=True
     )  # of the other method or settings

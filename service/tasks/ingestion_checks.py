@@ -16,7 +16,6 @@ from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
 from service.core.schemas import AppendSpec, RetrySpec, TaskSpec, VideoSpec
-from service.core.schemas.tasks import FRAME_VECTORS
 from service.storage.library_backbone import default_method
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
@@ -130,10 +129,6 @@ def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
     if spec.method is not None and spec.method not in METHOD_NAMES:
         yield FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)
-    if not isinstance((spec.settings or {}).get(FRAME_VECTORS, False), bool):
-        yield FieldError(
-            f"settings.{FRAME_VECTORS}", "The value is neither true nor false.", "Give true, or leave it out."
-        )
 
 
 def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:

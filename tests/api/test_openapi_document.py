@@ -119,7 +119,6 @@ def test_choices_and_bounds_of_searches_are_stated(document: dict[str, Any]) -> 
         for parameter in document["paths"]["/v1/search"]["get"]["parameters"]
     }
     assert parameters["mode"]["enum"] == ["pinned", "latest", None]
-    assert parameters["rerank"]["enum"] == ["frames", None]
     assert parameters["k"]["minimum"] == 1
     assert (parameters["min_confidence"]["minimum"], parameters["min_confidence"]["maximum"]) == (0, 1)
 

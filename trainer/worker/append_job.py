@@ -17,14 +17,12 @@ import numpy as np
 import structlog
 
 from index.errors import ShardStoreError
-from index.files.frame_files import has_frames
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.calibration_rows import store_calibration
 from service.celery_worker import worker_name
 from service.core.errors import Unavailable
-from service.core.schemas.tasks import FRAME_VECTORS
 from service.library.compaction import update_shard_rows
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
@@ -34,7 +32,6 @@ from trainer.errors import LibraryDamaged, VectorIdsTaken
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.task_data import TaskData
-from trainer.video_embedding import embed_frames
 from trainer.worker.append_measurement import AppendMeasurement, measure_append
 from trainer.worker.catalog_reader import load_task, remaining_videos, restarted_without_deleted_videos
 from trainer.worker.cleanup import clean_up
@@ -118,23 +115,17 @@ def _write_segments(
 ) -> list[SegmentEntry]:
     """Embed the videos of an append and their moments; the segments are not published."""
     restore_task_frames(claim, task, backbone)
-    encode, total = library.video_encoder(backbone, domain), len(task.clips)
-
-    def report_frames(done: int) -> None:
-        claim.progress("frames", done / total, done=done, total=total)
-
+    encode = library.video_encoder(backbone, domain)
     pinned = library.manifest.shards[domain]
     videos = np.array([clip.vector_id for clip in task.clips], np.int64)
-    vectors, frames = embed_shared(claim, task.clips, encode, pinned.fingerprint), None
-    if _has_frame_vectors(claim, library, domain):
-        frames = embed_frames(encode, task.clips, report=report_frames)
+    vectors = embed_shared(claim, task.clips, encode, pinned.fingerprint)
     claim.progress("writing")
     write = partial(
         library.store.write_shard, task=domain, release=pinned.release, fingerprint=pinned.fingerprint
     )
     moments = group_segments(embed_task_moments(claim, encode, backbone))
     return [
-        write(ids=videos, vectors=vectors, frames=frames),
+        write(ids=videos, vectors=vectors),
         *(write(ids=ids, vectors=vectors) for ids, vectors in moments),
     ]
 
@@ -172,14 +163,6 @@ def _store_calibration(
         if manifest.release is not None and library.store.manifest().release == manifest.release:
             generation = manifest.generation if is_published else manifest.generation + 1
             store_calibration(session, claim.task.id, manifest.release, generation, confidence.to_json())
-
-
-def _has_frame_vectors(claim: Claim, library: Library, domain: str) -> bool:
-    """Whether the videos of an append get frame vectors: as those of its shard, or as its domain if that is empty."""
-    segments = library.manifest.segments(domain)
-    if not any(entry.count for entry in segments):
-        return bool(claim.task.settings.get(FRAME_VECTORS, False))
-    return all(map(has_frames, segments))
 
 
 def _compact(library: Library, domain: str) -> None:

@@ -21,7 +21,6 @@ from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
-from service.core.schemas.tasks import FRAME_VECTORS
 from service.core.settings import settings
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
@@ -95,8 +94,7 @@ def process_claim(claim: Claim) -> None:
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
     """Learn a task whose shard is not published yet."""
-    own_settings = {name: value for name, value in claim.task.settings.items() if name != FRAME_VECTORS}
-    method_settings = {"max_steps": _MAX_STEPS, "max_videos": _MAX_VIDEOS, **own_settings}
+    method_settings = {"max_steps": _MAX_STEPS, "max_videos": _MAX_VIDEOS, **claim.task.settings}
     method = prepare_method(backbone, library, task, claim.task.method, method_settings)
     claim.advance("training")
     restore_task_frames(claim, task, backbone)
@@ -138,7 +136,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     searched = excluding_originals(held_out, claim.task)
 
     def report_indexing(stage: IndexingStage, done: int) -> None:
-        if stage in ("indexing", "frames"):
+        if stage == "indexing":
             claim.progress(stage, done / total, done=done, total=total)
         else:
             claim.progress(stage)
@@ -161,7 +159,6 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
         moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
-        frame_vectors=claim.task.settings.get(FRAME_VECTORS, False),
         embed=(lambda: _embed(claim, method, task)) if method.embeds_by_release else None,
         report=report_indexing,
         report_alive=claim.tick,

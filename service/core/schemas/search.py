@@ -60,10 +60,6 @@ class SearchQuery(RequestModel):
             "the likeliest tasks."
         ),
     )
-    rerank: str | None = Field(
-        default=None,
-        description="'frames': the first 100 results are ranked by their frame vectors; no confidence is then given.",
-    )
     moments: int = Field(default=3, description="Maximum number of moments of each long video.")
     cursor: str | None = Field(
         default=None,

@@ -23,7 +23,6 @@ from service.core.schemas.model_types import (
 )
 
 __all__ = [
-    "FRAME_VECTORS",
     "AppendSpec",
     "Drift",
     "RejectedVideo",
@@ -59,9 +58,6 @@ class VideoSpec(RequestModel):
     )
 
 
-FRAME_VECTORS = "frame_vectors"  # setting of a task that is not one of its method
-
-
 class TaskSpec(RequestModel):
     """A domain of videos to learn and index."""
 
@@ -69,10 +65,7 @@ class TaskSpec(RequestModel):
     method: str | None = Field(
         default=None, description="Learning method; the default of the server if omitted."
     )
-    settings: RequestSettings | None = Field(
-        default=None,
-        description="Settings of the method; and frame_vectors: true, which stores frame vectors for rerank=frames.",
-    )
+    settings: RequestSettings | None = Field(default=None, description="Settings of the method.")
     videos: RequestList[VideoSpec] = Field(min_length=1)
 
 

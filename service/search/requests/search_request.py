@@ -65,7 +65,6 @@ class SearchRequest:
                 "arrived_after": _seconds_since_epoch(self.filter.arrived_after),
                 "arrived_before": _seconds_since_epoch(self.filter.arrived_before),
                 "where": query.where or None,
-                "rerank": query.rerank,
                 "min_score": query.min_score,
                 "min_confidence": query.min_confidence,
                 "routes": self.routes if has_routes else None,
@@ -157,8 +156,6 @@ def _parse(
         report_error(
             "routes", "The value is not a selection of tasks.", "Give auto, all, or a number of 1 or more."
         )
-    if query.rerank not in (None, "frames"):
-        report_error("rerank", "The value is not a ranking stage.", "Give frames, or leave it out.")
     if query.task == []:
         report_error("task", "The list of tasks is empty.", "Name a task, or leave it out to search all.")
     video_filter = parse_filter(query, report_error)

@@ -21,11 +21,6 @@ from service.search.requests.video_filters import NO_FILTER, VideoFilter, find_p
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import has_moments
 from service.search.text_search.best_moments import find_best_moments
-from service.search.text_search.frame_reranking import (
-    RERANKED_HITS,
-    require_frame_vectors,
-    rerank_by_frames,
-)
 from service.search.text_search.page_start import find_page_start
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.result_confidence import (
@@ -78,16 +73,15 @@ def start_searches(
 
     Raises:
         InvalidInput: A request names an unknown task, a mode that the release does not offer, a threshold without
-            calibration, a task without frame vectors to rank by, or a metadata field that no video has.
+            calibration, or a metadata field that no video has.
         Unavailable: A request names a task that cannot be searched.
     """
     resolved = [
         (request, resolve_tasks(snapshot, request, cache.mirror), resolve_mode(snapshot, request))
         for request in requests
     ]
-    for request, tasks, mode in resolved:
+    for request, _, mode in resolved:
         require_calibration(snapshot, request, mode)
-        require_frame_vectors(snapshot, request, tasks)
 
     def _with_moments(task: str, state: str, ids: Ids) -> Ids:
         try:
@@ -122,20 +116,17 @@ def start_searches(
     for (request, tasks, mode), routing in zip(resolved, routings, strict=True):
         start = time.perf_counter()
         is_calibrated = applicable_calibration(snapshot, request, mode) is not None
-        is_reranked = request.query.rerank is not None
         cursor = request.cursor
         offset = cursor.hit_offset if cursor else 0
         end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
         # Confidence depends on the head of the list, independently of the page and of thresholds.
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
-        # All pages rank the same first hits again.
-        depth = max(depth, RERANKED_HITS) if is_reranked else depth
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
             [(task, request.routing_prior * log_weight) for task, log_weight in routing.log_weights],
             [task for task in tasks if task in allowed_ids],
             depth,
-            min_score=None if is_calibrated or is_reranked else request.query.min_score,
+            min_score=None if is_calibrated else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
@@ -210,7 +201,7 @@ def finish_searches(
 ) -> list[SearchResponse]:
     """Responses of searches that the snapshot has started and whose waves are all searched."""
     for state in states:
-        _apply_thresholds(state, cache)
+        _apply_thresholds(state)
         state.offset = find_page_start(state)
         state.end = min(state.offset + state.request.query.k, state.end)
         _find_moments(state, cache)
@@ -229,10 +220,8 @@ def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
         state.query_vectors = {task: vector for task, vector in known.items() if task in tasks}
 
 
-def _apply_thresholds(state: SearchState, cache: VideoMetadataCache) -> None:
-    query, start = state.request.query, time.perf_counter()
-    hits = rerank_by_frames(state, cache) if query.rerank else state.planner.hits()
-    state.times.search += 1000 * (time.perf_counter() - start)
+def _apply_thresholds(state: SearchState) -> None:
+    query, hits = state.request.query, state.planner.hits()
     state.confidence = compute_confidence(state.snapshot, hits, state.request, state.routing, state.mode)
     state.ranked = [hit for hit in hits if _passes_thresholds(hit, query, state)]
 

@@ -6,8 +6,6 @@ them, and would leave out as many hits that no page has shown.
 
 from __future__ import annotations
 
-from index.hits import Hit
-from service.search.text_search.frame_reranking import RERANKED_HITS
 from service.search.text_search.search_state import SearchState
 
 __all__ = ["find_page_start"]
@@ -31,13 +29,5 @@ def find_page_start(state: SearchState) -> int:
     if last.task not in state.planner.lifts:
         return 0  # with all videos of its domain; a repetition is better than an omission
     # The last hit was deleted, or passes the filter no longer: its score tells its place.
-    end = _rank_key(state, count - 1, state.planner.with_lift(last))
-    return sum(_rank_key(state, place, hit) < end for place, hit in enumerate(state.ranked[:count]))
-
-
-def _rank_key(state: SearchState, place: int, hit: Hit) -> tuple[bool, tuple[bool, float, int, int]]:
-    """Value by which the ranked hits are ordered. Reranking orders its hits by their scores alone."""
-    is_reranked = state.request.query.rerank is not None
-    behind = is_reranked and place >= RERANKED_HITS
-    later_tier, score, order, vector_id = state.planner.rank_key(hit)
-    return behind, (later_tier and behind == is_reranked, score, order, vector_id)
+    end = state.planner.rank_key(state.planner.with_lift(last))
+    return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])

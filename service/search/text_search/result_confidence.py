@@ -20,14 +20,9 @@ __all__ = ["ListConfidence", "applicable_calibration", "compute_confidence", "re
 def applicable_calibration(
     snapshot: SearchSnapshot, request: SearchRequest, mode: str
 ) -> ConfidenceModel | None:
-    """Calibration of a release for the mode, prior and ranking of a request; None where the release has none for them.
-
-    Releases are calibrated for the scores of the first stage only.
-    """
+    """Calibration of a release for the mode and prior of a request; None where the release has none for them."""
     model = snapshot.confidence_model
-    if model is None or request.query.rerank is not None:
-        return None
-    return model if model.applies_to(mode, request.routing_prior) else None
+    return model if model is not None and model.applies_to(mode, request.routing_prior) else None
 
 
 @dataclass(frozen=True)
@@ -98,8 +93,6 @@ def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: 
     model = snapshot.confidence_model
     if model is None:
         reason = "The release is not calibrated: too few captions of its library were kept from training."
-    elif request.query.rerank is not None:
-        reason = "The release is calibrated for results that are not ranked again."
     else:
         reason = f"The release is calibrated for mode {model.mode!r} and a routing prior of {model.prior:g}."
     raise InvalidInput.at(

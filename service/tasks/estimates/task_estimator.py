@@ -17,7 +17,6 @@ STAGES = (
     "training",
     "indexing",
     "calibrating",
-    "frames",
     "writing",
     "moments",
     "measuring",
@@ -25,7 +24,7 @@ STAGES = (
     "evaluating",
 )
 
-_COMPUTED_STAGES = ("training", "indexing", "frames", "moments")  # their pace is that of the device
+_COMPUTED_STAGES = ("training", "indexing", "moments")  # their pace is that of the device
 _MIN_COMPARED = 0.1  # of the expected duration of the task, so that a short stage does not decide the pace
 
 Seconds = Mapping[str, float | None]

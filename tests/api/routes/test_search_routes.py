@@ -98,8 +98,6 @@ def test_same_query_returns_the_same_response(client: TestClient, library: list[
         ({"q": "x", "k": "many"}, "k"),
         ({"q": "x", "task": "nowhere"}, "task"),
         ({"q": "x", "mode": "tomorrow"}, "mode"),
-        ({"q": "x", "rerank": "words"}, "rerank"),
-        ({"q": "x", "rerank": "frames"}, "rerank"),  # the shards have no frame vectors
         ({}, "q"),
     ],
 )
@@ -273,7 +271,6 @@ def test_batch_returns_the_responses_of_single_searches(client: TestClient, libr
         ('{"queries": [{"q": "x", "k": NaN}]}', "queries[0].k"),
         ('{"queries": [{"q": "x", "k": 1000000}]}', "queries[0].k"),
         ('{"queries": [{"q": "x", "color": "red"}]}', "queries[0].color"),
-        ('{"queries": [{"q": "x", "rerank": "frames"}]}', "queries[0].rerank"),
         ('{"queries": [{"q": "\\ud800"}]}', "queries[0].q"),
         ('{"queries": "x"}', "queries"),
         ("{}", "queries"),

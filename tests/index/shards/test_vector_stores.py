@@ -9,19 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
-from index.shards.searchable_shard import SearchableShard
-from index.vector_ids import moment_ids, video_ids_of
 from tests.index.brute_force_store import BruteForceVectorStore
 from tests.index.opened_shard import open_shard_of
 
@@ -287,85 +281,3 @@ def test_move_keeps_results(
     for query in unit(4, 2):
         assert after.search(query, 9).ids.tolist() == before.search(query, 9).ids.tolist()
     assert append(target, [70], unit(1, 4)).segments("a")[1].place == manifest.shards["a"].place
-
-
-def test_frame_vectors_are_files_in_every_store(store: ShardStore, adopt: Callable, unit: Callable) -> None:
-    frames = unit(8, 5).reshape(4, 2, DIM)
-    made = {"task": "a", "release": adopt(store, "a").id, "fingerprint": "encoder of a"}
-    shard = store.write_shard(**made, ids=np.arange(4), vectors=unit(4), frames=frames)
-    store.publish(release=adopt(store, "a"), shards=[shard])
-    store.delete([1])
-    for _ in range(2):
-        assert np.array_equal(open_shard_of(store).frame_vectors(np.array([3, 0])), frames[[3, 0]])
-        assert not audit(store).problems
-        store.compact("a")
-
-
-@hypothesis_settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    k=st.integers(1, 40),
-    seed=st.integers(0, 10**6),
-    exclude=st.lists(st.integers(0, 60)),
-    include=st.none() | st.lists(st.integers(0, 60)),
-)
-def test_all_stores_return_the_same_results(
-    library_of_three: dict[str, SearchableShard],
-    k: int,
-    seed: int,
-    exclude: list[int],
-    include: list[int] | None,
-) -> None:
-    # Few distinct numbers, so that many scores are equal.
-    query = np.random.default_rng(seed).integers(-2, 3, DIM).astype(np.float32)
-    chosen = None if include is None else np.array(include, np.int64)
-    answers = [task.search(query, k, exclude, chosen) for task in library_of_three.values()]
-    for hits in answers[1:]:
-        assert hits.ids.tolist() == answers[0].ids.tolist()
-        assert np.allclose(hits.scores, answers[0].scores, atol=CLOSE)
-
-
-@pytest.fixture(scope="module")
-def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> dict[str, SearchableShard]:
-    """A shard with two segments and deletions, in each vector store."""
-    corners = np.random.default_rng(0).choice([-1.0, 1.0], (50, DIM)).astype(np.float32)
-    vectors = corners / np.linalg.norm(corners, axis=1, keepdims=True)
-    milvus = MilvusVectorStore(MilvusAddress(server, collection="three"))
-    found: dict[str, SearchableShard] = {}
-    for name, remote in (("brute", BruteForceVectorStore()), ("faiss", None), ("milvus", milvus)):
-        store = ShardStore(tmp_path_factory.mktemp(name), remote=remote, write_remote=True)
-        staged = store.stage()
-        (staged / "release.json").write_text("r")
-        release = store.adopt_release(staged)
-        made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
-        shard = store.write_shard(**made, ids=np.arange(30), vectors=vectors[:30])
-        store.publish(release=release, shards=[shard])
-        store.append(store.write_shard(**made, ids=np.arange(30, 50), vectors=vectors[30:]))
-        store.delete([3, 31, 49])
-        found[name] = open_shard_of(store)
-    return found
-
-
-def test_moments_are_searched_and_deleted_with_their_videos(
-    store: ShardStore, adopt: Callable, unit: Callable
-) -> None:
-    """Ids of moments have 63 bits; their segment is published together with the shard."""
-    release = adopt(store, "r")
-    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
-    ids = np.concatenate([moment_ids(video, 5) for video in (1, 3, 4)])
-    shard = store.write_shard(**made, ids=np.arange(6), vectors=unit(6))
-    segment = store.write_shard(**made, ids=ids, vectors=unit(15, 7))
-    store.publish(release=release, shards=[shard], segments=[segment], deleted=[3])
-    every = dict(zip([*range(6), *ids.tolist()], np.concatenate([unit(6), unit(15, 7)]), strict=True))
-    for gone in ([3], [3, 4]):
-        store.delete(gone)
-        left = {i: row for i, row in every.items() if int(video_ids_of(np.array([i]))[0]) not in gone}
-        task = open_shard_of(store)
-        assert task.ids.tolist() == sorted(left)
-        for query in unit(3, 9):
-            assert task.search(query, 30).ids.tolist() == exact(left, query, 30)
-            found = task.search(query, 2, include=ids).ids.tolist()
-            assert found == exact({i: left[i] for i in left if i >= 2**62}, query, 2)
-    store.compact("a")
-    assert open_shard_of(store).ids.tolist() == sorted(left)

@@ -70,14 +70,12 @@ class Library:
         arrived: datetime | None = None,
         facts: Sequence[Mapping[str, Any]] = (),
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
-        frames: Sequence[Sequence[str]] = (),
     ) -> Manifest:
         """Learn, store and publish a task ``tsk_<name>`` with one video per caption.
 
         Args:
             facts: Additional catalog columns of each video.
             moments: Video number → captions of its moments; moment n spans 10 n to 10 n + 20 seconds.
-            frames: Captions of the frames of each video; without them, the shard has no frame vectors.
         """
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
@@ -97,7 +95,6 @@ class Library:
             arrived=arrived,
             facts=facts,
             moments=moments,
-            frames=frames,
         )
 
     def publish(
@@ -109,7 +106,6 @@ class Library:
         arrived: datetime | None = None,
         facts: Sequence[Mapping[str, Any]] = (),
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
-        frames: Sequence[Sequence[str]] = (),
     ) -> Manifest:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
@@ -124,7 +120,6 @@ class Library:
             fingerprint=fingerprint or state.fingerprint,
             ids=np.array(ids),
             vectors=self.features(captions),
-            frames=np.stack([self.features(seen) for seen in frames]) if frames else None,
         )
         segments = []
         if moments:

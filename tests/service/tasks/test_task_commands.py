@@ -165,7 +165,6 @@ class TestBadInput:
 
     def test_large_settings_are_refused(self) -> None:
         assert list(_wrong_fields(_spec(settings={"key": "x" * 5000}))) == ["settings"]
-        assert list(_wrong_fields(_spec(settings={"frame_vectors": "no"}))) == ["settings.frame_vectors"]
 
     def test_number_of_reported_errors_is_limited(self) -> None:
         assert len(_wrong_fields(_spec(videos=[{"uri": "none.mp4"}] * 500))) == 20
@@ -366,7 +365,7 @@ class TestCancelAndRetry:
     def test_retry_with_another_method_drops_settings_and_checkpoints(
         self, sqlite_catalog: Settings, post: Callable[..., TaskDetails]
     ) -> None:
-        given = {"method": "finetune", "settings": {"epochs": 3, "frame_vectors": True}}
+        given = {"method": "finetune", "settings": {"epochs": 3}}
         task = post("birds", **given).id
         commands.cancel_task(task)
         checkpoint = settings().checkpoints_dir / task / "state.pt"
@@ -374,7 +373,7 @@ class TestCancelAndRetry:
         checkpoint.write_bytes(b"of another method")
         for wrong, field in (
             ({"method": "none"}, "method"),
-            ({"settings": {"frame_vectors": 1}}, "settings"),
+            ({"settings": {"key": "x" * 5000}}, "settings"),
         ):
             with pytest.raises(InvalidInput) as caught:
                 commands.retry_task(task, RetrySpec.model_validate(wrong))
@@ -384,7 +383,7 @@ class TestCancelAndRetry:
         assert (retried.state, retried.method, retried.settings) == (
             "queued",
             "strata",
-            {"frame_vectors": True},
+            {},
         )
         assert not checkpoint.exists()
 

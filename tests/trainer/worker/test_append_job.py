@@ -31,7 +31,7 @@ from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.claimed_probing import probe
 from tests.index_lock_order import require_unlocked_catalog
-from tests.trainer.worker.conftest import SMALL, write_video
+from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import (
     catalog_vector_ids,
     current_release,
@@ -426,24 +426,3 @@ def test_later_learning_keeps_appended_videos(learned_task: str, post_videos: An
     after = shard_vectors(learned_task)
     assert before.keys() == after.keys()
     assert all(np.array_equal(after[video], vector) for video, vector in before.items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("has_frames", [True, False])
-def test_appended_videos_have_frame_vectors_if_their_shard_has_them(
-    post_videos: Any, has_frames: bool
-) -> None:
-    task = post_videos("day", videos=3, settings={**SMALL, "frame_vectors": has_frames})
-    learn(task)
-    append(task, "red", "blue")
-    store = open_store()
-    segments = store.manifest().segments(task)
-    shard = store.open(segments)
-    assert [("frames.npy" in entry.files) for entry in segments] == [has_frames, has_frames]
-    assert shard.has_frames == has_frames
-    if has_frames:
-        frames = shard.frame_vectors(shard.ids)
-        assert frames.shape == (5, 2, shard.dim)
-        means = frames.mean(axis=1)
-        cosines = np.einsum("nd,nd->n", means, shard.vectors(shard.ids)) / np.linalg.norm(means, axis=1)
-        assert (cosines > 0.9).all()

@@ -125,11 +125,6 @@ class SearchQuery(Model):
         description="Tasks that are searched: 'all', 'auto' (likely tasks that can still contribute "
         "results), or a number of the likeliest tasks.",
     )
-    rerank: str | None = Field(
-        default=None,
-        description="'frames': the first 100 results are ranked by their frame vectors; no confidence"
-        " is then given.",
-    )
     moments: int = Field(default=3, description="Maximum number of moments of each long video.")
     cursor: str | None = Field(
         default=None,

@@ -75,8 +75,6 @@ class TaskSpec(Model):
         default=None, description="Learning method; the default of the server if omitted."
     )
     settings: dict[str, bool | int | float | str | None] | None = Field(
-        default=None,
-        description="Settings of the method; and frame_vectors: true, which stores frame vectors for "
-        "rerank=frames.",
+        default=None, description="Settings of the method."
     )
     videos: list[VideoSpec]

@@ -27,7 +27,6 @@ def search(
     routes: str | None = None,
     moments: int | None = None,
     min_confidence: float | None = None,
-    rerank: str | None = None,
     cursor: str | None = None,
 ) -> Call[SearchResponse]:
     """Search all shards, or those of some domains. Each shard is searched with its own query vector.
@@ -51,7 +50,6 @@ def search(
             or a number of most likely domains.
         moments: Maximum number of moments of each long video, best first.
         min_confidence: Minimum confidence of a result, 0..1.
-        rerank: 'frames' ranks the first 100 results by their frame vectors, where shards store them.
         cursor: `next_cursor` of the previous page; all parameters except k and moments must be
             unchanged.
     """
@@ -73,7 +71,6 @@ def search(
             "routes": routes,
             "moments": moments,
             "min_confidence": min_confidence,
-            "rerank": rerank,
             "cursor": cursor,
         },
     )
