@@ -12,8 +12,8 @@ from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from cinestrata_schemas.choice_types import EffectiveSplit, TaskKind, TaskState, VideoStatus
 from service.audit.actor import ActorKind
-from service.core.choice_types import EffectiveSplit, TaskKind, TaskState, VideoStatus
 
 __all__ = [
     "AllVideosParameters",

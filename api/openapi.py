@@ -8,9 +8,12 @@ from typing import Any
 from fastapi.openapi.models import Example
 from pydantic import BaseModel
 
-from api.problem_details import MEDIA_TYPE, Problem
+from api.problem_details import MEDIA_TYPE
+from cinestrata_schemas.problems import Problem
+from cinestrata_schemas.tasks import AppendSpec, TaskEvent, TaskSpec
+from cinestrata_schemas.uploads import PreviewRequest
+from cinestrata_schemas.webhooks import EVENT_FACTS
 from service.core import request_ids
-from service.core.schemas import EVENT_FACTS, AppendSpec, PreviewRequest, TaskEvent, TaskSpec
 
 SCHEMA_REF = "#/components/schemas/{model}"
 # Models that no route signature names, so FastAPI does not add their schemas.

@@ -18,14 +18,15 @@ from pydantic.json_schema import models_json_schema
 
 from api import tus_protocol
 from api.openapi import ADDITIONAL_MODELS, RESPONSE_HEADERS, SCHEMA_REF, headers_of, headers_of_problem
-from api.problem_details import MEDIA_TYPE, Problem
+from api.problem_details import MEDIA_TYPE
 from api.request_paths import PREFIX
 from api.schema_examples import complete_example
 from api.security.authentication import SESSION_COOKIE
 from api.security.route_scopes import RouteScope, declared_scope
+from cinestrata_schemas.problems import Problem
+from cinestrata_schemas.webhooks import EVENT_FACTS
 from service.core import request_ids
 from service.core.errors import CinestrataError, InvalidInput, TaskInterruption
-from service.core.schemas import EVENT_FACTS
 
 __all__ = ["complete_schema", "problem_classes"]
 

@@ -12,7 +12,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -20,16 +19,8 @@ from starlette.types import Receive, Scope, Send
 from api.http_middleware import HttpMiddleware, StatusRecorder
 from api.request_observer import explain_failure
 from api.request_paths import allowed_methods
+from cinestrata_schemas.problems import Problem, ProblemField
 from service.core.errors import CinestrataError, InvalidInput, problem_type
-
-__all__ = [
-    "MEDIA_TYPE",
-    "Problem",
-    "UnexpectedErrorMiddleware",
-    "http_problem_response",
-    "install_error_handlers",
-    "problem_response",
-]
 
 log = structlog.get_logger(__name__)
 
@@ -47,27 +38,6 @@ _PARSER_MESSAGES = {
     ),
     "Invalid multipart data.": "The body is not multipart/form-data: send it as curl's -F name=@file does.",
 }
-
-
-class ProblemField(BaseModel):
-    """An invalid field with a message and a hint for its correction."""
-
-    field: str
-    message: str
-    hint: str = ""
-
-
-class Problem(BaseModel):
-    """An error response."""
-
-    model_config = ConfigDict(title="Problem")
-
-    type: str = Field(description="URI that identifies the class of errors; it never changes.")
-    title: str = Field(description="Name of the class of errors.")
-    status: int = Field(description="Status of the response.")
-    detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
-    instance: str = Field(description="Path of the request.")
-    errors: list[ProblemField] = Field(default=[], description="Invalid fields, at most 100.")
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ValidationError
 from api.list_parameters import StrictParameters
 from api.openapi import WHERE_EXAMPLES
 from api.security.route_scopes import ScopedRoute
-from service.core.choice_types import QueryMode, SearchScope
+from cinestrata_schemas.choice_types import QueryMode, SearchScope
+from cinestrata_schemas.search import SearchQuery
 from service.core.request_limits import MAX_WORST_QUERIES
-from service.core.schemas import SearchQuery
 from service.search.requests.video_filters import parse_where_json
 
 __all__ = [

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from service.core.schemas import KeyDetails, KeySecret, KeySpec, UserDetails, UserPatch, UserSpec
+    from cinestrata_schemas.access import KeyDetails, KeySecret, KeySpec, UserDetails, UserPatch, UserSpec
 
 __all__ = ["AccessClient", "connect_access"]
 

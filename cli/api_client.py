@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import httpx
-from cinestrata_client import Client, RetryPolicy
 from pydantic import BaseModel
 
+from cinestrata_client import Client, RetryPolicy
 from cli.console import refuse_call
 
 __all__ = ["client_model", "open_client", "service_model"]
@@ -34,7 +34,7 @@ def service_model(kind: type[_Model], answer: BaseModel) -> _Model:
     """The model of the service for an answer of the client; commands also get it without a running service.
 
     Args:
-        kind: Model of :mod:`service.core.schemas` with the fields of the answer.
+        kind: Model of :mod:`cinestrata_schemas` with the fields of the answer.
         answer: Model of :mod:`cinestrata_client.models`.
     """
     return kind.model_validate(answer.model_dump(exclude_unset=True))
@@ -45,7 +45,7 @@ def client_model(kind: type[_Model], request: BaseModel, **options: Any) -> _Mod
 
     Args:
         kind: Model of :mod:`cinestrata_client.models` with the fields of the request.
-        request: Model of :mod:`service.core.schemas`.
+        request: Model of :mod:`cinestrata_schemas`.
         options: Options of ``model_dump``; by default, fields that are None are omitted.
     """
     return kind.model_validate(request.model_dump(mode="json", **(options or {"exclude_none": True})))

@@ -37,7 +37,6 @@ def connect(url: str | None, data: Path | None, *, ask_running: bool = False) ->
 def _running_service(data: Path | None) -> str | None:
     """URL of the ready service on a data folder that accepts the key of the environment; None without one."""
     from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableError
-
     from cli.embedded.data_folder import data_folder_settings
     from cli.embedded.data_folder_lock import read_lock_holder
 

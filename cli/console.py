@@ -154,9 +154,9 @@ def progress_bar(unit: str = "") -> Progress:
 def explain_error(error: Exception) -> tuple[str, str] | None:
     """Message and hint for an expected error, or None for an unexpected one."""
     # Imported here because these packages are a noticeable part of the start-up time of `cinestrata --help`.
-    from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
     from pydantic import ValidationError
 
+    from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
     from service.core.environment_variables import variable_name
     from service.core.errors import CinestrataError
     from service.core.settings import Settings
@@ -186,9 +186,9 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
 
 def _is_usage_fault(error: Exception) -> bool:
     """Whether the service or a model of a request refuses a value of the call as invalid."""
-    from cinestrata_client import InvalidInputError
     from pydantic import ValidationError
 
+    from cinestrata_client import InvalidInputError
     from service.core.errors import InvalidInput
 
     if isinstance(error, ValidationError):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from cinestrata_client import models as api_models
-
+from cinestrata_schemas.access import KeyDetails, KeySecret, KeySpec, UserDetails, UserPatch, UserSpec
 from cli.api_client import client_model, open_client, service_model
-from service.core.schemas import KeyDetails, KeySecret, KeySpec, UserDetails, UserPatch, UserSpec
 
 __all__ = ["HttpAccessClient"]
 

@@ -7,46 +7,31 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
 import httpx
+
 from cinestrata_client import NotFoundError, file_calls
 from cinestrata_client import models as api_models
-
-from cli.api_client import client_model, open_client, service_model
-from cli.service_client import MethodSettings
-from service.core.choice_types import SearchScope
-from service.core.schemas import (
-    AlertDetails,
-    AlertPage,
-    AppendSpec,
-    AuditPage,
-    DeletionResult,
+from cinestrata_schemas.access import AuditPage
+from cinestrata_schemas.alerts import AlertDetails, AlertPage
+from cinestrata_schemas.choice_types import SearchScope
+from cinestrata_schemas.library import RecallMatrix
+from cinestrata_schemas.operations import JobDetails, JobSpec, Readiness, SnapshotDetails
+from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
+from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
+from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskMove, TaskSpec
+from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
+from cinestrata_schemas.webhooks import (
     DeliveryDetails,
-    JobDetails,
-    JobSpec,
-    Readiness,
-    RecallMatrix,
-    ReleaseSummary,
-    RetrySpec,
-    SearchResponse,
-    ServeOutcome,
-    SimilarVideosResponse,
-    SnapshotDetails,
-    SyncDetails,
-    SyncSpec,
-    TaskDetails,
-    TaskMove,
-    TaskSpec,
-    VideoDetails,
-    VideoPage,
-    VideoPatch,
-    VideoSummary,
     WebhookDetails,
     WebhookPatch,
     WebhookSecret,
     WebhookSpec,
 )
+from cli.api_client import client_model, open_client, service_model
+from cli.service_client import MethodSettings
 
 if TYPE_CHECKING:
-    from service.core.choice_types import QueryMode
+    from cinestrata_schemas.choice_types import QueryMode
 
 __all__ = ["HttpServiceClient"]
 

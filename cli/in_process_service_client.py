@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import structlog
 
+from cinestrata_schemas.choice_types import SearchScope
+from cinestrata_schemas.tasks import RelearnSpec, RetrySpec
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.audit.actor import command_line_actor, set_process_actor
 from service.audit.audit_log import AuditFilter, list_entries, record_event
 from service.backups import stored_snapshots
 from service.catalog.migrations import upgrade
-from service.core.choice_types import SearchScope
-from service.core.schemas import RelearnSpec, RetrySpec
 from service.library import (
     deletion,
     release_listing,
@@ -34,31 +34,18 @@ from service.tasks import commands, queue_order, relearning
 from service.webhooks import endpoints
 
 if TYPE_CHECKING:
-    from service.core.choice_types import QueryMode
-    from service.core.schemas import (
-        AlertDetails,
-        AlertPage,
-        AppendSpec,
-        AuditPage,
-        DeletionResult,
+    from cinestrata_schemas.access import AuditPage
+    from cinestrata_schemas.alerts import AlertDetails, AlertPage
+    from cinestrata_schemas.choice_types import QueryMode
+    from cinestrata_schemas.library import RecallMatrix
+    from cinestrata_schemas.operations import JobDetails, JobSpec, SnapshotDetails
+    from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
+    from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
+    from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+    from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskMove, TaskSpec
+    from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
+    from cinestrata_schemas.webhooks import (
         DeliveryDetails,
-        JobDetails,
-        JobSpec,
-        RecallMatrix,
-        ReleaseSummary,
-        SearchResponse,
-        ServeOutcome,
-        SimilarVideosResponse,
-        SnapshotDetails,
-        SyncDetails,
-        SyncSpec,
-        TaskDetails,
-        TaskMove,
-        TaskSpec,
-        VideoDetails,
-        VideoPage,
-        VideoPatch,
-        VideoSummary,
         WebhookDetails,
         WebhookPatch,
         WebhookSecret,

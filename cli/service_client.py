@@ -5,35 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from service.core.choice_types import SearchScope
+from cinestrata_schemas.choice_types import SearchScope
 
 if TYPE_CHECKING:
-    from service.core.choice_types import QueryMode
-    from service.core.schemas import (
-        AlertDetails,
-        AlertPage,
-        AppendSpec,
-        AuditPage,
-        DeletionResult,
+    from cinestrata_schemas.access import AuditPage
+    from cinestrata_schemas.alerts import AlertDetails, AlertPage
+    from cinestrata_schemas.choice_types import QueryMode
+    from cinestrata_schemas.library import RecallMatrix
+    from cinestrata_schemas.operations import JobDetails, JobSpec, SnapshotDetails
+    from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
+    from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
+    from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+    from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskMove, TaskSpec
+    from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
+    from cinestrata_schemas.webhooks import (
         DeliveryDetails,
-        JobDetails,
-        JobSpec,
-        RecallMatrix,
-        ReleaseSummary,
-        RetrySpec,
-        SearchResponse,
-        ServeOutcome,
-        SimilarVideosResponse,
-        SnapshotDetails,
-        SyncDetails,
-        SyncSpec,
-        TaskDetails,
-        TaskMove,
-        TaskSpec,
-        VideoDetails,
-        VideoPage,
-        VideoPatch,
-        VideoSummary,
         WebhookDetails,
         WebhookPatch,
         WebhookSecret,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from service.core.schemas import TaskDetails
+    from cinestrata_schemas.tasks import TaskDetails
 
 __all__ = ["rejected_lines", "shown_name", "task_text", "terminal_text"]
 

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.uri_redaction import redact_uri
 from media.errors import MediaError
-from media.sources.source_uris import redact_uri
 
 __all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri", "staged_files", "staged_path"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.core.schemas import TaskDetails
+from cinestrata_schemas.tasks import TaskDetails
 from service.tasks import commands, lifecycle, probing
 
 __all__ = ["probe"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cinestrata_schemas.library import RecallMatrix
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
-from service.core.schemas import RecallMatrix
 
 __all__ = ["add_measured_domains", "figures_without_ids", "first_hits"]
 

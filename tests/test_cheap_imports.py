@@ -53,7 +53,7 @@ def empty_service() -> Iterator[str]:
     [
         "service.core.settings",
         "service.core.logging",
-        "service.core.schemas",
+        "cinestrata_schemas",
         "service.catalog.database",
         "service.catalog.migrations",
         "service.tasks.broker",

@@ -27,9 +27,9 @@ def main(target: Path) -> None:
 
 def _write_library() -> None:
     from benchmarks.data.world import write_world
+    from cinestrata_schemas.tasks import AppendSpec, TaskSpec
     from service.catalog.migrations import upgrade
     from service.celery_worker import probe
-    from service.core.schemas import AppendSpec, TaskSpec
     from service.core.settings import settings
     from service.library import deletion
     from service.tasks import commands

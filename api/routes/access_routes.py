@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, current_principal, requires
-from service.access import api_keys, sessions, users
-from service.core.schemas import (
+from cinestrata_schemas.access import (
     CurrentAccess,
     KeyDetails,
     KeySecret,
@@ -19,6 +18,7 @@ from service.core.schemas import (
     UserPatch,
     UserSpec,
 )
+from service.access import api_keys, sessions, users
 
 __all__ = ["router"]
 

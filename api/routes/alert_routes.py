@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import AlertDetails, AlertPage, AlertThresholds, ThresholdPatch
+from cinestrata_schemas.alerts import AlertDetails, AlertPage, AlertThresholds, ThresholdPatch
 from service.library.alerts import alert_list
 
 __all__ = ["router"]

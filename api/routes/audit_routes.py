@@ -11,9 +11,9 @@ from fastapi.responses import StreamingResponse
 from api.dependencies import PageLinkDep
 from api.list_parameters import AuditFilterParameters, AuditListParameters
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.access import AuditPage, AuditRecord
 from service.audit import audit_log
 from service.audit.audit_log import AuditFilter
-from service.core.schemas import AuditPage, AuditRecord
 
 __all__ = ["router"]
 

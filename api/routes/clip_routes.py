@@ -11,7 +11,7 @@ from api.openapi import CLIP_SEARCH_PROBLEMS
 from api.request_threads import run_search
 from api.search_parameters import CaptionsParameters, ClipParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import CaptionsResponse, ClipSearchResponse
+from cinestrata_schemas.search import CaptionsResponse, ClipSearchResponse
 
 __all__ = ["router"]
 

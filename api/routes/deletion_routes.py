@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.core.errors import NotFound
-from service.core.schemas import DeletionRequest, DeletionResult
 from service.library.deletion import delete_task, delete_videos
 
 __all__ = ["router"]

@@ -10,7 +10,7 @@ from api.dependencies import QueryDep
 from api.request_threads import run_search
 from api.search_parameters import QueryReportParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import LossCurve, QueryReport
+from cinestrata_schemas.explanations import LossCurve, QueryReport
 from service.library.training_losses import read_loss_curve
 
 __all__ = ["router"]

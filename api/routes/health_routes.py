@@ -9,9 +9,9 @@ from fastapi import APIRouter, Response
 from api.dependencies import QueryDep, SettingsDep
 from api.request_threads import run_health_check
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.operations import Readiness
 from service.catalog import database
 from service.core.errors import Unavailable
-from service.core.schemas import Readiness
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.search.engine import SearchEngine

@@ -15,17 +15,9 @@ from api.list_parameters import (
 )
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.choice_types import Gallery
-from service.core.schemas import (
-    LibraryOverview,
-    LibraryStatus,
-    RecallMap,
-    RecallMatrix,
-    ReleasePage,
-    ServeOutcome,
-    ServeSpec,
-    ShardPage,
-)
+from cinestrata_schemas.choice_types import Gallery
+from cinestrata_schemas.library import LibraryOverview, LibraryStatus, RecallMap, RecallMatrix, ShardPage
+from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
 from service.library import release_listing, release_serving, shard_listing
 from service.library.library_status import library_status
 from service.library.overview import overview

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from api.dependencies import QueryDep
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import JobDetails, JobSpec, OperationsStatus
+from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus
 from service.operations import maintenance_jobs
 from service.operations.operations_status import operations_status
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from api.dependencies import CallerDep
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import TaskDetails
+from cinestrata_schemas.tasks import TaskDetails
 from service.tasks.sample_task import create_sample_task
 
 __all__ = ["router"]

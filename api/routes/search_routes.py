@@ -13,8 +13,14 @@ from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
 from api.request_threads import run_search
 from api.search_parameters import ParameterModelRoute, SearchParameters
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.search import (
+    SearchBatch,
+    SearchBatchResponse,
+    SearchQuery,
+    SearchResponse,
+    SearchTiming,
+)
 from service.core import tracing
-from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, SearchTiming
 from service.library import prometheus_metrics
 from service.search.engine import SearchEngine
 

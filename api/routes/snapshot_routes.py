@@ -11,9 +11,9 @@ from api.conditional_responses import range_response
 from api.list_parameters import StrictParameters
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.operations import SnapshotDetails
 from service.audit import audit_log
 from service.backups import stored_snapshots
-from service.core.schemas import SnapshotDetails
 
 __all__ = ["router"]
 

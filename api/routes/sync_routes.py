@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import SyncDetails, SyncSpec
+from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from service.syncs import registered_syncs
 
 __all__ = ["router"]

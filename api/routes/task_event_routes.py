@@ -14,9 +14,9 @@ from api.dependencies import CallerDep
 from api.security.authentication import Authenticator
 from api.security.route_scopes import ScopedRoute, requires
 from api.stream_limits import StreamLimit
+from cinestrata_schemas.tasks import TaskEvent
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import InvalidInput
-from service.core.schemas import TaskEvent
 from service.tasks import commands
 
 __all__ = [

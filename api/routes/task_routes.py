@@ -23,8 +23,7 @@ from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import (
+from cinestrata_schemas.tasks import (
     AppendSpec,
     RejectedVideoPage,
     RelearnSpec,
@@ -32,8 +31,9 @@ from service.core.schemas import (
     TaskDetails,
     TaskMove,
     TaskSpec,
-    VideoPage,
 )
+from cinestrata_schemas.videos import VideoPage
+from service.core.errors import FieldError, InvalidInput
 from service.library import task_listing, video_listing
 from service.tasks import commands, queue_order, relearning
 from service.tasks.task_requests import CreateOutcome

@@ -12,10 +12,10 @@ from api.dependencies import parse_json
 from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.audit import audit_log
 from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge
-from service.core.schemas import PreviewRequest, UploadPreview
 from service.tasks.previews.upload_preview import preview_upload
 from service.tasks.uploads import upload_store
 from service.tasks.uploads.upload_store import Upload

@@ -16,8 +16,10 @@ from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED
 from api.remote_playback import remote_response
 from api.search_parameters import ExplanationParameters, SimilarParameters
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.explanations import ResultExplanation
+from cinestrata_schemas.search import SimilarVideosResponse
+from cinestrata_schemas.videos import VideoDetails, VideoPage, VideoPatch
 from media.sources.source_uris import file_name, is_source_uri
-from service.core.schemas import ResultExplanation, SimilarVideosResponse, VideoDetails, VideoPage, VideoPatch
 from service.library import video_details, video_editing, video_listing
 
 __all__ = ["router"]

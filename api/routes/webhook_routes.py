@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from api.dependencies import PageLinkDep
 from api.list_parameters import StrictParameters, WebhookDeliveryParameters
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.schemas import (
+from cinestrata_schemas.webhooks import (
     DeliveryDetails,
     DeliveryPage,
     WebhookDetails,

@@ -24,9 +24,9 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.routing import Mount
 
 from api.security.authentication import client_address
+from cinestrata_schemas.choice_types import AccessScope
 from service.access.principal import OPEN_PRINCIPAL, Principal, includes_scope
 from service.audit.actor import Actor, acting_as
-from service.core.choice_types import AccessScope
 from service.core.errors import CinestrataError, Unauthorized
 from service.core.request_ids import current_request_id
 

@@ -115,9 +115,9 @@ def _probe_batch(
     name: str, files: Sequence[tuple[str, bytes]], outcomes: dict[str, Counter[str]]
 ) -> list[str]:
     """Probe files as one task, and count the outcomes; returns violations."""
+    from cinestrata_schemas.tasks import TaskSpec
     from service.catalog.database import session_scope
     from service.catalog.tables import Video
-    from service.core.schemas import TaskSpec
     from service.core.settings import settings
     from service.library.deletion import delete_task
     from service.tasks import commands, lifecycle, probing

@@ -11,8 +11,8 @@ from cli.connection import connect
 from cli.console import console
 
 if TYPE_CHECKING:
+    from cinestrata_schemas.access import AuditRecord
     from cli.service_client import ServiceClient
-    from service.core.schemas import AuditRecord
 
 __all__ = ["run_audit"]
 

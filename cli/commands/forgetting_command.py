@@ -11,7 +11,7 @@ from cli.console import console, plain_table, print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from service.core.schemas import RecallMatrix
+    from cinestrata_schemas.library import RecallMatrix
 
 __all__ = ["run_forgetting"]
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from cli.commands.task_commands import find_task, report_created
 from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
@@ -14,7 +15,6 @@ from cli.console import console, refuse_call
 from cli.option_values import parse_settings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri
-from service.core.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 

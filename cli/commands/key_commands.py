@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cinestrata_schemas.choice_types import AccessScope
 from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
-from service.core.choice_types import AccessScope
 
 if TYPE_CHECKING:
     from cli.access_client import AccessClient
@@ -39,8 +39,8 @@ def create(
     data: Data = None,
 ) -> None:
     """Create a key and print it. It is not shown again: the catalog stores its hash."""
+    from cinestrata_schemas.access import KeySpec
     from cli.access_client import connect_access
-    from service.core.schemas import KeySpec
 
     client = connect_access(url, data)
     closes = scope != "admin" and not _has_administrator(client)

@@ -12,8 +12,8 @@ from cli.connection import connect
 from cli.console import console, error_console, fail, print_json
 
 if TYPE_CHECKING:
+    from cinestrata_schemas.operations import JobDetails, JobSpec
     from cli.service_client import ServiceClient
-    from service.core.schemas import JobDetails, JobSpec
 
 __all__ = ["run_remote_compaction", "run_remote_snapshot"]
 
@@ -27,7 +27,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
         url: URL of the running service.
         target: New file; None leaves the snapshot in the data folder of the service only.
     """
-    from service.core.schemas import JobSpec
+    from cinestrata_schemas.operations import JobSpec
 
     client = connect(url, None)
     if target is not None and target.exists():
@@ -59,7 +59,7 @@ def run_remote_compaction(url: str, task: str | None) -> None:
         url: URL of the running service.
         task: Name or id of a task; None compacts all tasks.
     """
-    from service.core.schemas import JobSpec
+    from cinestrata_schemas.operations import JobSpec
 
     client = connect(url, None)
     task_id = find_task(client, task).id if task is not None else None

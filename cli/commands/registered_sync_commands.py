@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cinestrata_schemas.choice_types import VanishedVideos
 from cli.console import console, plain_table, print_json, refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
-from service.core.choice_types import VanishedVideos
 
 if TYPE_CHECKING:
-    from service.core.schemas import SyncDetails
+    from cinestrata_schemas.syncs import SyncDetails
 
 __all__ = ["app", "parse_interval", "run_register"]
 
@@ -83,9 +83,9 @@ def run_register(
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
+    from cinestrata_schemas.syncs import SyncSpec
     from cli.commands.ingest_command import default_name
     from cli.connection import connect
-    from service.core.schemas import SyncSpec
 
     spec = SyncSpec(
         name=name or default_name(source),

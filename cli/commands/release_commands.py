@@ -10,7 +10,7 @@ from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
-    from service.core.schemas import ServedChange, ServeOutcome
+    from cinestrata_schemas.releases import ServedChange, ServeOutcome
 
 __all__ = ["app"]
 

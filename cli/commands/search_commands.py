@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cinestrata_schemas.choice_types import SearchScope
 from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, video_cell
 from cli.option_values import parse_value
-from service.core.choice_types import SearchScope
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from service.core.choice_types import QueryMode
-    from service.core.schemas import SearchResponse, SearchResult, SimilarVideosResponse
+    from cinestrata_schemas.choice_types import QueryMode
+    from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
 
 __all__ = ["parse_conditions", "result_table", "run_search", "run_similar"]
 

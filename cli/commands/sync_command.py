@@ -8,6 +8,9 @@ from typing import Any
 
 import typer
 
+from cinestrata_schemas.choice_types import VanishedVideos
+from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.videos import VideoPatch, VideoSummary
 from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
@@ -15,9 +18,7 @@ from cli.commands.video_sources import VideoSource, open_source
 from cli.connection import connect
 from cli.console import console, fail, print_json
 from cli.service_client import FINAL_STATES, ServiceClient
-from service.core.choice_types import VanishedVideos
 from service.core.domain_names import name_key
-from service.core.schemas import TaskDetails, VideoPatch, VideoSummary
 from service.syncs.source_listing import SourceFiles
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 

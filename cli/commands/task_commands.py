@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cinestrata_schemas.domain_names import normalize_name
 from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.option_values import parse_settings
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url
 from cli.terminal_hints import rejected_lines, task_text
-from service.core.domain_names import name_key, normalize_name
+from service.core.domain_names import name_key
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
+    from cinestrata_schemas.tasks import Drift, TaskDetails
     from cli.service_client import ServiceClient
-    from service.core.schemas import Drift, TaskDetails
 
 __all__ = ["app", "find_task", "follow", "report_created", "task_facts", "task_table"]
 
@@ -108,8 +109,8 @@ def retry(
     data: Data = None,
 ) -> None:
     """Queue a failed or cancelled task again, with its method and settings if no others are given."""
+    from cinestrata_schemas.tasks import RetrySpec
     from cli.connection import connect
-    from service.core.schemas import RetrySpec
 
     client = connect(url, data)
     spec = RetrySpec(method=method, settings=parse_settings(assignments or []))
@@ -130,8 +131,8 @@ def move(
     data: Data = None,
 ) -> None:
     """Move a waiting task in the queue."""
+    from cinestrata_schemas.tasks import TaskMove
     from cli.connection import connect
-    from service.core.schemas import TaskMove
 
     if [front, back, before is not None].count(True) != 1:
         raise typer.BadParameter("Use one of --front, --back and --before.")

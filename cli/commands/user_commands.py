@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cinestrata_schemas.choice_types import AccessScope
 from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
-from service.core.choice_types import AccessScope
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -33,8 +33,8 @@ def create(
     data: Data = None,
 ) -> None:
     """Create a user. The password is asked for, or read from the first line of the standard input."""
+    from cinestrata_schemas.access import UserSpec
     from cli.access_client import connect_access
-    from service.core.schemas import UserSpec
 
     created = connect_access(url, data).create_user(
         UserSpec(name=name, password=_read_password(), scope=scope)
@@ -71,8 +71,8 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
 @report_errors
 def passwd(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Change the password of a user, and end all sessions of the user."""
+    from cinestrata_schemas.access import UserPatch
     from cli.access_client import connect_access
-    from service.core.schemas import UserPatch
 
     changed = connect_access(url, data).edit_user(name, UserPatch(password=_read_password()))
     print_json(changed)
@@ -89,8 +89,8 @@ def scope(
     data: Data = None,
 ) -> None:
     """Change the role of a user."""
+    from cinestrata_schemas.access import UserPatch
     from cli.access_client import connect_access
-    from service.core.schemas import UserPatch
 
     changed = connect_access(url, data).edit_user(name, UserPatch(scope=scope))
     print_json(changed)

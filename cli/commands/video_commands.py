@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cinestrata_schemas.choice_types import EffectiveSplit, VideoStatus
 from cli.console import (
     NOTHING_FOUND,
     console,
@@ -20,12 +21,11 @@ from cli.console import (
 )
 from cli.option_values import parse_value
 from cli.shared_options import AsJson, Data, Url
-from service.core.choice_types import EffectiveSplit, VideoStatus
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from service.core.schemas import VideoSummary
+    from cinestrata_schemas.videos import VideoSummary
 
 __all__ = ["app", "video_table"]
 
@@ -107,8 +107,8 @@ def edit(
     data: Data = None,
 ) -> None:
     """Edit captions and metadata of a video, and print them. Searches use them at once; nothing is learned."""
+    from cinestrata_schemas.videos import VideoPatch
     from cli.connection import connect
-    from service.core.schemas import VideoPatch
 
     if captions and no_captions:
         refuse_call("--caption cannot be combined with --no-captions.")

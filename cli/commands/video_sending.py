@@ -13,11 +13,11 @@ from typing import BinaryIO, Protocol
 
 from pydantic import ValidationError
 
+from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
 from media.sources.source_uris import is_source_uri
 from service.core.errors import InvalidInput
-from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
 
 __all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "fail_if_missing", "pack_videos", "send_videos"]

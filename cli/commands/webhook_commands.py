@@ -12,8 +12,8 @@ from cli.console import console, fail, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
+    from cinestrata_schemas.webhooks import WebhookDetails
     from cli.service_client import ServiceClient
-    from service.core.schemas import WebhookDetails
 
 __all__ = ["app"]
 
@@ -46,8 +46,8 @@ def create(
     data: Data = None,
 ) -> None:
     """Register an endpoint, and print the secret that verifies its signatures."""
+    from cinestrata_schemas.webhooks import WebhookSpec
     from cli.connection import connect
-    from service.core.schemas import WebhookSpec
 
     fields = {"url": address} | ({"events": events} if events else {})
     created = connect(url, data).create_webhook(WebhookSpec.model_validate(fields))
@@ -181,8 +181,8 @@ def disable(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data
 
 
 def _switch(webhook: str, url: str | None, data: Path | None, *, is_enabled: bool) -> None:
+    from cinestrata_schemas.webhooks import WebhookPatch
     from cli.connection import connect
-    from service.core.schemas import WebhookPatch
 
     client = connect(url, data)
     changed = client.edit_webhook(_find_webhook(client, webhook).id, WebhookPatch(enabled=is_enabled))

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from cinestrata_schemas.choice_types import QueryMode, VanishedVideos
 from cli.commands import registered_sync_commands
 from cli.console import refuse_call, report_errors
 from cli.shared_options import AsJson, CaptionsFromNames, Data, Encoding, InPlace, MethodSettings, Url, Wait
-from service.core.choice_types import QueryMode, VanishedVideos
 
 __all__ = ["app"]
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cinestrata_schemas.tasks import RetrySpec, TaskDetails
 from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail
 from cli.demo.demo_report import (
@@ -26,7 +27,6 @@ from cli.demo.stage_timer import StageTimer
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 from cli.http_service_client import HttpServiceClient
-from service.core.schemas import RetrySpec, TaskDetails
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
 

@@ -9,7 +9,9 @@ from cli.commands.search_commands import result_table
 from cli.console import console, plain_table
 
 if TYPE_CHECKING:
-    from service.core.schemas import RecallFigures, RecallMatrix, SearchResponse, TaskDetails
+    from cinestrata_schemas.library import RecallFigures, RecallMatrix
+    from cinestrata_schemas.search import SearchResponse
+    from cinestrata_schemas.tasks import TaskDetails
 
 __all__ = [
     "forgetting_record",

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from cinestrata_schemas.tasks import TaskDetails
     from cli.http_service_client import HttpServiceClient
-    from service.core.schemas import TaskDetails
 
 __all__ = ["SAMPLE_SEARCHES", "DemoVideos", "SampleQuery"]
 

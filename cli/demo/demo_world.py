@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
 from cli.demo.scene_folders import write_scenes
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
-from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
 
 if TYPE_CHECKING:
     from cli.http_service_client import HttpServiceClient

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.ingest_command import default_name
 from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
@@ -17,7 +18,6 @@ from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.domain_names import name_key, unused_slug
-from service.core.schemas import TaskDetails, VideoSpec
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
 

@@ -11,9 +11,10 @@ from urllib.parse import unquote
 
 import httpx
 
+from cinestrata_schemas.uri_redaction import redact_uri
 from media.errors import MediaError
 
-__all__ = ["SourcePrefix", "SourceUri", "file_name", "find_prefix", "is_source_uri", "redact_uri"]
+__all__ = ["SourcePrefix", "SourceUri", "file_name", "find_prefix", "is_source_uri"]
 
 _SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -22,7 +23,6 @@ _HOST = re.compile(
 )  # a name, or an address; httpx checks the latter
 _PRIVATE = "private+"
 _ANY_HOST = "https://"
-_USER = re.compile(r"(://)[^/?#]*@")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65_535
 
@@ -38,14 +38,6 @@ def file_name(uri: str) -> str:
         return SourceUri.parse(uri).segments[-1]
     except MediaError:
         return ""
-
-
-def redact_uri(uri: str) -> str:
-    """The URI without credentials, for logs, errors and responses: no user, and no query, which may contain a token."""
-    text = _USER.sub(r"\1***@", uri)
-    if text[:4].lower() == "http" and "?" in text:
-        text = text.partition("?")[0] + "?***"
-    return text
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, or_, select
 
+from cinestrata_schemas.access import KeyDetails, KeySecret, KeySpec
 from service.access.credentials import digest, note_change
 from service.audit.actor import current_actor
 from service.audit.audit_log import record_change
@@ -14,7 +15,6 @@ from service.catalog.access_tables import ApiKey, BrowserSession
 from service.catalog.database import now, session_scope
 from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.schemas import KeyDetails, KeySecret, KeySpec
 
 __all__ = ["create_key", "list_keys", "revoke_key"]
 

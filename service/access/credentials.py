@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.choice_types import AccessScope
 from service.access.principal import Principal
 from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import now, session_scope
-from service.core.choice_types import AccessScope
 
 __all__ = [
     "KEY_PATTERN",

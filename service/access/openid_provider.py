@@ -26,8 +26,8 @@ from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet, OctKey
 from joserfc.jws import JWSRegistry
 
+from cinestrata_schemas.choice_types import AccessScope
 from service.access.principal import SCOPES
-from service.core.choice_types import AccessScope
 from service.core.errors import CinestrataError
 from service.core.settings import OidcSettings
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
 
+from cinestrata_schemas.choice_types import AccessScope
 from service.audit.actor import ActorKind
-from service.core.choice_types import AccessScope
 
 __all__ = ["OPEN_PRINCIPAL", "SCOPES", "Principal", "includes_scope"]
 

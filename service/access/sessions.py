@@ -9,14 +9,15 @@ from datetime import timedelta
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.access import SessionDetails
+from cinestrata_schemas.domain_names import normalize_name
 from service.access.credentials import digest, environment_key_code, note_change
 from service.audit.actor import Actor, ActorKind, current_actor
 from service.audit.audit_log import record_change
 from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import now, session_scope
-from service.core.domain_names import name_key, normalize_name
+from service.core.domain_names import name_key
 from service.core.errors import NotFound
-from service.core.schemas import SessionDetails
 
 __all__ = [
     "SESSION_SECONDS",

@@ -8,15 +8,16 @@ from sqlalchemy import delete, func, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.access import UserDetails, UserPatch, UserSpec
+from cinestrata_schemas.choice_types import AccessScope
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
 from service.access.credentials import note_change
 from service.access.passwords import check_password, hash_password
 from service.audit.audit_log import record_change
 from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import now, session_scope
-from service.core.choice_types import AccessScope
-from service.core.domain_names import MAX_NAME_CHARS, name_key, name_problem, normalize_name
+from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.schemas import UserDetails, UserPatch, UserSpec
 
 __all__ = ["adopt_provider_user", "create_user", "edit_user", "list_users", "remove_user"]
 

@@ -14,13 +14,13 @@ from typing import Any
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.access import AuditPage, AuditRecord
 from service.audit.actor import Actor, current_actor
 from service.catalog.access_tables import AuditEntry
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.text_conditions import contains_text
 from service.core.errors import InvalidInput
-from service.core.schemas import AuditPage, AuditRecord
 
 __all__ = ["MAX_LISTED_IDS", "AuditFilter", "export_entries", "list_entries", "record_change", "record_event"]
 

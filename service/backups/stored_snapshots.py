@@ -13,11 +13,11 @@ from pathlib import Path
 
 import structlog
 
+from cinestrata_schemas.operations import SnapshotDetails
 from index.files.durable_files import sync
 from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.core.errors import NotFound, Unavailable
-from service.core.schemas import SnapshotDetails
 from service.core.settings import settings
 
 __all__ = ["delete_snapshot", "list_snapshots", "remove_old_snapshots", "snapshot_name", "snapshot_path"]

@@ -1,9 +1,4 @@
-"""Names of domains in any script: their normal form, the key that decides whether two are equal, and slugs.
-
-A name consists of letters, marks, digits, punctuation and single spaces. Invisible characters, controls and overrides
-of the writing direction are refused, because names would look equal or show other text than they contain. Symbols and
-emoji are refused because one picture has several encodings that normalization keeps apart: names would not be unique.
-"""
+"""Keys of domain names, which decide whether two are equal, and slugs."""
 
 from __future__ import annotations
 
@@ -11,49 +6,15 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-__all__ = ["MAX_NAME_CHARS", "make_slug", "name_key", "name_problem", "normalize_name", "unused_slug"]
+from cinestrata_schemas.domain_names import JOINERS
 
-MAX_NAME_CHARS = 80  # width of the column
 _MAX_KEY_CHARS = 240
 _MAX_SLUG_CHARS = 64
-_JOINERS = "\u200c\u200d"  # visible in the spelling of Persian and of Indic scripts
-# Letters and marks that have no glyph: fillers, grapheme joiner, variation selectors.
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-_HINT = "Use letters of any script, digits, spaces and punctuation, without '/' and '\\'."
-
-
-def normalize_name(name: str) -> str:
-    """Return a name with composed characters (NFC), and with single spaces in place of any spaces."""
-    spaced = "".join(" " if unicodedata.category(c) == "Zs" else c for c in name)
-    return unicodedata.normalize("NFC", re.sub(" +", " ", spaced).strip(" "))
-
-
-def name_problem(name: str) -> tuple[str, str] | None:
-    """Return the error and the hint of a normalized name; None for a valid one."""
-    for place, c in enumerate(name):
-        category = unicodedata.category(c)
-        if c in _JOINERS:
-            around = name[max(place - 1, 0) : place] + name[place + 1 : place + 2]
-            if len(around) == 2 and all(unicodedata.category(other)[0] in "LM" for other in around):
-                continue
-        elif (category[0] in "LMNP" or c in " +") and c not in "/\\" and not _INVISIBLE.match(c):
-            continue
-        shown = (
-            c if category[0] in "LMNPS" and c.isprintable() and not _INVISIBLE.match(c) else f"U+{ord(c):04X}"
-        )
-        return f"The name contains the character {shown}.", _HINT
-    if not any(unicodedata.category(c)[0] in "LN" for c in name):
-        return "The name contains neither a letter nor a digit.", _HINT
-    if unicodedata.category(name[0])[0] == "M":
-        return "The name begins with a combining mark.", "Begin it with a letter or a digit."
-    return None
 
 
 def name_key(name: str) -> str:
     """Return the key of a name: names that differ in case or in compatible forms of characters have the same key."""
-    plain = unicodedata.normalize("NFKC", name).translate(dict.fromkeys(map(ord, _JOINERS)))
+    plain = unicodedata.normalize("NFKC", name).translate(dict.fromkeys(map(ord, JOINERS)))
     return unicodedata.normalize("NFC", plain.casefold())[:_MAX_KEY_CHARS]
 
 

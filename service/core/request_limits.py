@@ -7,7 +7,6 @@ from __future__ import annotations
 
 __all__ = [
     "MAX_ARCHIVE_FILES",
-    "MAX_BATCH_QUERIES",
     "MAX_CAPTIONS",
     "MAX_CAPTION_CHARS",
     "MAX_CLIP_BYTES",
@@ -30,7 +29,6 @@ _GIB = 1024**3
 
 # Searches.
 MAX_QUERY_CHARS = 1000
-MAX_BATCH_QUERIES = 256
 MAX_PAGED_RESULTS = (
     10_000  # results of one search over all its pages: every page ranks the results before it again
 )

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cinestrata_schemas.choice_types import AccessScope
 from index.milvus.milvus_address import MilvusIndex, without_password
 from index.scanning.search_options import EXACT_ROWS, Device
 from media.sources.object_store import missing_package
 from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
-from service.core.choice_types import AccessScope
 from service.core.environment_variables import explain_unknown_variable
 from service.core.method_names import METHOD_NAMES
 

@@ -34,15 +34,15 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS
+from cinestrata_schemas.videos import DeletionResult
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
 from service.audit.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.catalog.video_counts import count_task_videos
-from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound, Unavailable
-from service.core.schemas import DeletionResult
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths

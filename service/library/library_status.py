@@ -14,12 +14,13 @@ from cachetools import LRUCache
 from sqlalchemy import Text, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.library import DomainVectors, LibraryStatus, LibraryVersions, WorkerLease
+from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import Manifest
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
 from service.catalog.worker_reports import count_workers
-from service.core.schemas import DomainVectors, LibraryStatus, LibraryVersions, TaskDetails, WorkerLease
 from service.core.settings import settings
 from service.library.alerts.alert_list import count_open_alerts, open_alerts
 from service.library.recall.recall_cells import LearnedTask, read_learned_tasks

@@ -12,12 +12,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import StageTimes
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
-from service.core.schemas import StageTimes
 from service.library.recall.served_recall import read_served_recall
 from service.tasks.estimates.task_estimator import STAGES
 

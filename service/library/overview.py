@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from sqlalchemy import select
 
+from cinestrata_schemas.library import LibraryOverview
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Task
-from service.core.schemas import LibraryOverview
 from service.library.library_status import library_status
 from service.library.release_listing import release_summary
 from service.library.shard_listing import list_shards

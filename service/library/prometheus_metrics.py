@@ -17,11 +17,11 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.alerts import ALERT_KINDS
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
 from service.core.errors import Unavailable
-from service.core.schemas import ALERT_KINDS
 from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
 
 __all__ = [

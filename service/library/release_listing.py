@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from cinestrata_schemas.releases import ReleasePage, ReleaseSummary
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Release, Task
 from service.catalog.task_names import require_task
-from service.core.schemas import ReleasePage, ReleaseSummary
 from service.storage import index_manifest
 
 __all__ = ["list_releases", "release_summary"]

@@ -20,6 +20,8 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.releases import DomainChange, PinnedRelease, ServedChange, ServeOutcome
+from cinestrata_schemas.webhooks import ServedReleaseFacts
 from index.errors import ReleaseCorrupt, ShardStoreError
 from index.files.manifest_format import Manifest
 from service.audit.audit_log import record_change
@@ -27,7 +29,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Release, Task, Video
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict, NotFound, Unavailable
-from service.core.schemas import DomainChange, PinnedRelease, ServedChange, ServedReleaseFacts, ServeOutcome
 from service.core.settings import settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.storage import index_manifest

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.choice_types import TaskKind
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Task
 from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
-from service.core.choice_types import TaskKind
 from service.core.domain_names import name_key
-from service.core.schemas import TaskDetails
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 from service.tasks.task_details import task_details

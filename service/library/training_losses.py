@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import select
 
+from cinestrata_schemas.explanations import LossCurve, LossPoint
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, Task
 from service.catalog.task_names import require_task
-from service.core.schemas import LossCurve, LossPoint
 
 __all__ = ["MAX_LOSS_POINTS", "read_loss_curve"]
 

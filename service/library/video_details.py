@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.videos import VideoDetails, VideoMoment
 from media import MediaError
 from service.catalog.database import session_scope
 from service.catalog.moment_rows import moment_spans
 from service.catalog.tables import Task, Video
 from service.core.errors import NotFound
-from service.core.schemas import VideoDetails, VideoMoment
 from service.storage import library_paths
 
 __all__ = [

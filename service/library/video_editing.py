@@ -23,12 +23,12 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.videos import VideoDetails, VideoPatch
 from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.edit_counters import count_edit
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, NotFound, PreconditionFailed, Unavailable
-from service.core.schemas import VideoDetails, VideoPatch
 from service.library.video_details import read_video
 from service.storage import library_paths
 from service.tasks.ingestion_checks import validate_edit

@@ -7,13 +7,14 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import RejectedVideo, RejectedVideoPage
+from cinestrata_schemas.videos import VideoPage, VideoSummary
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
 from service.catalog.text_conditions import contains_text
-from service.core.schemas import RejectedVideo, RejectedVideoPage, VideoPage, VideoSummary
 from service.library.video_details import video_fields
 
 __all__ = ["list_rejected", "list_videos"]

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from sqlalchemy import or_, select, update
 
+from cinestrata_schemas.operations import JobDetails, JobSpec
 from service.audit.audit_log import record_change
 from service.backups.snapshot_writing import write_snapshot
 from service.backups.stored_snapshots import remove_old_snapshots, snapshot_name
@@ -23,7 +24,6 @@ from service.catalog.operation_tables import MaintenanceJob
 from service.catalog.task_names import require_task
 from service.catalog.worker_reports import process_name, record_worker_error
 from service.core.errors import CinestrataError, InvalidInput
-from service.core.schemas import JobDetails, JobSpec
 from service.core.settings import settings
 from service.library import compaction
 from service.tasks import broker

@@ -7,11 +7,7 @@ import shutil
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.catalog.database import now, session_scope
-from service.catalog.operation_tables import WorkerReport
-from service.catalog.tables import ACTIVE_STATES, Event, Task
-from service.catalog.worker_reports import ALIVE, process_name
-from service.core.schemas import (
+from cinestrata_schemas.operations import (
     GpuMemory,
     OperationsStatus,
     QueuedTask,
@@ -20,6 +16,10 @@ from service.core.schemas import (
     TrainingPoint,
     WorkerDetails,
 )
+from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import WorkerReport
+from service.catalog.tables import ACTIVE_STATES, Event, Task
+from service.catalog.worker_reports import ALIVE, process_name
 from service.core.settings import settings
 from service.operations.maintenance_jobs import list_jobs
 from service.storage.index_manifest import published_manifest

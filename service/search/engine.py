@@ -13,21 +13,19 @@ from typing import Any, BinaryIO, TypeVar
 
 import torch
 
-from index.scanning.search_threads import use_one_thread_per_search
-from service.catalog.catalog_reads import CatalogReads
-from service.core import request_limits
-from service.core.errors import InvalidInput
-from service.core.schemas import (
+from cinestrata_schemas.explanations import QueryReport, ResultExplanation
+from cinestrata_schemas.operations import Readiness, SearchLoad
+from cinestrata_schemas.search import (
+    MAX_BATCH_QUERIES,
     CaptionsResponse,
     ClipSearchResponse,
-    QueryReport,
-    Readiness,
-    ResultExplanation,
-    SearchLoad,
     SearchQuery,
     SearchResponse,
     SimilarVideosResponse,
 )
+from index.scanning.search_threads import use_one_thread_per_search
+from service.catalog.catalog_reads import CatalogReads
+from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
 from service.search.admission import AdmissionControl
 from service.search.batch_scheduler import BatchScheduler, Unfinished
@@ -165,7 +163,7 @@ class SearchEngine:
             k: Number of results; fewer are returned where the catalog contains fewer.
             task: Names or IDs of the tasks to search (one: known task); all by default.
             mode: ``pinned`` or ``latest``; by default ``pinned`` where the release offers it.
-            parameters: Other fields of :class:`~service.core.schemas.SearchQuery`.
+            parameters: Other fields of :class:`~cinestrata_schemas.search.SearchQuery`.
 
         Raises:
             InvalidInput: A parameter is invalid.
@@ -198,7 +196,7 @@ class SearchEngine:
                 query is answered.
             Unavailable: As :meth:`search`.
         """
-        maximum = request_limits.MAX_BATCH_QUERIES
+        maximum = MAX_BATCH_QUERIES
         if not 1 <= len(queries) <= maximum:
             raise InvalidInput.at(
                 "queries",
@@ -306,7 +304,7 @@ class SearchEngine:
             k: Number of results.
             task: Names or IDs of the tasks to search; all by default.
             captions: Number of captions that describe the clip; None returns none.
-            parameters: Filters and ``min_score`` of :class:`~service.core.schemas.SearchQuery`.
+            parameters: Filters and ``min_score`` of :class:`~cinestrata_schemas.search.SearchQuery`.
         """
         query = SearchQuery.model_construct(q=_CLIP_QUERY, k=k, task=task, **parameters)
 

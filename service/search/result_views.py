@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from cinestrata_schemas.search import MomentMatch, SearchResult
 from index.hits import Hit
-from service.core.schemas import MomentMatch, SearchResult
 from service.library.video_details import stream_url, thumbnail_url
 from service.search.catalog_mirror import ResultRows, read_rows
 from service.search.snapshots.search_snapshot import SearchSnapshot

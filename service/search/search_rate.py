@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from service.core.schemas import SearchLoad
+from cinestrata_schemas.operations import SearchLoad
 from service.library.prometheus_metrics import SEARCH_SECONDS
 
 __all__ = ["SearchRate"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from service.core.schemas import GpuMemory
+from cinestrata_schemas.operations import GpuMemory
 
 __all__ = ["read_gpu_memory"]
 

@@ -16,15 +16,15 @@ from typing import cast
 from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from media.sources.source_uris import redact_uri
+from cinestrata_schemas.choice_types import VanishedVideos
+from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
+from cinestrata_schemas.uri_redaction import redact_uri
 from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync, Task
 from service.catalog.task_names import lock_names
-from service.core.choice_types import VanishedVideos
 from service.core.domain_names import name_key
 from service.core.errors import LeaseLost, NotFound
-from service.core.schemas import SyncCounts, SyncDetails, SyncSpec
 from service.core.settings import settings
 from service.syncs.source_listing import check_source
 from service.tasks import broker

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError, content_hash
 from media.sources.source_uris import SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import VideoSpec
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix
 from service.syncs.sync_plan import SourceFile, shown_path

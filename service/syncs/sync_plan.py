@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from media.sources.source_uris import redact_uri
+from cinestrata_schemas.tasks import TaskDetails, VideoSpec
+from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.videos import VideoSummary
 from service.core.domain_names import name_key
-from service.core.schemas import TaskDetails, VideoSpec, VideoSummary
 from service.tasks.ingestion_checks import normalize_caption
 
 __all__ = [

@@ -14,20 +14,14 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from cinestrata_schemas.syncs import SyncCounts
+from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
+from cinestrata_schemas.uploads import OmittedPath
+from cinestrata_schemas.videos import VideoPatch, VideoSummary
 from service.audit.actor import Actor, acting_as
 from service.core import request_limits
 from service.core.domain_names import name_key
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound
-from service.core.schemas import (
-    AppendSpec,
-    OmittedPath,
-    SyncCounts,
-    TaskDetails,
-    TaskSpec,
-    VideoPatch,
-    VideoSpec,
-    VideoSummary,
-)
 from service.core.settings import settings
 from service.library import deletion, video_editing, video_listing
 from service.syncs.registered_syncs import SyncRun, claim_run

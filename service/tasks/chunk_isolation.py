@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
-from media.sources.source_uris import redact_uri
+from cinestrata_schemas.uri_redaction import redact_uri
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
 from service.tasks.lifecycle import Claim, plan_chunks

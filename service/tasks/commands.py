@@ -9,12 +9,7 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from service.audit.audit_log import record_change
-from service.catalog.database import now, session_scope
-from service.catalog.tables import ACTIVE_STATES, Task, Video
-from service.catalog.task_names import require_unused_name
-from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
-from service.core.schemas import (
+from cinestrata_schemas.tasks import (
     AppendSpec,
     RetrySpec,
     TaskDetails,
@@ -23,6 +18,11 @@ from service.core.schemas import (
     VideoCounts,
     VideoSpec,
 )
+from service.audit.audit_log import record_change
+from service.catalog.database import now, session_scope
+from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.catalog.task_names import require_unused_name
+from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker

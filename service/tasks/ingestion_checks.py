@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskSpec, VideoSpec
 from media import MediaError
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
-from service.core.schemas import AppendSpec, RetrySpec, TaskSpec, VideoSpec
 from service.storage.library_backbone import default_method
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri

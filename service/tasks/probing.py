@@ -16,6 +16,7 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.uri_redaction import redact_uri
 from media import (
     DecoderUnavailable,
     MediaError,
@@ -25,7 +26,6 @@ from media import (
     content_hash,
     frame_cache_path,
 )
-from media.sources.source_uris import redact_uri
 from models.backbones.backbone_loading import FrameSpec, frame_spec
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Chunk, FileRemoval, Task, Video

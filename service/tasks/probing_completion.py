@@ -8,7 +8,7 @@ from itertools import islice
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import aliased
 
-from media.sources.source_uris import redact_uri
+from cinestrata_schemas.uri_redaction import redact_uri
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Video
 from service.catalog.video_counts import count_task_videos

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import TaskDetails, TaskMove
 from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, LEARNING_STATES, Task
 from service.catalog.task_names import require_task
 from service.core.errors import Conflict, InvalidInput
-from service.core.schemas import TaskDetails, TaskMove
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import lock_positions, lock_task
 from service.tasks.task_details import task_details

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import StageTimes, TaskProgress, VideoCounts
 from service.catalog.database import now
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import assign_slug
 from service.core.request_ids import current_request_id
-from service.core.schemas import StageTimes, TaskProgress, VideoCounts
 from service.tasks.task_events import record
 
 __all__ = ["insert_queued_task", "new_id"]

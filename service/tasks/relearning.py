@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS
+from cinestrata_schemas.tasks import RelearnSpec, StageTimes
 from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name
-from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
-from service.core.schemas import RelearnSpec, StageTimes
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.lifecycle.state_machine import next_position

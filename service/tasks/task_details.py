@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import RejectedVideo, RetrySpec, TaskDetails, TaskProgress, VideoCounts
 from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
-from service.core.schemas import RejectedVideo, RetrySpec, TaskDetails, TaskProgress, VideoCounts
 from service.tasks.estimates.queue_estimates import remaining_seconds
 
 __all__ = ["MAX_REJECTED", "task_details"]

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import TaskEvent
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Event, Task
 from service.core.errors import NotFound
-from service.core.schemas import TaskEvent
 
 __all__ = ["Kind", "events_after", "record"]
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from sqlalchemy.orm import Session
 
-from service.core.schemas import TaskDetails
+from cinestrata_schemas.tasks import TaskDetails
 from service.tasks import idempotency
 from service.tasks.archives.archive_unpacking import archive_digest
 from service.tasks.lifecycle.heartbeat import Heartbeat

@@ -8,13 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS
+from cinestrata_schemas.tasks import StageTimes, VideoSpec
 from service.audit.audit_log import record_change
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_unused_name
-from service.core.domain_names import MAX_NAME_CHARS
 from service.core.errors import Conflict, NotFound
-from service.core.schemas import StageTimes, VideoSpec
 from service.tasks.ingestion_checks import AppendRecord, TaskRecord, VideoRecord
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.queued_tasks import insert_queued_task, new_id

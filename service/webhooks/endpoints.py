@@ -8,13 +8,8 @@ import secrets
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from media.sources.source_uris import redact_uri
-from service.audit.audit_log import record_change
-from service.catalog.database import now, session_scope
-from service.catalog.keyset_paging import KeysetOrders
-from service.catalog.operation_tables import Delivery, Webhook
-from service.core.errors import Conflict, NotFound
-from service.core.schemas import (
+from cinestrata_schemas.uri_redaction import redact_uri
+from cinestrata_schemas.webhooks import (
     DeliveryDetails,
     DeliveryPage,
     WebhookDetails,
@@ -22,6 +17,11 @@ from service.core.schemas import (
     WebhookSecret,
     WebhookSpec,
 )
+from service.audit.audit_log import record_change
+from service.catalog.database import now, session_scope
+from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.operation_tables import Delivery, Webhook
+from service.core.errors import Conflict, NotFound
 from service.webhooks.deliveries import make_backlog_due, send_once
 from service.webhooks.events import new_message
 from service.webhooks.sending import check_url

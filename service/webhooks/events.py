@@ -13,10 +13,10 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.webhooks import TaskFacts, WebhookEvent
 from service.catalog.database import now
 from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task
-from service.core.schemas import TaskFacts, WebhookEvent
 
 __all__ = ["MAX_PENDING", "emit", "emit_task_state", "new_message"]
 

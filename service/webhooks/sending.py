@@ -16,10 +16,11 @@ from functools import lru_cache
 import httpcore
 import httpx
 
+from cinestrata_schemas.uri_redaction import redact_uri
 from media.errors import MediaError, SourceOutage
 from media.sources.address_guard import GuardedNetwork, is_private_address, is_public_address, read_address
 from media.sources.answer_deadline import TimedNetwork, answer_within
-from media.sources.source_uris import SourcePrefix, SourceUri, redact_uri
+from media.sources.source_uris import SourcePrefix, SourceUri
 from service.core.control_characters import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings

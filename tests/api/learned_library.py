@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data.world import DOMAINS
+from cinestrata_schemas.tasks import TaskSpec
 from service.celery_worker import probe
-from service.core.schemas import TaskSpec
 from service.tasks import commands
 from trainer.worker.learning_job import run_learning_job
 

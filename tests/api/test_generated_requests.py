@@ -29,10 +29,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from cinestrata_schemas.access import KeySpec, UserSpec
 from service.access.api_keys import create_key
 from service.access.sessions import SessionOwner, start_session
 from service.access.users import create_user
-from service.core.schemas import KeySpec, UserSpec
 from service.core.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from api.openapi_document import problem_classes
 from api.schema_examples import complete_example
-from service.core.schemas import WEBHOOK_EVENTS
+from cinestrata_schemas.webhooks import WEBHOOK_EVENTS
 
 # Headers of HTTP itself, and those that the security middleware adds to every answer.
 COMMON = {"content-length", "content-type", "vary", "content-encoding", "date", "server", "transfer-encoding"}

@@ -17,10 +17,13 @@ import httpx
 import pytest
 import structlog
 import typer
-from cinestrata_client import InvalidInputError
 from rich.console import Console
 from typer.testing import CliRunner
 
+from cinestrata_client import InvalidInputError
+from cinestrata_schemas.search import MomentMatch, SearchResponse, SearchResult
+from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts, VideoSpec
+from cinestrata_schemas.videos import VideoSummary
 from cli.commands import process_commands
 from cli.commands.ingest_command import default_name
 from cli.commands.search_commands import parse_conditions, result_table
@@ -35,16 +38,6 @@ from cli.main import app
 from cli.option_values import parse_settings
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
-from service.core.schemas import (
-    MomentMatch,
-    SearchResponse,
-    SearchResult,
-    TaskDetails,
-    TaskProgress,
-    VideoCounts,
-    VideoSpec,
-    VideoSummary,
-)
 from tests.cli.http_problems import problem
 
 COMMANDS = (
@@ -411,7 +404,7 @@ def test_settings_are_parsed_as_json() -> None:
 
 
 def test_idempotency_key_depends_on_the_videos() -> None:
-    from service.core.schemas import TaskSpec
+    from cinestrata_schemas.tasks import TaskSpec
 
     spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
     other = TaskSpec(name="a", videos=[VideoSpec(uri="2.mp4")])

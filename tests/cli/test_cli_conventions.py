@@ -18,6 +18,7 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from cinestrata_schemas.tasks import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 from cli.commands.task_commands import task_facts, task_table
 from cli.console import console, fail, plain_table
 from cli.embedded.data_folder_lock import hold_data_folder
@@ -25,7 +26,6 @@ from cli.main import app
 from cli.terminal_hints import shown_name, terminal_text
 from index.files.manifest_format import Manifest
 from service.core.errors import InvalidInput
-from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 from service.core.settings import Settings
 from tests.shown_texts import REQUEST, shown_texts
 from tests.web_files import WebFiles

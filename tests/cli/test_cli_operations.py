@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner, Result
 
+from cinestrata_schemas.operations import JobDetails, JobSpec
+from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
 from cli.commands import maintenance_command
 from cli.commands.task_commands import follow
 from cli.console import console
@@ -21,7 +23,6 @@ from cli.main import app
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import Alert
-from service.core.schemas import JobDetails, JobSpec, TaskDetails, TaskProgress, VideoCounts
 from service.core.settings import Settings
 from service.operations.maintenance_jobs import list_jobs, run_job
 from service.tasks import broker

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from cinestrata_schemas.search import SearchResponse
 from cli.main import app
-from service.core.schemas import SearchResponse
 
 OUTAGE = datetime(2026, 11, 23, 7, 5, 9, tzinfo=UTC)
 

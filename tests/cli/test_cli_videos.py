@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner, Result
 
+from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
 from cli.commands.task_commands import follow, task_table
 from cli.console import console, fail
 from cli.main import app
@@ -18,7 +19,6 @@ from cli.option_values import parse_value
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from service.core.schemas import TaskDetails, TaskProgress, VideoCounts
 from service.core.settings import Settings
 from tests.cli.http_problems import problem
 

@@ -8,27 +8,20 @@ from typing import Any
 
 import httpx
 import pytest
-from cinestrata_client import NotFoundError
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
+from cinestrata_client import NotFoundError
+from cinestrata_schemas.access import KeySpec, UserPatch, UserSpec
+from cinestrata_schemas.syncs import SyncSpec
+from cinestrata_schemas.tasks import AppendSpec, TaskMove, TaskSpec, VideoSpec
+from cinestrata_schemas.videos import VideoPatch
+from cinestrata_schemas.webhooks import WebhookSpec
 from cli.http_access_client import HttpAccessClient
 from cli.http_service_client import HttpServiceClient
 from cli.in_process_service_client import InProcessServiceClient
 from cli.main import app
-from service.core.schemas import (
-    AppendSpec,
-    KeySpec,
-    SyncSpec,
-    TaskMove,
-    TaskSpec,
-    UserPatch,
-    UserSpec,
-    VideoPatch,
-    VideoSpec,
-    WebhookSpec,
-)
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world

@@ -12,10 +12,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import cinestrata_client
 import pytest
 from fastapi.testclient import TestClient
 
+import cinestrata_client
 from service.celery_worker import probe
 from service.core.settings import Settings
 from tests.api.browser import serve
@@ -83,8 +83,11 @@ def test_wheel_contains_the_client_alone_and_needs_two_packages(tmp_path: Path) 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cinestrata_client"}
-    assert "cinestrata_client/py.typed" in names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {
+        "cinestrata_client",
+        "cinestrata_schemas",
+    }
+    assert {"cinestrata_client/py.typed", "cinestrata_schemas/py.typed"} <= set(names)
     assert f"\nVersion: {cinestrata_client.__version__}\n" in metadata
     assert set(re.findall(r"^Requires-Dist: (\w+)", metadata, re.MULTILINE)) == {"httpx", "pydantic"}
 

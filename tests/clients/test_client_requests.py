@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
+
+from api.app import create_app
 from cinestrata_client import (
     AsyncClient,
     Client,
@@ -20,9 +23,6 @@ from cinestrata_client import (
     uploads,
 )
 from cinestrata_client.models import TaskSpec, VideoPatch, VideoSpec
-from pydantic import SecretStr
-
-from api.app import create_app
 from service.core.settings import Settings
 from tests.api.browser import serve
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from cinestrata_client import (
     AsyncClient,
     Client,

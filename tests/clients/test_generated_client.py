@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from cinestrata_client import AsyncClient, Client
 from fastapi.testclient import TestClient
+
+from cinestrata_client import AsyncClient, Client
 
 ROOT = Path(__file__).resolve().parents[2] / "clients" / "python"
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("models", "media", "index", "service", "trainer", "api", "cli", "benchmarks")
-CLIENT = Path("clients/python/cinestrata_client")
+CLIENT_PACKAGES = [Path("clients/python", name) for name in ("cinestrata_client", "cinestrata_schemas")]
 
 
 @pytest.mark.slow
@@ -21,22 +21,21 @@ def test_wheel_is_complete_and_runs(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     source, site = tmp_path / "source", tmp_path / "site"
     # The build writes to its source folder.
-    for name in (*PACKAGES, CLIENT):
+    for name in (*PACKAGES, *CLIENT_PACKAGES):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("cinestrata-*.whl")
     files = {
-        str(path.relative_to(source))
-        for name in PACKAGES
+        str(path.relative_to((source / name).parent))
+        for name in (*PACKAGES, *CLIENT_PACKAGES)
         for path in (source / name).rglob("*.*")
         if path.is_file()
     }
-    files |= {str(path.relative_to(source / CLIENT.parent)) for path in (source / CLIENT).rglob("*.*")}
     packed = set(zipfile.ZipFile(wheel).namelist())
     folders = {name.partition("/")[0] for name in packed if ".dist-info/" not in name}
-    assert folders == {*PACKAGES, "cinestrata_client"}
+    assert folders == {*PACKAGES, *(path.name for path in CLIENT_PACKAGES)}
     assert sorted(name for name in files - packed if not name.endswith(".md")) == []
 
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)

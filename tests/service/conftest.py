@@ -10,9 +10,9 @@ import av
 import numpy as np
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task, Video
-from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 

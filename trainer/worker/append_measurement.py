@@ -9,13 +9,13 @@ import numpy as np
 import structlog
 from sqlalchemy import Select, select
 
+from cinestrata_schemas.tasks import Drift
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import CinestrataError
-from service.core.schemas import Drift
 from service.core.settings import settings
 from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, measure_drift
 from trainer.evaluation.gallery import Ids, Query, ShardVectors

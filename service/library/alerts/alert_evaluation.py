@@ -18,10 +18,11 @@ from typing import NamedTuple
 from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 
+from cinestrata_schemas.alerts import AlertKind
+from cinestrata_schemas.library import DomainLoss, MeasuredLoss
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import Task
-from service.core.schemas import AlertKind, DomainLoss, MeasuredLoss
 from service.library.alerts.alert_list import alert_details, read_thresholds
 from service.library.recall.proportion_intervals import difference_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells

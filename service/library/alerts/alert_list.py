@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.alerts import AlertDetails, AlertPage, AlertThresholds, ThresholdPatch
 from service.audit.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, AlertThreshold
 from service.catalog.tables import Task
 from service.core.errors import NotFound
-from service.core.schemas import AlertDetails, AlertPage, AlertThresholds, ThresholdPatch
 
 __all__ = [
     "DEFAULT_THRESHOLDS",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import func, select
 
+from cinestrata_schemas.library import RecallFigures
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
-from service.core.schemas import RecallFigures
 from service.library.recall.proportion_intervals import wilson_interval
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from service.core.schemas import RecallBin
+from cinestrata_schemas.library import RecallBin
 from service.library.recall.cell_means import weighted_mean
 from service.library.recall.recall_cells import LearnedTask
 

@@ -19,9 +19,9 @@ from cachetools import LRUCache
 from sqlalchemy import Executable, func, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.choice_types import QueryMode
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
-from service.core.choice_types import QueryMode
 from service.core.settings import settings
 
 __all__ = [

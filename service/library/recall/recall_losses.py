@@ -16,10 +16,10 @@ import numpy.typing as npt
 from cachetools import LRUCache, cached
 from sqlalchemy import or_, select
 
+from cinestrata_schemas.choice_types import Gallery
+from cinestrata_schemas.library import DomainLoss, MeasuredLoss
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
-from service.core.choice_types import Gallery
-from service.core.schemas import DomainLoss, MeasuredLoss
 from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import paired_interval
 from service.library.recall.recall_cells import LearnedTask, RecallCells

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.library import DomainRecall, RecallMap
 from service.core.errors import InvalidInput
-from service.core.schemas import DomainRecall, RecallMap
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins
 from service.library.recall.recall_cells import RecallCells, nullable, read_recall_cells

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from cachetools import LRUCache, cached
 from sqlalchemy import select
 
+from cinestrata_schemas.library import LiteratureMeasures, RecallFigures, RecallMatrix
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
-from service.core.schemas import LiteratureMeasures, RecallFigures, RecallMatrix
 from service.library.recall.cell_means import query_mean, reduce_bins, weighted_mean
 from service.library.recall.newest_recall import recall_figures
 from service.library.recall.recall_bins import bin_means, bin_starts, describe_bins

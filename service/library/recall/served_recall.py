@@ -11,8 +11,8 @@ from threading import Lock
 import numpy as np
 from cachetools import LRUCache, cached
 
+from cinestrata_schemas.library import MeasuredShare, ServedRecall, UnfoundDomain
 from service.catalog.database import session_scope
-from service.core.schemas import MeasuredShare, ServedRecall, UnfoundDomain
 from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import wilson_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.explanations import FirstResultShare, QueryOutcome, QueryReport
+from cinestrata_schemas.search import SearchQuery
 from index.hits import Hit
 from service.core import request_limits
-from service.core.choice_types import QueryMode
-from service.core.schemas import FirstResultShare, QueryOutcome, QueryReport, SearchQuery
 from service.core.settings import Settings
 from service.library.recall.newest_recall import newest_recall
 from service.library.video_details import thumbnail_url

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.explanations import QueryWord, ResultExplanation
+from cinestrata_schemas.search import MomentMatch, TaskRouting
 from index.hits import Hit
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
-from service.core.schemas import MomentMatch, QueryWord, ResultExplanation, TaskRouting
 from service.core.settings import Settings
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan

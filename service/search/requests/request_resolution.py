@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from service.core.choice_types import QueryMode
+from cinestrata_schemas.choice_types import QueryMode
 from service.core.errors import InvalidInput
 from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import UnknownTask

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
+from cinestrata_schemas.search import SearchQuery
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import SearchQuery
 from service.core.settings import Settings
 from service.search.requests.cursors import Cursor, digest_parameters, parse_cursor
 from service.search.requests.video_filters import VideoFilter, parse_filter

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.search import SearchQuery
 from service.core.errors import InvalidInput
-from service.core.schemas import SearchQuery
 from service.search.video_metadata_cache import (
     MetadataColumn,
     MetadataValue,

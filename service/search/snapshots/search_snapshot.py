@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.choice_types import QueryMode
 from index.errors import ShardStoreError
 from index.hits import Hits
 from index.index_snapshot import IndexSnapshot
@@ -26,7 +27,6 @@ from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, distinct_tokens, log_probabilities
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.text_evidence import TextEvidence, summarize_evidence
-from service.core.choice_types import QueryMode
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
 from service.search.snapshots.appended_confidence import parse_confidence, read_appended_confidence

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from cinestrata_schemas.operations import Readiness
 from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.task_names import find_task
 from service.core.errors import Unavailable
-from service.core.schemas import Readiness
 from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics

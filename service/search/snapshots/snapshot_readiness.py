@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.core.schemas import Readiness
+from cinestrata_schemas.operations import Readiness
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 __all__ = ["NOTHING_LEARNED", "describe_readiness"]

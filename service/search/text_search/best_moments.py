@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.search import MomentMatch
 from index.hits import Hit
 from index.vector_ids import video_ids_of
 from service.core.errors import Unavailable
-from service.core.schemas import MomentMatch
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.video_metadata_cache import VideoMetadataCache
 

@@ -9,11 +9,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.search import SearchQuery, SearchResponse
 from index.hits import Hit
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
 from service.core.errors import Unavailable
-from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
 from service.search.requests.request_resolution import resolve_mode, resolve_tasks
 from service.search.requests.search_request import SearchRequest

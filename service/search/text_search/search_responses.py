@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from service.core.schemas import SearchResponse, SearchResult, SearchTiming, TaskRouting
+from cinestrata_schemas.search import SearchResponse, SearchResult, SearchTiming, TaskRouting
 from service.search.catalog_mirror import CatalogMirror, ResultRows
 from service.search.requests.cursors import Cursor
 from service.search.result_views import ResultList, build_results

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.search import MomentMatch
 from index.hits import Hit
-from service.core.choice_types import QueryMode
-from service.core.schemas import MomentMatch
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner

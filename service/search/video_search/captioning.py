@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
+from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.search import CaptionMatch, CaptionsResponse
 from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.edit_counters import read_caption_edits
 from service.catalog.tables import Video
-from service.core.choice_types import QueryMode
 from service.core.errors import InvalidInput
-from service.core.schemas import CaptionMatch, CaptionsResponse
 from service.core.settings import Settings
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cinestrata_schemas.search import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
 from index.errors import ShardStoreError
 from index.hits import Hits, merge_hits
 from index.vector_ids import is_moment
@@ -41,7 +42,6 @@ from models.encoders.video_encoder import VideoEncoder
 from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
-from service.core.schemas import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
 from service.core.settings import Settings
 from service.search.requests.request_resolution import resolve_tasks
 from service.search.requests.search_request import SearchRequest, describe_count, parse_requests

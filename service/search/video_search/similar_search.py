@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
+from cinestrata_schemas.choice_types import SearchScope
+from cinestrata_schemas.search import SimilarVideosResponse
 from index.errors import ShardMissing, ShardStoreError
 from index.hits import merge_hits
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from service.core.choice_types import SearchScope
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
-from service.core.schemas import SimilarVideosResponse
 from service.core.settings import Settings
 from service.search.errors import TaskNotLoaded
 from service.search.requests.search_request import describe_count

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from cinestrata_schemas.tasks import VideoSpec
 from index.files.durable_files import sync
 from media.sources.source_uris import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
-from service.core.schemas import VideoSpec
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.archives.archive_errors import archive_too_large, invalid_archive, safe_path

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import StageTimes
 from service.catalog.tables import Task
-from service.core.schemas import StageTimes
 
 __all__ = ["StageHistory"]
 

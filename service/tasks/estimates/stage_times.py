@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cinestrata_schemas.tasks import StageTimes
 from service.catalog.tables import Task
-from service.core.schemas import StageTimes
 from service.tasks.estimates.task_estimator import STAGES
 
 __all__ = ["interrupted_times", "replace_progress", "restarted_times"]

@@ -19,6 +19,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Chunk, Task
 from service.catalog.worker_reports import record_worker_error
@@ -32,7 +33,6 @@ from service.core.errors import (
     WorkerStopping,
 )
 from service.core.request_ids import use_request_id
-from service.core.schemas import TaskProgress
 from service.core.settings import settings
 from service.core.tracing import TaskTrace
 from service.tasks.estimates.stage_times import replace_progress

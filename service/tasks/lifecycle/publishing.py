@@ -9,14 +9,14 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from media.sources.source_uris import redact_uri
+from cinestrata_schemas.choice_types import Gallery, QueryMode
+from cinestrata_schemas.tasks import Drift, TaskProgress
+from cinestrata_schemas.uri_redaction import redact_uri
 from service.audit.audit_log import record_change
 from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
-from service.core.choice_types import Gallery, QueryMode
 from service.core.errors import Conflict, LeaseLost
-from service.core.schemas import Drift, TaskProgress
 from service.storage.video_files import register_rejected_uploads
 from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.lifecycle.state_machine import lock_task, set_state

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import Task, Video
 from service.core.errors import SourceUnavailable
-from service.core.schemas import TaskProgress
 from service.tasks.estimates.stage_times import interrupted_times
 from service.tasks.lifecycle.state_machine import clear_lease, set_state
 from service.tasks.task_events import record

@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
+from cinestrata_schemas.tasks import VideoSpec
 from media.sources.source_uris import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import VideoSpec
 from service.storage.library_paths import UPLOAD_FOLDER
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,

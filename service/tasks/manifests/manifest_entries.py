@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.schemas import VideoSpec
 from service.tasks.ingestion_checks import storage_problem
 
 __all__ = ["ManifestEntries"]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
+from cinestrata_schemas.tasks import VideoSpec
 from service.core.errors import InvalidInput
-from service.core.schemas import VideoSpec
 from service.tasks.manifests.delimited_table import read_delimited_table
 from service.tasks.manifests.manifest_entries import ManifestEntries
 from service.tasks.manifests.manifest_lines import read_lines

@@ -9,13 +9,13 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 from urllib.parse import quote
 
+from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError
 from media.errors import SourceOutage
 from media.sources.media_source import ListedFile
 from media.sources.source_uris import SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
-from service.core.schemas import VideoSpec
 from service.storage.video_access import SourceReader
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
+from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.schemas import VideoSpec
 from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.subtitle_texts import read_subtitles
 

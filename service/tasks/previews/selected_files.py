@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
+from cinestrata_schemas.uploads import LocalFile, LocalText, OmittedPath
 from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.schemas import LocalFile, LocalText, OmittedPath
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, is_hidden, subtitle_aliases
 from service.tasks.manifests.typed_table import TYPED_SUFFIXES

@@ -12,18 +12,17 @@ from pathlib import PurePosixPath
 
 from pydantic import ValidationError
 
-from service.core import request_limits
-from service.core.errors import CinestrataError, FieldError, InvalidInput
-from service.core.schemas import (
+from cinestrata_schemas.tasks import TaskSpec, VideoSpec
+from cinestrata_schemas.uploads import (
     CaptionTable,
     LocalFile,
     OmittedPath,
     PreviewProblem,
     PreviewRequest,
-    TaskSpec,
     UploadPreview,
-    VideoSpec,
 )
+from service.core import request_limits
+from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
 from service.tasks.manifests.delimited_table import find_delimiter

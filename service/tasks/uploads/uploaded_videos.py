@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from index.files.durable_files import sync
 from service.core.control_characters import CONTROL_CHARACTERS
 from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInput, NotFound
-from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.archives.upload_storage import remove_upload

@@ -15,9 +15,9 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from sqlalchemy import select
 
 from api.app import create_app
+from cinestrata_schemas.tasks import TaskSpec
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
-from service.core.schemas import TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until

@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
+from cinestrata_schemas.webhooks import WebhookSpec
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
-from service.core.schemas import WebhookSpec
 from service.core.settings import settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.operations.maintenance_jobs import list_jobs, run_job

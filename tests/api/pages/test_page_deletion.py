@@ -15,10 +15,11 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 from api.routes import deletion_routes
+from cinestrata_schemas.tasks import TaskSpec
+from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Unavailable
-from service.core.schemas import DeletionResult, TaskSpec
 from service.library.deletion import delete_task
 from service.tasks import commands
 from tests.api.browser import refresh_library_page, texts, wait_for, wait_until

@@ -9,12 +9,14 @@ from fastapi.testclient import TestClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
+from cinestrata_schemas.access import UserSpec
+from cinestrata_schemas.syncs import SyncSpec
+from cinestrata_schemas.tasks import TaskSpec
 from service.access.credentials import note_change
 from service.access.users import create_user
 from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
-from service.core.schemas import SyncSpec, TaskSpec, UserSpec
 from service.core.settings import Settings
 from service.library.deletion import delete_task
 from service.syncs.registered_syncs import register_sync, remove_sync

@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from api.app import create_app
-from service.core.schemas import TaskDetails
+from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
 from service.tasks.uploads.upload_writing import UploadWriter

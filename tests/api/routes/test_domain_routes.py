@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from service.core.schemas import TaskSpec
+from cinestrata_schemas.tasks import TaskSpec
 from service.tasks import commands
 from tests.api.learned_library import FIRST, SECOND
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from httpx import ASGITransport, AsyncClient
 
 from api.routes import health_routes
-from service.core.schemas import Readiness
+from cinestrata_schemas.operations import Readiness
 from service.core.settings import Settings
 from service.storage import data_folder
 from tests.api.conftest import BASE_URL

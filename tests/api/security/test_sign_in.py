@@ -16,13 +16,13 @@ from api.app import create_app
 from api.pages import sign_in_pages
 from api.pages.sign_in_pages import local_path
 from api.security.authentication import SESSION_COOKIE
+from cinestrata_schemas.access import KeySpec
 from service.access import passwords
 from service.access.api_keys import create_key
 from service.access.credentials import note_change
 from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import session_scope
-from service.core.schemas import KeySpec
 from service.core.settings import Settings
 
 SECRET = "s3cret-of-the-environment"

@@ -13,10 +13,10 @@ from benchmarks.search.search_latency import recall_by_routing, start_engine
 from benchmarks.search.shared_word_cost import measure_costs
 from benchmarks.search.shared_word_library import make_shared_word_library
 from benchmarks.search.synthetic_library import SyntheticLibrary
+from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.bert_text_tower import BertBackbone
-from service.core.schemas import SearchQuery
 from service.core.settings import Settings
 from service.search.text_search import executor
 from service.search.text_search.planner import SHARED_ENCODING

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cinestrata_schemas.library import RecallFigures
 from cli.demo.demo_report import print_recall
 from cli.demo.own_videos import OwnVideos
 from cli.main import app
-from service.core.schemas import RecallFigures
 
 
 def _domain(folder: Path, captions: str | None, videos: int = 3) -> Path:

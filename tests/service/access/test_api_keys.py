@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import select
 
+from cinestrata_schemas.access import KeySpec
 from service.access.api_keys import create_key, list_keys, revoke_key
 from service.access.credentials import change_count, find_key, has_admin, has_credentials
 from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.access_tables import ApiKey
 from service.catalog.database import session_scope
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.schemas import KeySpec
 from service.core.settings import Settings
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import SecretStr
 
+from cinestrata_schemas.access import KeySpec, UserDetails, UserPatch, UserSpec
 from service.access import passwords, sessions, users
 from service.access.api_keys import create_key, revoke_key
 from service.access.credentials import digest, find_session
@@ -14,7 +15,6 @@ from service.access.sessions import SessionOwner, find_password_hash, start_sess
 from service.catalog.access_tables import BrowserSession
 from service.catalog.database import session_scope
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.schemas import KeySpec, UserDetails, UserPatch, UserSpec
 from service.core.settings import Settings
 
 PASSWORD = "correct horse battery"

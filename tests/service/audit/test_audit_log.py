@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.videos import VideoPatch
 from service.audit.actor import Actor, acting_as, command_line_actor, current_actor
 from service.audit.audit_log import AuditFilter, export_entries, list_entries, record_change, record_event
 from service.catalog.database import session_scope
 from service.core.errors import InvalidInput
-from service.core.schemas import TaskDetails, VideoPatch
 from service.core.settings import Settings
 from service.library import deletion, video_editing, video_listing
 from service.tasks import commands

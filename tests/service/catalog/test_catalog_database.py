@@ -18,13 +18,13 @@ from sqlalchemy import delete, select, text, update
 
 from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.postgres_server import PostgresServer
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import database
 from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
 from service.catalog.tables import PositionCounter, Task, Video
 from service.core.errors import CatalogDamaged, Unavailable
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks.lifecycle.state_machine import lock_positions
 

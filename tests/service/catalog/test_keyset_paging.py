@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, NotFound
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.library import release_listing, task_listing, video_listing
 from service.tasks.lifecycle.publishing import ShardRecord

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.tasks import TaskDetails
 from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import session_scope
 from service.catalog.moment_rows import moment_spans, replace_moments
 from service.catalog.tables import Moment, Video
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 
 Post = Callable[..., TaskDetails]

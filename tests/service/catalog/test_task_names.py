@@ -9,12 +9,12 @@ from threading import Barrier
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from cli.terminal_hints import terminal_text
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict
-from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings
 from service.library import task_listing
 from service.library.deletion import delete_task

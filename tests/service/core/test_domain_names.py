@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, strategies
 from pydantic import TypeAdapter, ValidationError
 
-from service.core.domain_names import make_slug, name_key, name_problem, normalize_name, unused_slug
-from service.core.schemas.model_types import Name
+from cinestrata_schemas.domain_names import name_problem, normalize_name
+from cinestrata_schemas.model_types import Name
+from service.core.domain_names import make_slug, name_key, unused_slug
 
 NAME = TypeAdapter(Name)
 

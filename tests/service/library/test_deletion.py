@@ -13,6 +13,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
+from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.tasks import TaskDetails
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.vector_ids import moment_ids
@@ -20,7 +22,6 @@ from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, FileRemoval, Moment, Recall, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
-from service.core.schemas import SearchQuery, TaskDetails
 from service.core.settings import Settings, settings
 from service.library import compaction, deletion
 from service.library import video_details as catalog_library

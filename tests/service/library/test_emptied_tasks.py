@@ -15,6 +15,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
+from cinestrata_schemas.search import SearchResponse
+from cinestrata_schemas.tasks import TaskDetails
 from cli.commands.library_checks import check_catalog, check_releases
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
@@ -25,7 +27,6 @@ from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Task, Video
 from service.core.errors import Conflict, Unavailable
-from service.core.schemas import SearchResponse, TaskDetails
 from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos

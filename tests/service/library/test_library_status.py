@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from sqlalchemy import delete, update
 
+from cinestrata_schemas.library import LibraryVersions
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.catalog.worker_reports import ALIVE, report_worker
-from service.core.schemas import LibraryVersions, TaskDetails
 from service.core.settings import Settings
 from service.library.alerts.alert_evaluation import evaluate_alerts
 from service.library.alerts.alert_list import dismiss_alert, list_alerts

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.core import errors
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.overview import overview

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import NotFound
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.library import training_losses
 from service.library.training_losses import read_loss_curve

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from cinestrata_schemas.operations import JobSpec
 from models.backbones.backbone import Backbone
 from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import MaintenanceJob, WorkerReport
 from service.core.errors import InvalidInput, NotFound
-from service.core.schemas import JobSpec
 from service.core.settings import Settings
 from service.library import compaction, deletion
 from service.operations import maintenance_jobs

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
+from cinestrata_schemas.operations import SearchLoad
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Event
 from service.catalog.worker_reports import process_name, report_worker, sweep_worker_reports
-from service.core.schemas import SearchLoad, TaskDetails
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.operations.operations_status import operations_status

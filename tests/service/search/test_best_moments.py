@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from cinestrata_schemas.search import SearchQuery, SearchResponse
 from index.hits import Hits
 from index.shards.faiss_shard import FaissShard
 from index.vector_ids import MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
 from service.core.errors import InvalidInput
-from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import ShardScan

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from cinestrata_schemas.search import SearchQuery, SearchResult
 from index.files.manifest_format import Manifest
 from index.hits import Hit
 from models.backbones.backbone import Backbone
@@ -19,7 +20,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.errors import Gone, InvalidInput, Unavailable
-from service.core.schemas import SearchQuery, SearchResult
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.requests.cursors import Cursor, digest_parameters, parse_cursor

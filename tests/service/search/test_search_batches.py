@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from cinestrata_schemas.search import SearchQuery, SearchResponse
 from models.encoders.query_encoder import QueryEncoder
-from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
-from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.requests.cursors import parse_cursor
@@ -33,7 +32,7 @@ def overrides() -> dict[str, Any]:
 
 @pytest.fixture
 def service(service: SearchEngine, learning: Library, monkeypatch: pytest.MonkeyPatch) -> SearchEngine:
-    monkeypatch.setattr(request_limits, "MAX_BATCH_QUERIES", 40)
+    monkeypatch.setattr("service.search.engine.MAX_BATCH_QUERIES", 40)
     assert service.refresh()
     return service
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from cinestrata_schemas.search import SimilarVideosResponse
 from index.errors import StoreUnavailable
 from index.shards.faiss_shard import FaissShard
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
-from service.core.schemas import SimilarVideosResponse
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled

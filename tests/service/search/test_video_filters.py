@@ -12,10 +12,10 @@ import pytest
 import torch
 from sqlalchemy import event
 
+from cinestrata_schemas.search import SearchQuery, SearchResponse
 from models.backbones.backbone import Backbone
 from service.catalog.database import engine
 from service.core.errors import InvalidInput
-from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.video_metadata_cache import MetadataColumn, VideoMetadata, VideoMetadataCache

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import func, select, update
 
+from cinestrata_schemas.syncs import SyncSpec
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, TaskDetails, TaskSpec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InsufficientStorage
-from service.core.schemas import AppendSpec, RelearnSpec, SyncSpec, TaskDetails, TaskSpec
 from service.core.settings import settings
 from service.storage.disk_budget import estimate_task_bytes
 from service.syncs.registered_syncs import register_sync

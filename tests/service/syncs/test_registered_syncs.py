@@ -17,11 +17,12 @@ import pytest
 from sqlalchemy import update
 from structlog.testing import capture_logs
 
+from cinestrata_schemas.syncs import SyncDetails, SyncSpec
+from cinestrata_schemas.tasks import AppendSpec
 from cli.embedded.dead_worker_leases import release_leases
 from service.catalog.database import session_scope
 from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InvalidInput, LeaseLost, NotFound
-from service.core.schemas import AppendSpec, SyncDetails, SyncSpec
 from service.core.settings import settings
 from service.library.video_listing import list_videos
 from service.syncs import registered_syncs, sync_run

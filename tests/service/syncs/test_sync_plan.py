@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.videos import VideoSummary
 from media import content_hash
 from service.core.errors import InvalidInput
-from service.core.schemas import VideoSpec, VideoSummary
 from service.syncs.source_listing import SourceFiles, local_files
 from service.syncs.sync_plan import SourceFile, SyncPlan, plan_sync, shown_path
 from service.tasks.manifests.folder_videos import FolderVideos

@@ -11,10 +11,10 @@ from zipfile import ZipFile, ZipInfo
 import pytest
 import redis
 
+from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import FileRemoval, Shard, Task, Video
 from service.core.errors import Conflict, IdempotencyMismatch, InvalidInput, NotFound, TaskCancelled
-from service.core.schemas import AppendSpec, TaskDetails
 from service.core.settings import Settings, settings
 from service.library import video_details
 from service.library.deletion import delete_videos

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import redis
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from index.shard_store import ShardStore
 from service import maintenance
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.celery_worker import worker_name
-from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
 from service.tasks.broker import LEARN, celery_app

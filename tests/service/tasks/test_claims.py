@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import heartbeat, lease, shutdown

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import TaskSpec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey
 from service.core.errors import IdempotencyInFlight, NotFound
-from service.core.schemas import TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, idempotency
 from service.tasks.idempotency import renew, reserve, settle

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from media import frame_cache_path, load_frames
 from models.backbones.backbone_loading import frame_spec
 from service.core.errors import NotFound
-from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.library import video_details as library
 from service.tasks import commands, lifecycle, probing

@@ -16,13 +16,13 @@ import pytest
 import redis
 from sqlalchemy import delete, select
 
+from cinestrata_schemas.tasks import TaskDetails
 from cli.embedded.dead_worker_leases import release_leases
 from media import DecoderUnavailable, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from service import celery_worker
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import LeaseLost, TaskCancelled
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing
 from service.tasks.chunk_isolation import isolate_failures

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
 from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, LeaseLost
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle

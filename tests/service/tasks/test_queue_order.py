@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import select, update
 
+from cinestrata_schemas.tasks import TaskDetails, TaskMove
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import Conflict, InvalidInput, NotFound
-from service.core.schemas import TaskDetails, TaskMove
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 from service.tasks.queue_order import move_task

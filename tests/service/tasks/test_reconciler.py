@@ -10,9 +10,9 @@ from pathlib import Path
 import redis
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey, Task
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks import broker, commands, lifecycle
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from media import frame_cache_path
 from media.sources.downloading import DownloadLimits
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import InvalidInput, SourceUnavailable
-from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.library import video_details
 from service.storage import video_access

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from sqlalchemy import func, select
 
+from cinestrata_schemas.tasks import RetrySpec, TaskDetails, TaskSpec
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
-from service.core.schemas import RetrySpec, TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
 from service.tasks.idempotency import reserve

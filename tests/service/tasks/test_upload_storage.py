@@ -17,11 +17,11 @@ import pytest
 from sqlalchemy import Connection, create_engine, event, text, update
 from sqlalchemy.exc import OperationalError
 
+from cinestrata_schemas.tasks import TaskSpec
 from service import maintenance
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import InDoubt, Unavailable
-from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage import index_manifest, library_paths, video_files

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+from cinestrata_schemas.webhooks import WebhookSecret, WebhookSpec
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery
-from service.core.schemas import WebhookSecret, WebhookSpec
 from service.core.settings import Settings
 from service.webhooks import endpoints
 from service.webhooks.delivery_slots import DeliverySlots

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from cinestrata_schemas.webhooks import WebhookPatch, WebhookSecret
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
-from service.core.schemas import WebhookPatch, WebhookSecret
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints, sending
 from service.webhooks.events import emit

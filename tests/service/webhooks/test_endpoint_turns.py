@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from cinestrata_schemas.webhooks import WebhookPatch, WebhookSpec
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
-from service.core.schemas import WebhookPatch, WebhookSpec
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints
 from service.webhooks.delivery_slots import DeliverySlots

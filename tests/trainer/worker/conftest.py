@@ -14,9 +14,9 @@ import av
 import numpy as np
 import pytest
 
+from cinestrata_schemas.tasks import TaskSpec
 from media import VideoDecoder
 from service.catalog.database import dispose
-from service.core.schemas import TaskSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
 from tests.trainer.conftest import untrained_backbone

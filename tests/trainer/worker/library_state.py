@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import TaskDetails
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from models.releases.release_files import read_lineage, read_release
 from models.releases.release_state import ReleaseState
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
-from service.core.schemas import TaskDetails
 from service.core.settings import settings
 from service.tasks import commands
 from trainer.worker import learning_job

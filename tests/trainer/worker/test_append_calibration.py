@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import AppendSpec
 from index.index_snapshot import IndexSnapshot
 from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
-from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.tasks import commands, lifecycle, probing

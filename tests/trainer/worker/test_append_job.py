@@ -14,6 +14,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from cli.commands.library_checks import check_catalog, check_files
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
@@ -22,7 +23,6 @@ from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Moment, Shard, Video
 from service.core.errors import Conflict, NotFound
-from service.core.schemas import AppendSpec, TaskDetails
 from service.core.settings import settings
 from service.library import deletion
 from service.library.compaction import compact

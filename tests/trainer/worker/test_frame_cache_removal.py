@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
+from cinestrata_schemas.tasks import AppendSpec, TaskSpec
 from media import VideoDecoder, VideoInfo
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Unavailable
-from service.core.schemas import AppendSpec, TaskSpec
 from service.core.settings import settings
 from service.library.compaction import sweep_frame_caches
 from service.storage.video_files import delete_unneeded_frames

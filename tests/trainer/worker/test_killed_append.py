@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
@@ -22,7 +23,6 @@ from media import VideoDecoder
 from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Shard, Task
-from service.core.schemas import AppendSpec, RelearnSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication

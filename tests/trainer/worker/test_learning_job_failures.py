@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from cinestrata_schemas.tasks import RetrySpec
 from cli.terminal_hints import terminal_text
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.celery_worker import probe
-from service.core.schemas import RetrySpec
 from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.lifecycle import Publication

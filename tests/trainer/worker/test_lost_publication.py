@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from cinestrata_schemas.tasks import AppendSpec
 from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
-from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from tests.claimed_probing import probe

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec
+from cinestrata_schemas.videos import VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
-from service.core.schemas import AppendSpec, RelearnSpec, VideoPatch
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.video_details import get_video

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from cli.commands import sync_command
 from cli.commands.sync_command import run_sync
 from cli.in_process_service_client import InProcessServiceClient
 from media import VideoDecoder
-from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
 from tests.claimed_probing import probe

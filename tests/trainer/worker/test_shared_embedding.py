@@ -14,10 +14,10 @@ import pytest
 import torch
 from sqlalchemy import select
 
+from cinestrata_schemas.tasks import AppendSpec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
-from service.core.schemas import AppendSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import free_chunks, lease

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskSpec
 from media import VideoDecoder
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from service.core.schemas import TaskSpec
 from service.core.settings import settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader

@@ -9,10 +9,11 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import select, update
 
+from cinestrata_schemas.alerts import ThresholdPatch
+from cinestrata_schemas.webhooks import AlertFacts
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, Delivery, Webhook
 from service.catalog.tables import Recall, Task
-from service.core.schemas import AlertFacts, ThresholdPatch
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.library.recall.recall_matrix import read_recall_matrix
 

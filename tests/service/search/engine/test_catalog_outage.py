@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cinestrata_schemas.search import SearchResponse
 from index.hits import Hit
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
-from service.core.schemas import SearchResponse
 from service.search.catalog_mirror import CatalogMirror
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library

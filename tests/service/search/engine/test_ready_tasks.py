@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.errors import ReleaseError
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import InvalidInput, Unavailable
-from service.core.schemas import SearchQuery
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.requests.request_resolution import resolve_tasks

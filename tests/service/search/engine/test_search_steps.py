@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.search import SearchQuery
 from service.core.errors import InvalidInput
-from service.core.schemas import SearchQuery
 from service.core.settings import Settings
 from service.search import engine as engine_module
 from service.search.engine import SearchEngine

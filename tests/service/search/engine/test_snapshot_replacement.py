@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from cinestrata_schemas.search import SearchQuery
 from index.index_snapshot import IndexSnapshot
 from service.core.errors import Unavailable
-from service.core.schemas import SearchQuery
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import planner

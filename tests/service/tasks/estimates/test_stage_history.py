@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import SourceUnavailable, WorkerStopping
-from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 from service.tasks.estimates.stage_history import StageHistory

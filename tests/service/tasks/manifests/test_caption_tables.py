@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.uploads import LocalFile, LocalText, PreviewRequest
 from service.core.errors import InvalidInput
-from service.core.schemas import LocalFile, LocalText, PreviewRequest
 from service.core.settings import settings
 from service.syncs.source_listing import list_source
 from service.tasks.archives.archive_unpacking import unpack_archive

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.schemas import VideoSpec
 from service.tasks.manifests import manifest_lines
 from service.tasks.manifests.manifest_parser import parse_manifest
 

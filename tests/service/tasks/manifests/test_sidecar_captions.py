@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.core.schemas import VideoSpec
 from service.tasks.manifests.folder_videos import list_folder_videos
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars, subtitle_aliases
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import TaskSpec
+from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.core import request_limits
-from service.core.schemas import PreviewRequest, TaskSpec, UploadPreview
 from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.previews.file_matching import FileMatcher

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound, TooLarge, Unavailable
-from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 from service.tasks.uploads import upload_store, uploaded_videos

@@ -6,20 +6,10 @@ from datetime import datetime
 
 from pydantic import Field
 
-from service.core.choice_types import EffectiveSplit, Gallery, QueryMode
-from service.core.schemas.library import RecallFigures
-from service.core.schemas.model_types import ResponseModel
-from service.core.schemas.search import MomentMatch, SearchResult, TaskRouting
-
-__all__ = [
-    "FirstResultShare",
-    "LossCurve",
-    "LossPoint",
-    "QueryOutcome",
-    "QueryReport",
-    "QueryWord",
-    "ResultExplanation",
-]
+from cinestrata_schemas.choice_types import EffectiveSplit, Gallery, QueryMode
+from cinestrata_schemas.library import RecallFigures
+from cinestrata_schemas.model_types import Open, ResponseModel
+from cinestrata_schemas.search import MomentMatch, SearchResult, TaskRouting
 
 
 class QueryOutcome(ResponseModel):
@@ -55,8 +45,8 @@ class QueryReport(ResponseModel):
     task_id: str
     release: str | None
     generation: int
-    mode: QueryMode | None
-    split: EffectiveSplit | None = Field(description="Split of the videos; null without captions.")
+    mode: Open[QueryMode] | None
+    split: Open[EffectiveSplit] | None = Field(description="Split of the videos; null without captions.")
     held_out: bool = Field(
         description="Whether the videos were held out: neither learned nor used for routing."
     )
@@ -65,7 +55,7 @@ class QueryReport(ResponseModel):
     depth: int = Field(description="Number of results in which a video has a rank.")
     recall_at_1: float | None = Field(description="Share of the queries with rank 1, 0..1.")
     recall_at_10: float | None = Field(description="Share of the queries with rank 1 to 10, 0..1.")
-    measured: dict[Gallery, RecallFigures] = Field(
+    measured: dict[Open[Gallery], RecallFigures] = Field(
         description="Stored recall of the newest release that was measured, by gallery, as in the recall matrix."
     )
     first_results: list[FirstResultShare] = Field(
@@ -101,7 +91,7 @@ class ResultExplanation(ResponseModel):
     task_id: str
     release: str
     generation: int
-    mode: QueryMode
+    mode: Open[QueryMode]
     rank: int | None = Field(description="Rank of the video; null if it is not among the first `k` results.")
     depth: int = Field(description="Number of results in which the video has a rank.")
     score: float

@@ -1,27 +1,17 @@
-"""Requests and responses of text search."""
+"""Requests and responses of searches by text, by video and by clip."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from service.core import request_limits
-from service.core.choice_types import QueryMode
-from service.core.schemas.model_types import RequestList, RequestModel, ResponseModel, ShownUri
-from service.core.schemas.videos import VideoMoment
+from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.model_types import Open, RequestList, RequestModel, ResponseModel, ShownUri
+from cinestrata_schemas.videos import VideoMoment
 
-__all__ = [
-    "MomentMatch",
-    "SearchBatch",
-    "SearchBatchResponse",
-    "SearchQuery",
-    "SearchResponse",
-    "SearchResult",
-    "SearchTiming",
-    "TaskRouting",
-]
+MAX_BATCH_QUERIES = 256
 
 
 class SearchQuery(RequestModel):
@@ -70,7 +60,7 @@ class SearchQuery(RequestModel):
 class SearchBatch(RequestModel):
     """Several queries, answered together by one release."""
 
-    queries: RequestList[SearchQuery] = Field(max_length=request_limits.MAX_BATCH_QUERIES)
+    queries: RequestList[SearchQuery] = Field(max_length=MAX_BATCH_QUERIES)
 
 
 class MomentMatch(VideoMoment):
@@ -132,7 +122,7 @@ class SearchResponse(ResponseModel):
     query: str
     release: str | None
     generation: int
-    mode: QueryMode
+    mode: Open[QueryMode]
     results: list[SearchResult]
     confidence: float | None = Field(
         default=None,
@@ -167,3 +157,75 @@ class SearchBatchResponse(ResponseModel):
     """Results of a batch, in the order of its queries."""
 
     answers: list[SearchResponse]
+
+
+class SimilarVideosResponse(ResponseModel):
+    """Videos similar to a library video. ``task`` is the name of its task; scores are cosines of stored vectors."""
+
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    results: list[SearchResult]
+    searched: list[str] = Field(description="Names of the searched tasks.")
+    not_compared: dict[str, str] = Field(
+        description="Task name → reason, for tasks whose videos were embedded by another encoder."
+    )
+    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
+
+
+class CaptionMatch(ResponseModel):
+    """A caption of the library. ``task`` is the name of its task, ``video_id`` the first video that has it."""
+
+    text: str
+    score: float = Field(description="Cosine of the caption vector and the video vector.")
+    own: bool = Field(description="Whether it is a caption of the video itself.")
+    video_id: str
+    task: str
+    task_id: str
+
+
+class CaptionsResponse(ResponseModel):
+    """Captions of the library nearest to a video. ``task`` is the name of the video's task."""
+
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    mode: Open[QueryMode]
+    captions: list[CaptionMatch]
+    candidates: int = Field(description="Number of compared captions.")
+    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
+
+
+class ClipTiming(ResponseModel):
+    """Duration of each stage of a clip search in milliseconds."""
+
+    decode: float
+    encode: float
+    search: float
+    total: float
+
+
+class ClipSearchResponse(ResponseModel):
+    """Videos similar to an uploaded clip or picture.
+
+    Scores are rescaled cosines: 0 is the mean cosine between two videos of the result's task, 1 is the same video.
+    """
+
+    kind: Open[Literal["video", "picture"]]
+    width: int
+    height: int
+    duration: float | None = Field(description="Duration in seconds; null for a picture.")
+    release: str
+    generation: int
+    results: list[SearchResult]
+    searched: list[str] = Field(description="Names of the searched tasks.")
+    captions: list[CaptionMatch] | None = Field(
+        default=None,
+        description="Captions of the best result's task that are nearest to the clip; null where not requested.",
+    )
+    timing_ms: ClipTiming
+    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")

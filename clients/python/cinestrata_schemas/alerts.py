@@ -7,9 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from service.core.schemas.model_types import RequestModel, ResponseModel
-
-__all__ = ["ALERT_KINDS", "AlertDetails", "AlertKind", "AlertPage", "AlertThresholds", "ThresholdPatch"]
+from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
 
 AlertKind = Literal["forgetting_local", "forgetting_global", "recall_when_learned", "failed_tasks"]
 ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
@@ -48,7 +46,7 @@ class AlertDetails(ResponseModel):
     """A crossed threshold."""
 
     id: int
-    kind: AlertKind
+    kind: Open[AlertKind]
     task_id: str | None = Field(
         description="Domain of the alert, with the largest loss where one is named; null for the whole library."
     )

@@ -6,18 +6,8 @@ from typing import Any
 
 from pydantic import Base64Bytes, Field
 
-from service.core.schemas.model_types import RequestList, RequestModel, ResponseModel
-from service.core.schemas.tasks import VideoSpec
-
-__all__ = [
-    "CaptionTable",
-    "LocalFile",
-    "LocalText",
-    "OmittedPath",
-    "PreviewProblem",
-    "PreviewRequest",
-    "UploadPreview",
-]
+from cinestrata_schemas.model_types import RequestList, RequestModel, ResponseModel
+from cinestrata_schemas.tasks import VideoSpec
 
 
 class LocalFile(RequestModel):

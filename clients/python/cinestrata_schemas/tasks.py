@@ -9,10 +9,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.core.choice_types import Split, TaskState
-from service.core.schemas.model_types import (
+from cinestrata_schemas.choice_types import Split, TaskState
+from cinestrata_schemas.model_types import (
     Identifier,
     Name,
+    Open,
     RequestList,
     RequestModel,
     RequestSettings,
@@ -21,22 +22,6 @@ from service.core.schemas.model_types import (
     ShownUri,
     Uri,
 )
-
-__all__ = [
-    "AppendSpec",
-    "Drift",
-    "RejectedVideo",
-    "RejectedVideoPage",
-    "RelearnSpec",
-    "StageTimes",
-    "TaskDetails",
-    "TaskEvent",
-    "TaskMove",
-    "TaskProgress",
-    "TaskSpec",
-    "VideoCounts",
-    "VideoSpec",
-]
 
 
 class VideoSpec(RequestModel):
@@ -235,7 +220,7 @@ class TaskDetails(ResponseModel):
     )
     method: str
     settings: dict[str, Scalar]
-    state: TaskState
+    state: Open[TaskState]
     progress: TaskProgress
     eta_seconds: float | None = Field(
         description="Estimated seconds until the task is ready, over all stages and with the time in the queue; null "
@@ -255,7 +240,7 @@ class TaskDetails(ResponseModel):
     learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")
     release: str | None
     trained: bool
-    held_out: Literal["given", "derived"] | None
+    held_out: Open[Literal["given", "derived"]] | None
     position: int
     attempts: int
     cancel_requested: bool
@@ -274,5 +259,5 @@ class TaskEvent(ResponseModel):
     id: int
     task_id: str
     at: datetime
-    kind: Literal["state", "progress", "rejected", "log"]
+    kind: Open[Literal["state", "progress", "rejected", "log"]]
     data: dict[str, Any]

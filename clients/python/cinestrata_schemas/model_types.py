@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -10,26 +10,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from media.sources.source_uris import redact_uri
-from service.core.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
-
-__all__ = [
-    "Identifier",
-    "Matrix",
-    "Name",
-    "RequestList",
-    "RequestModel",
-    "RequestSettings",
-    "ResponseModel",
-    "Scalar",
-    "ShownUri",
-    "Uri",
-]
+from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
+from cinestrata_schemas.uri_redaction import redact_uri
 
 Matrix = list[list[float | None]]  # rows are releases, columns are tasks; null where undefined
 Scalar = bool | int | float | str | None
@@ -58,6 +48,20 @@ Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 ShownUri = Annotated[str, AfterValidator(redact_uri)]  # queries of URLs may contain tokens
 
 
+class _OpenChoice:
+    """Accepts texts besides the documented choices."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema([handler(source), core_schema.str_schema()])
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.UnionSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(cast(CoreSchema, schema["choices"][0]))
+
+
+Open = Annotated[_Item, _OpenChoice()]  # of a response: a client accepts the choices of a later service, too
+
 _MAX_FIELDS = 64  # more than any request has
 
 
@@ -77,7 +81,7 @@ RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(_limit_fields)]
 class RequestModel(BaseModel):
     """A request body. Unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -86,6 +90,6 @@ class RequestModel(BaseModel):
 
 
 class ResponseModel(BaseModel):
-    """A response body; immutable."""
+    """A response body; immutable. Fields of a later service are ignored."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)

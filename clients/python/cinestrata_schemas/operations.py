@@ -1,4 +1,4 @@
-"""Requests and responses about the operation of a library: maintenance jobs, workers, queues and searches."""
+"""Requests and responses about the operation of a library: jobs, workers, queues, searches and readiness."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.core.choice_types import TaskKind, TaskState
-from service.core.schemas.model_types import RequestModel, ResponseModel
-
-__all__ = [
-    "GpuMemory",
-    "JobDetails",
-    "JobSpec",
-    "OperationsStatus",
-    "QueuedTask",
-    "RunningTask",
-    "SearchLoad",
-    "SnapshotDetails",
-    "TrainingPoint",
-    "WorkerDetails",
-]
+from cinestrata_schemas.choice_types import TaskKind, TaskState
+from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
 
 
 class JobSpec(RequestModel):
@@ -40,9 +27,9 @@ class JobDetails(ResponseModel):
     """A maintenance job with its result."""
 
     id: int
-    kind: Literal["compact", "snapshot"]
+    kind: Open[Literal["compact", "snapshot"]]
     task_id: str | None
-    state: Literal["queued", "running", "done", "failed"]
+    state: Open[Literal["queued", "running", "done", "failed"]]
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -87,8 +74,8 @@ class QueuedTask(ResponseModel):
 
     id: str
     name: str
-    state: TaskState
-    kind: TaskKind
+    state: Open[TaskState]
+    kind: Open[TaskKind]
     videos: int
     eta_seconds: float | None
 
@@ -108,7 +95,7 @@ class RunningTask(ResponseModel):
 
     id: str
     name: str
-    state: TaskState
+    state: Open[TaskState]
     points: list[TrainingPoint] = Field(description="The last reports, at most 200, oldest first.")
 
 
@@ -139,4 +126,20 @@ class OperationsStatus(ResponseModel):
     total_bytes: int | None
     compactable_bytes: int = Field(
         description="Size of the shards with deleted vectors or several segments, which a compaction rewrites."
+    )
+
+
+class Readiness(ResponseModel):
+    """Readiness of a process for searches."""
+
+    ready: bool
+    release: str | None = None
+    pinned: bool = Field(
+        default=False, description="Whether an operator serves an earlier release than the newest."
+    )
+    generation: int = 0
+    tasks: int = 0
+    degraded: dict[str, str] = Field(default_factory=dict)
+    checks: dict[str, str] = Field(
+        default_factory=dict, description="State of each component: 'ok' or its error."
     )

@@ -1,4 +1,4 @@
-"""Responses about the whole library: overview, shards, releases, recall matrix."""
+"""Responses about the whole library: overview, shards, recall matrix."""
 
 from __future__ import annotations
 
@@ -7,34 +7,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.core.choice_types import Gallery, QueryMode, TaskState
-from service.core.schemas.alerts import AlertDetails
-from service.core.schemas.model_types import Matrix, ResponseModel
-from service.core.schemas.release_serving import PinnedRelease
-from service.core.schemas.tasks import TaskDetails
-
-__all__ = [
-    "DomainLoss",
-    "DomainRecall",
-    "DomainVectors",
-    "LibraryOverview",
-    "LibraryStatus",
-    "LibraryVersions",
-    "LiteratureMeasures",
-    "MeasuredLoss",
-    "MeasuredShare",
-    "RecallBin",
-    "RecallFigures",
-    "RecallMap",
-    "RecallMatrix",
-    "ReleasePage",
-    "ReleaseSummary",
-    "ServedRecall",
-    "ShardPage",
-    "ShardSummary",
-    "UnfoundDomain",
-    "WorkerLease",
-]
+from cinestrata_schemas.alerts import AlertDetails
+from cinestrata_schemas.choice_types import Gallery, QueryMode, TaskState
+from cinestrata_schemas.model_types import Matrix, Open, ResponseModel
+from cinestrata_schemas.releases import PinnedRelease, ReleaseSummary
+from cinestrata_schemas.tasks import TaskDetails
 
 
 class RecallFigures(ResponseModel):
@@ -114,13 +91,13 @@ class UnfoundDomain(ResponseModel):
 class ServedRecall(ResponseModel):
     """Recall@1 as searches are answered: with the newest release, weighted by queries."""
 
-    mode: QueryMode = Field(description="Query mode in which the service searches.")
+    mode: Open[QueryMode] = Field(description="Query mode in which the service searches.")
     domains: int = Field(description="Number of domains with queries.")
     domains_with_few_queries: int = Field(description="Number of domains with fewer than 20 queries.")
-    recall: dict[Gallery, MeasuredShare | None] = Field(
+    recall: dict[Open[Gallery], MeasuredShare | None] = Field(
         description="Share of the queries that rank the right video first, by gallery."
     )
-    loss: dict[Gallery, MeasuredLoss | None] = Field(description="Loss of earlier domains, by gallery.")
+    loss: dict[Open[Gallery], MeasuredLoss | None] = Field(description="Loss of earlier domains, by gallery.")
     router_accuracy: MeasuredShare | None = Field(
         description="Share of the queries whose own domain is the most likely one of those with captions."
     )
@@ -163,7 +140,7 @@ class RecallMatrix(ResponseModel):
     tasks: list[str] = Field(description="Name of the task of each column.")
     task_ids: list[str]
     releases: list[str] = Field(description="Release of each row, the newest one of a bin.")
-    mode: QueryMode
+    mode: Open[QueryMode]
     matrix_local: Matrix
     matrix_global: Matrix
     matrix_local_all: Matrix
@@ -185,11 +162,11 @@ class RecallMatrix(ResponseModel):
     )
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
-    losses: dict[Gallery, MeasuredLoss | None] = Field(
+    losses: dict[Open[Gallery], MeasuredLoss | None] = Field(
         description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     served: ServedRecall
-    held_out: list[Literal["given", "derived"] | None]
+    held_out: list[Open[Literal["given", "derived"]] | None]
     after: list[str] = Field(description="Name of the task of the release of each row.")
     newest: dict[str, list[RecallFigures | None]] = Field(
         description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
@@ -213,8 +190,8 @@ class RecallMap(ResponseModel):
     curves describe the domains of the window; the measures of forgetting describe the library.
     """
 
-    mode: QueryMode
-    gallery: Gallery
+    mode: Open[QueryMode]
+    gallery: Open[Gallery]
     releases: int = Field(description="Rows of the complete matrix.")
     domains: int = Field(description="Columns of the complete matrix.")
     has_derived_split: bool = Field(description="Whether a share of the videos of a domain was held out.")
@@ -246,7 +223,7 @@ class RecallMap(ResponseModel):
     router_queries: list[int] = Field(
         description="Largest number of routed queries of the releases of each row."
     )
-    losses: dict[Gallery, MeasuredLoss | None] = Field(
+    losses: dict[Open[Gallery], MeasuredLoss | None] = Field(
         description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     literature: LiteratureMeasures = Field(
@@ -283,38 +260,12 @@ class ShardPage(ResponseModel):
     next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-class ReleaseSummary(ResponseModel):
-    """A release. ``task`` is the name of its task."""
-
-    id: str
-    task: str
-    task_id: str
-    learned_order: int
-    method: str
-    backbone: str
-    kind: str
-    bytes: int
-    created_at: datetime
-    current: bool
-    calibration_error: float | None = Field(
-        default=None,
-        description="Expected calibration error of its confidences, cross-validated, 0..1; null without calibration.",
-    )
-
-
-class ReleasePage(ResponseModel):
-    """A page of releases."""
-
-    releases: list[ReleaseSummary]
-    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
-
-
 class WorkerLease(ResponseModel):
     """Lease of an active worker."""
 
     task_id: str
     task: str
-    state: TaskState
+    state: Open[TaskState]
     owner: str
     expires_at: datetime
 
@@ -344,7 +295,7 @@ class LibraryStatus(ResponseModel):
         description="Set while an earlier release than the newest answers searches."
     )
     generation: int
-    tasks: dict[TaskState, int]
+    tasks: dict[Open[TaskState], int]
     domains: int = Field(description="Number of learned domains with videos.")
     searchable_domains: int = Field(description="Number of them that the served release searches.")
     trained_domains: int = Field(

@@ -8,24 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from service.core.schemas.alerts import AlertKind
-from service.core.schemas.model_types import RequestModel, ResponseModel
-
-__all__ = [
-    "EVENT_FACTS",
-    "WEBHOOK_EVENTS",
-    "AlertFacts",
-    "DeliveryDetails",
-    "DeliveryPage",
-    "ServedReleaseFacts",
-    "TaskFacts",
-    "WebhookDetails",
-    "WebhookEvent",
-    "WebhookPatch",
-    "WebhookSecret",
-    "WebhookSpec",
-    "WebhookTestFacts",
-]
+from cinestrata_schemas.alerts import AlertKind
+from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
 
 WebhookEvent = Literal[
     "task.ready",
@@ -68,7 +52,7 @@ class WebhookDetails(ResponseModel):
 
     id: str
     url: str = Field(description="Address without its query, which may contain a key.")
-    events: list[WebhookEvent]
+    events: list[Open[WebhookEvent]]
     enabled: bool
     reason: str | None = Field(
         description="Why the service disabled the webhook (status 410, or a forbidden address); null otherwise."
@@ -94,7 +78,7 @@ class DeliveryDetails(ResponseModel):
     message_id: str = Field(description="Value of the header `webhook-id`, the same in all attempts.")
     event: str
     payload: dict[str, Any]
-    state: Literal["pending", "delivered", "failed"]
+    state: Open[Literal["pending", "delivered", "failed"]]
     attempts: int
     next_attempt_at: datetime | None
     status: int | None = Field(description="HTTP status of the last answer; null without one.")
@@ -142,7 +126,7 @@ class AlertFacts(ResponseModel):
     """Data of `alert.raised` and `alert.cleared`."""
 
     id: int
-    kind: AlertKind
+    kind: Open[AlertKind]
     task_id: str | None = Field(description="Domain of the alert; null for the whole library.")
     task: str | None = Field(description="Name of the domain.")
     value: float = Field(description="Measured value.")

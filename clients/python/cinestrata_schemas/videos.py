@@ -7,18 +7,15 @@ from typing import Any
 
 from pydantic import Field
 
-from service.core.choice_types import EffectiveSplit, Split, VideoStatus
-from service.core.schemas.model_types import Identifier, RequestList, RequestModel, ResponseModel, ShownUri
-
-__all__ = [
-    "DeletionRequest",
-    "DeletionResult",
-    "VideoDetails",
-    "VideoMoment",
-    "VideoPage",
-    "VideoPatch",
-    "VideoSummary",
-]
+from cinestrata_schemas.choice_types import EffectiveSplit, Split, VideoStatus
+from cinestrata_schemas.model_types import (
+    Identifier,
+    Open,
+    RequestList,
+    RequestModel,
+    ResponseModel,
+    ShownUri,
+)
 
 
 class VideoMoment(ResponseModel):
@@ -35,11 +32,11 @@ class VideoDetails(ResponseModel):
     task: str
     task_id: str
     uri: ShownUri
-    status: VideoStatus
+    status: Open[VideoStatus]
     reason: str | None
     captions: list[str]
-    split: Split | None
-    effective_split: EffectiveSplit | None
+    split: Open[Split] | None
+    effective_split: Open[EffectiveSplit] | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None
@@ -63,10 +60,10 @@ class VideoSummary(ResponseModel):
     id: str
     task_id: str = Field(description="Task of the video: its domain, or an append that is not published yet.")
     uri: ShownUri
-    status: VideoStatus
+    status: Open[VideoStatus]
     reason: str | None
     captions: list[str]
-    effective_split: EffectiveSplit | None
+    effective_split: Open[EffectiveSplit] | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None

@@ -6,11 +6,9 @@ from datetime import datetime
 
 from pydantic import Field
 
-from service.core.choice_types import VanishedVideos
-from service.core.schemas.model_types import Name, RequestModel, ResponseModel, Uri
-from service.core.schemas.uploads import OmittedPath
-
-__all__ = ["MIN_SYNC_SECONDS", "SyncCounts", "SyncDetails", "SyncSpec"]
+from cinestrata_schemas.choice_types import VanishedVideos
+from cinestrata_schemas.model_types import Name, RequestModel, ResponseModel, Uri
+from cinestrata_schemas.uploads import OmittedPath
 
 MIN_SYNC_SECONDS = 60
 

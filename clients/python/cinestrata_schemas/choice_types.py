@@ -7,19 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = [
-    "AccessScope",
-    "EffectiveSplit",
-    "Gallery",
-    "QueryMode",
-    "SearchScope",
-    "Split",
-    "TaskKind",
-    "TaskState",
-    "VanishedVideos",
-    "VideoStatus",
-]
-
 QueryMode = Literal["pinned", "latest"]
 SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
 AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it

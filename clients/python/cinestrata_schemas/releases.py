@@ -1,4 +1,4 @@
-"""Requests and responses about the release that searches use."""
+"""Requests and responses about releases, and the choice of the one that searches use."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from service.core.schemas.model_types import RequestModel, ResponseModel
-
-__all__ = ["DomainChange", "PinnedRelease", "ServeOutcome", "ServeSpec", "ServedChange"]
+from cinestrata_schemas.model_types import RequestModel, ResponseModel
 
 
 class ServeSpec(RequestModel):
@@ -73,3 +71,29 @@ class PinnedRelease(ResponseModel):
     newest: str
     newest_task: str
     unsearchable: ServedChange = Field(description="Domains that were learned later.")
+
+
+class ReleaseSummary(ResponseModel):
+    """A release. ``task`` is the name of its task."""
+
+    id: str
+    task: str
+    task_id: str
+    learned_order: int
+    method: str
+    backbone: str
+    kind: str
+    bytes: int
+    created_at: datetime
+    current: bool
+    calibration_error: float | None = Field(
+        default=None,
+        description="Expected calibration error of its confidences, cross-validated, 0..1; null without calibration.",
+    )
+
+
+class ReleasePage(ResponseModel):
+    """A page of releases."""
+
+    releases: list[ReleaseSummary]
+    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
