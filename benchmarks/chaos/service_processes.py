@@ -38,7 +38,7 @@ def process_environment(faults: Path, settings: Mapping[str, str]) -> dict[str, 
     return {
         **inherited,
         **settings,
-        "PYTHONPATH": os.pathsep.join((str(_PRELOAD), str(_ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (_PRELOAD, _ROOT, _ROOT / "clients" / "python"))),
         FOLDER_VARIABLE: str(faults),
     }
 

@@ -82,7 +82,8 @@ def environment(folder: Path) -> dict[str, str]:
     activate.parent.mkdir(parents=True)
     activate.touch()
     variables = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
-    return variables | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "CINESTRATA_BACKBONE": "tiny"}
+    sources = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python")))
+    return variables | {"PYTHON": sys.executable, "PYTHONPATH": sources, "CINESTRATA_BACKBONE": "tiny"}
 
 
 def test_blocks_of_the_readme_run_in_their_order(

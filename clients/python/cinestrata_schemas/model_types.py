@@ -81,7 +81,7 @@ RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(_limit_fields)]
 class RequestModel(BaseModel):
     """A request body. Unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -92,4 +92,4 @@ class RequestModel(BaseModel):
 class ResponseModel(BaseModel):
     """A response body; immutable. Fields of a later service are ignored."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True)

@@ -29,7 +29,7 @@ def _run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         FOLDER_VARIABLE: str(folder),
-        "PYTHONPATH": os.pathsep.join(map(str, (PRELOAD, ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (PRELOAD, ROOT, ROOT / "clients" / "python"))),
     }
     return subprocess.run(
         [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False

@@ -33,7 +33,12 @@ def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[b
         return subprocess.Popen(
             [sys.executable, "-m", "cli.main", *arguments],
             cwd=ROOT,
-            env={**os.environ, "CINESTRATA_LOG_FORMAT": "json", "PYTHONPATH": str(ROOT), **environment},
+            env={
+                **os.environ,
+                "CINESTRATA_LOG_FORMAT": "json",
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'clients' / 'python'}",
+                **environment,
+            },
             stdout=output,
             stderr=subprocess.STDOUT,
         )
