@@ -26,21 +26,19 @@ def main(target: Path) -> None:
 
 
 def _write_library() -> None:
-    from benchmarks.data.world import write_world
     from cinestrata_schemas.tasks import AppendSpec, TaskSpec
     from service.catalog.migrations import upgrade
     from service.celery_worker import probe
     from service.core.settings import settings
     from service.library import deletion
     from service.tasks import commands
+    from tests.drawn_world import write_world
     from trainer.worker.append_job import run_append_job
     from trainer.worker.learning_job import run_learning_job
 
     upgrade(settings())
     media = settings().media_root
-    write_world(
-        media, domains=list(DOMAINS), seed=3, train=3, val=0, test=1, categories=1, captions=1, workers=1
-    )
+    write_world(media, domains=list(DOMAINS), seed=3, train=3, val=0, test=1, categories=1, captions=1)
     settings_of_method = {"epochs": 1, "batch_size": 4, "experts": 1, "rank": 1}
     for domain in DOMAINS:
         lines = (media / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()

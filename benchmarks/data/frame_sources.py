@@ -45,7 +45,7 @@ class WorldFrames:
 
     def frames(self, count: int, size: int) -> Frames:
         """``uint8 [count, size, size, 3]`` at the mid-points of equal intervals."""
-        return render(self.clip, size=size, times=sample_times(1.0, count))
+        return render(self.clip.scene, size=size, times=sample_times(1.0, count))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from PIL import Image
 
 from benchmarks.data.world.domain_clips import make_domain
 from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.mp4_writer import write_mp4
+from benchmarks.data.world.renderer import write_mp4
 from media.mp4_encoding import encode_mp4
 
 __all__ = ["write_ordinary_clips", "write_tiny_clips"]

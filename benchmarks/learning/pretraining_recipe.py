@@ -55,7 +55,7 @@ class _PretrainingClips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
         while True:
             clip = sample_pretraining_clip(rng)
             times = (np.arange(count) + rng.random(count)) / count
-            yield render(clip, size=self._size, times=times.tolist()), str(rng.choice(clip.captions))
+            yield render(clip.scene, size=self._size, times=times.tolist()), str(rng.choice(clip.captions))
 
 
 def pretrain(

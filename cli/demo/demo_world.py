@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
-from cli.demo.scene_folders import write_scenes
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from media.scenes.scene_files import write_scenes
 
 if TYPE_CHECKING:
     from cli.http_service_client import HttpServiceClient

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from media.mp4_encoding import encode_mp4
 from media.scenes.scene_model import Scene
 from media.scenes.scene_rendering import FRAMES_PER_SECOND, render_scene
-
-__all__ = ["manifest_line", "scene_file_name", "write_scene"]
 
 
 def scene_file_name(scene: Scene) -> str:
@@ -39,3 +42,48 @@ def write_scene(folder: Path, scene: Scene) -> Path:
     path = folder / scene_file_name(scene)
     encode_mp4(render_scene(scene), path, fps=FRAMES_PER_SECOND)
     return path
+
+
+def write_scenes(
+    root: Path,
+    scenes: Mapping[str, Sequence[Scene]],
+    workers: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write ``root/<domain>/<scene id>.mp4`` and ``root/<domain>/manifest.jsonl``; existing videos are kept.
+
+    Args:
+        root: Folder of the domains; it is created if it does not exist.
+        scenes: Scenes by name of the domain.
+        workers: Number of processes that draw.
+        progress: Called with the number of finished videos and of all videos.
+    """
+    missing = []
+    for name, members in scenes.items():
+        folder = root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        missing += [scene for scene in members if not (folder / scene_file_name(scene)).exists()]
+        _write_atomically(folder / "manifest.jsonl", "".join(map(manifest_line, members)))
+    total = sum(map(len, scenes.values()))
+    done = total - len(missing)
+    # Spawned, since torch may have started threads and locks that do not survive a fork.
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        for _ in executor.map(partial(_write_video, root), missing, chunksize=4):
+            done += 1
+            if progress:
+                progress(done, total)
+    finally:
+        executor.shutdown(cancel_futures=True)
+    if progress:
+        progress(total, total)
+
+
+def _write_video(root: Path, scene: Scene) -> None:
+    write_scene(root / scene.domain, scene)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

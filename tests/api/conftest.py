@@ -13,12 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from benchmarks.data.world import write_world
 from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
 from service.core.settings import Settings, settings
 from service.tasks.lifecycle import lease
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
+from tests.drawn_world import write_world
 
 BASE_URL = "http://127.0.0.1:8000"
 
@@ -27,9 +27,7 @@ BASE_URL = "http://127.0.0.1:8000"
 def rendered_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small domains of mp4 files."""
     folder = tmp_path_factory.mktemp("world")
-    write_world(
-        folder, domains=[FIRST, SECOND], seed=3, train=3, val=0, test=3, categories=2, captions=2, workers=1
-    )
+    write_world(folder, domains=[FIRST, SECOND], seed=3, train=3, val=0, test=3, categories=2, captions=2)
     return folder
 
 

@@ -172,15 +172,13 @@ def assert_json(lines: list[str]) -> None:
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A healthy deployment of the unchanged Dockerfile and Compose file; removed with its volumes at the end."""
     require_engine()
-    from benchmarks.data.world import write_world
+    from tests.drawn_world import write_world
 
     folder = tmp_path_factory.mktemp("containers")
     for parent in (folder, folder.parent):
         parent.chmod(0o755)  # the containers read the media folder under another user
     deployment = Deployment(folder)
-    write_world(
-        deployment.media, domains=list(DOMAINS), seed=3, train=3, val=1, test=2, categories=3, workers=1
-    )
+    write_world(deployment.media, domains=list(DOMAINS), seed=3, train=3, val=1, test=2, categories=3)
     for path in (deployment.media, *deployment.media.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     volumes = deployment.volumes()

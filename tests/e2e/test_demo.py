@@ -153,6 +153,6 @@ def _learners(client: httpx.Client, location: str) -> set[str]:
 
 
 def _write_third_domain(folder: Path) -> None:
-    from benchmarks.data.world import write_world
+    from tests.drawn_world import write_world
 
-    write_world(folder, domains=["pixel-arcade"], seed=7, train=12, val=1, test=2, categories=2, workers=1)
+    write_world(folder, domains=["pixel-arcade"], seed=7, train=12, val=1, test=2, categories=2)

@@ -64,10 +64,10 @@ def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.
 def test_processes_of_the_images_learn_and_search_a_domain(
     machine: Machine, environment: dict[str, object], service: httpx.Client
 ) -> None:
-    from benchmarks.data.world import write_world
+    from tests.drawn_world import write_world
 
     media = machine.folder / "media"
-    write_world(media, domains=["microscope"], seed=3, train=2, val=1, test=2, categories=2, workers=1)
+    write_world(media, domains=["microscope"], seed=3, train=2, val=1, test=2, categories=2)
     manifest = media / "microscope" / "manifest.jsonl"
     assert httpx.get(str(service.base_url) + "/tasks").status_code == 401
     settings = {name: str(value) for name, value in environment.items()}

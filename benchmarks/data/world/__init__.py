@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from benchmarks.data.world.domain_clips import make_domain
 from benchmarks.data.world.domains import DOMAINS, PRETRAIN_DOMAINS
-from benchmarks.data.world.mp4_writer import write_mp4
 from benchmarks.data.world.pretraining_clips import sample_pretraining_clip
-from benchmarks.data.world.renderer import render
+from benchmarks.data.world.renderer import render, write_mp4
 from benchmarks.data.world.scene_model import Clip, Domain, Scene
-from benchmarks.data.world.world_files import write_world
 
 __all__ = [
     "DOMAINS", "PRETRAIN_DOMAINS", "Clip", "Domain", "Scene", "make_domain", "render",
-    "sample_pretraining_clip", "write_mp4", "write_world",
+    "sample_pretraining_clip", "write_mp4",
 ]  # fmt: skip

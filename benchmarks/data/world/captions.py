@@ -1,14 +1,14 @@
-"""Captions of scenes: sentence patterns, synonyms and optional details."""
+"""Captions of scenes: sentence patterns, synonyms, optional details, and the forms of verbs."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
 from benchmarks.data.world.scene_model import Actor, Scene
-from benchmarks.data.world.verb_forms import VerbPhrase, verb_phrase
-
-__all__ = ["DETAILS", "ONE_EVENT_SENTENCES", "PREPOSITIONS", "TWO_EVENT_SENTENCES", "caption"]
 
 # Optional details of a caption. Entity and motion are always mentioned.
 DETAILS = ("hue", "size", "setting", "companion")
@@ -55,6 +55,10 @@ TWO_EVENT_SENTENCES = (
     "as soon as {s} is done {ai}, it {b3}",
 )
 PREPOSITIONS = ("next to", "beside", "near", "close to", "with", "alongside")
+
+# Verbs of one syllable with a short vowel double their last consonant ("spinning"); so do the verbs of _DOUBLING.
+_SHORT = re.compile(r"[^aeiou]*[aeiou][^aeiouwxy]")
+_DOUBLING = frozenset({"zigzag", "level", "cancel"})
 
 
 def caption(
@@ -104,3 +108,39 @@ def _noun(
         words.insert(0, rng.choice(sizes[actor.size_word]))
     phrase = " ".join(words)
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
+
+
+class VerbPhrase(NamedTuple):
+    """Base form, third person and present participle, such as ``drift left``, ``drifts left`` and ``drifting left``."""
+
+    base: str
+    third: str
+    ing: str
+
+
+@lru_cache(maxsize=4096)
+def verb_phrase(text: str) -> VerbPhrase:
+    """Forms of a phrase in the notation ``"drift | to the left"``: the verb, then the words after it."""
+    verb, _, tail = (piece.strip() for piece in text.partition("|"))
+    tail = f" {tail}" if tail else ""
+    return VerbPhrase(verb + tail, _third_person(verb) + tail, _present_participle(verb) + tail)
+
+
+def _third_person(verb: str) -> str:
+    if verb == "have":
+        return "has"
+    if verb.endswith(("s", "sh", "ch", "x", "z", "o")):
+        return verb + "es"
+    if verb.endswith("y") and verb[-2] not in "aeiou":
+        return verb[:-1] + "ies"
+    return verb + "s"
+
+
+def _present_participle(verb: str) -> str:
+    if verb in _DOUBLING or _SHORT.fullmatch(verb):
+        return verb + verb[-1] + "ing"
+    if verb.endswith("ie"):
+        return verb[:-2] + "ying"
+    if verb.endswith("e") and not verb.endswith(("ee", "oe", "ye")):
+        return verb[:-1] + "ing"
+    return verb + "ing"

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from benchmarks.data.world.captions import DETAILS, caption
 from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.domains.common_words import TEST_WORDS, TUNING_WORDS
 from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
 from benchmarks.data.world.domains.tuning_domains import TUNING_DOMAINS
 from benchmarks.data.world.motion import reverse
 from benchmarks.data.world.scene_model import Clip, Domain, Entity, Scene
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
-from benchmarks.data.world.shared_vocabulary import SharedVocabulary
+from benchmarks.data.world.shared_vocabulary import TEST_WORDS, TUNING_WORDS, SharedVocabulary
 
 __all__ = ["make_domain"]
 

@@ -1,4 +1,4 @@
-"""Rendering of scenes with Pillow at twice the size, followed by the finish of the domain's style."""
+"""Draw scenes with Pillow at twice the size, finish them in the style of their domain, and write them as mp4 files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +16,24 @@ from benchmarks.data.world.background import draw_background
 from benchmarks.data.world.motion import Pose, pose
 from benchmarks.data.world.scene_model import Actor, Clip, Color, Part, Scene
 from benchmarks.data.world.shapes import OPEN_SHAPES, part_outline
-
-__all__ = ["render", "render_scene"]
+from media import sample_times
+from media.mp4_encoding import encode_mp4
 
 _OVERSAMPLING = 2
 Frames = npt.NDArray[np.uint8]
 
 
-def render(clip: Clip, *, size: int, times: Sequence[float]) -> Frames:
-    """Draw frames of a clip.
+def render(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
+    """Draw frames of a scene.
 
     Args:
-        clip: Clip to draw.
+        scene: Scene to draw.
         size: Side of the square frames in pixels.
         times: Points in time in [0, 1], in any order.
 
     Returns:
         ``uint8 [len(times), size, size, 3]``, RGB; equal arguments give equal frames in every process.
     """
-    return render_scene(clip.scene, size=size, times=times)
-
-
-def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
-    """Draw frames of a scene; arguments and result as in :func:`render`."""
     side = size * _OVERSAMPLING
     back = draw_background(scene.setting, scene.look_seed, side, scene.style.wobble)
     other = scene.companion
@@ -62,6 +58,25 @@ def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
             glow = _glow(scene, at, size)
         frames[index] = finish(canvas, glow)
     return frames
+
+
+def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds: float = 3.0) -> None:
+    """Draw a clip and write its mp4 file, which appears atomically.
+
+    Args:
+        clip: Clip to draw.
+        path: File to write; its folder must exist.
+        size: Side of the square picture in pixels, even.
+        fps: Frames per second.
+        seconds: Duration, rounded to whole frames.
+
+    Raises:
+        ValueError: ``size`` is odd, which yuv420p does not allow, or the clip would have no frame.
+    """
+    count = round(fps * seconds)
+    if size % 2 or count < 1:
+        raise ValueError(f"size must be even and fps × seconds at least 1, got size={size}, {count} frames")
+    encode_mp4(render(clip.scene, size=size, times=sample_times(1.0, count)), path, fps=fps)
 
 
 def _companion_pose(actor: Actor, time: float) -> Pose:

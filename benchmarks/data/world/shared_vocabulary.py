@@ -10,15 +10,65 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from benchmarks.data.world.domains.common_words import CommonWords
+from benchmarks.data.world.domains.everyday_vocabulary import SIZES, VERBS
 from benchmarks.data.world.scene_model import Actor, Domain, Entity, Hue, Scene, Setting
-
-__all__ = ["SharedVocabulary"]
 
 _MENTIONS = (
     200  # words per list; a random choice among them is a common word with the probability of the share
+)
+
+
+@dataclass(frozen=True)
+class CommonWords:
+    """Words that the domains of a world share.
+
+    Attributes:
+        names: Names of objects, at least as many as a domain has objects.
+        hues: Names of hues, at least as many as a domain has hues.
+        places: Phrases for places, at least as many as a domain has settings.
+        verbs: Verb phrases by motion.
+        sizes: Size words, by the keys of ``Domain.sizes``.
+    """
+
+    names: tuple[str, ...]
+    hues: tuple[str, ...]
+    places: tuple[str, ...]
+    verbs: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, tuple[str, ...]]
+
+
+TEST_WORDS = CommonWords(
+    names=("hawk", "button", "horn", "crown", "jack", "nut", "hook", "plug", "dial"),
+    hues=("deep", "vivid", "dull", "soft", "faded", "glossy"),
+    places=("at the edge", "in the corner", "at the back", "in the center"),
+    verbs=VERBS,
+    sizes={key: words[:2] for key, words in SIZES.items()},
+)
+
+TUNING_WORDS = CommonWords(
+    names=("rook", "knob", "bell", "cap", "pin", "chip", "cob", "peg", "knot"),
+    hues=("stark", "muted", "gentle", "crisp", "hazy", "tinted"),
+    places=("outdoors", "in the foreground", "halfway along", "in a yard"),
+    verbs={
+        "left": ("shuffle | left", "march | left"),
+        "right": ("shuffle | right", "march | right"),
+        "up": ("soar", "mount"),
+        "down": ("land", "collapse"),
+        "clockwise": ("patrol | clockwise", "tour | clockwise"),
+        "counterclockwise": ("patrol | counter-clockwise", "tour | counter-clockwise"),
+        "bounce": ("jiggle", "bump | up and down"),
+        "grow": ("enlarge", "widen"),
+        "shrink": ("narrow", "diminish"),
+        "appear": ("arise", "kick | off"),
+        "vanish": ("depart", "escape"),
+        "spin": ("twist", "swivel"),
+        "zigzag": ("wag", "meander"),
+        "blink": ("wink", "strobe"),
+        "stop": ("halt", "linger"),
+    },
+    sizes={"small": ("tiny",), "large": ("huge",)},
 )
 
 

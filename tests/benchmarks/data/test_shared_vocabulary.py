@@ -12,12 +12,11 @@ import pytest
 from benchmarks.data.protocol_sources import WorldSource
 from benchmarks.data.world import DOMAINS, make_domain
 from benchmarks.data.world.captions import ONE_EVENT_SENTENCES, PREPOSITIONS, TWO_EVENT_SENTENCES
-from benchmarks.data.world.domains.common_words import TEST_WORDS, TUNING_WORDS, CommonWords
 from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
 from benchmarks.data.world.domains.tuning_domains import TUNING_DOMAINS
 from benchmarks.data.world.scene_model import Domain
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
-from benchmarks.data.world.shared_vocabulary import SharedVocabulary
+from benchmarks.data.world.shared_vocabulary import TEST_WORDS, TUNING_WORDS, CommonWords, SharedVocabulary
 from benchmarks.learning.protocol import load_protocol
 from benchmarks.routing.caption_splits import protocol_captions
 from benchmarks.routing.evidence_models import profile_evidence, token_counts

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.data.world import DOMAINS, make_domain, sample_pretraining_clip
-from benchmarks.data.world.captions import DETAILS, caption
+from benchmarks.data.world.captions import DETAILS, caption, verb_phrase
 from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
 from benchmarks.data.world.scene_model import Event
 from benchmarks.data.world.scene_sampling import sample_scene
-from benchmarks.data.world.verb_forms import verb_phrase
 
 
 @pytest.mark.parametrize(

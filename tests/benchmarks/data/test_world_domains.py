@@ -29,7 +29,7 @@ clips = make_domain("chalkboard", seed=5, train=2, val=1, test=2)
 clips += [sample_pretraining_clip(np.random.default_rng(seed)) for seed in range(8)]
 for clip in clips:
     digest.update(repr((clip.id, clip.captions, clip.seed)).encode())
-    digest.update(render(clip, size=32, times=[0.1, 0.6]).tobytes())
+    digest.update(render(clip.scene, size=32, times=[0.1, 0.6]).tobytes())
 print(digest.hexdigest())
 """
 
@@ -139,6 +139,6 @@ def test_pretraining_clips_are_distinct_and_can_be_rendered() -> None:
     assert len({clip.category for clip in clips}) > 30
     assert len({clip.scene.style for clip in clips}) > 150
     for clip in clips:
-        frames = render(clip, size=24, times=[0.4, 0.6])
+        frames = render(clip.scene, size=24, times=[0.4, 0.6])
         assert frames.shape == (2, 24, 24, 3)
         assert frames.dtype == np.uint8

@@ -1,16 +1,15 @@
-"""Encoded mp4 files and manifests of the video world."""
+"""Encoded mp4 files of the video world."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 
-from benchmarks.data.world import DOMAINS, make_domain, render, write_mp4, write_world
-from benchmarks.data.world.mp4_writer import frame_times
+from benchmarks.data.world import make_domain, render, write_mp4
+from media import sample_times
 
 
 def test_mp4_decodes_to_the_rendered_frames(tmp_path: Path) -> None:
@@ -25,7 +24,7 @@ def test_mp4_decodes_to_the_rendered_frames(tmp_path: Path) -> None:
         assert float(container.duration / av.time_base) == pytest.approx(3.0, abs=0.11)
         frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(stream)])
     assert len(frames) == 30
-    drawn = render(clip, size=192, times=frame_times(30))
+    drawn = render(clip.scene, size=192, times=sample_times(1.0, 30))
     assert np.abs(frames.astype(np.int16) - drawn).mean() < 6
     # The index precedes the data, so that a browser can start to play before the download ends.
     data = path.read_bytes()
@@ -62,41 +61,3 @@ def test_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"taken"):
         write_mp4(clip, target, size=32, seconds=0.2)
     assert list(tmp_path.iterdir()) == [target]
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_write_world_creates_missing_files_only(tmp_path: Path, workers: int) -> None:
-    seen: list[tuple[int, int]] = []
-    counts = {"train": 1, "val": 1, "test": 2, "categories": 2, "captions": 2}
-    names = list(DOMAINS)[:2]
-
-    def write() -> None:
-        write_world(
-            tmp_path,
-            domains=names,
-            seed=4,
-            workers=workers,
-            progress=lambda a, b: seen.append((a, b)),
-            **counts,
-        )
-
-    write()
-    assert seen[-1] == (16, 16)
-    for name in names:
-        lines = [json.loads(line) for line in (tmp_path / name / "manifest.jsonl").read_text().splitlines()]
-        clips = make_domain(name, seed=4, **counts)
-        assert [line["id"] for line in lines] == [clip.id for clip in clips]
-        for line, clip in zip(lines, clips, strict=True):
-            assert (tmp_path / name / line["uri"]).stat().st_size > 1000
-            assert line["captions"] == list(clip.captions)
-            assert line["split"] == clip.split
-            assert line["metadata"] == {"category": clip.category, "duration": 3.0}
-        assert len(list((tmp_path / name).iterdir())) == len(lines) + 1
-
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mp4")}
-    removed = next(iter(kept))
-    removed.unlink()
-    write()
-    again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mp4")}
-    assert again.keys() == kept.keys()
-    assert {path for path in kept if again[path] != kept[path]} == {removed}

@@ -34,8 +34,8 @@ def test_pair_has_equal_frames_in_opposite_order_and_different_captions(name: st
     assert len(pairs) >= 10
     times = [(index + 0.5) / 12 for index in range(12)]
     for one, two in pairs[:10]:
-        forwards = render(one, size=48, times=times).astype(np.int16)
-        backwards = render(two, size=48, times=times).astype(np.int16)[::-1]
+        forwards = render(one.scene, size=48, times=times).astype(np.int16)
+        backwards = render(two.scene, size=48, times=times).astype(np.int16)[::-1]
         # The sets of frames are equal except for rounded edge pixels, so only the order distinguishes the clips.
         assert np.abs(forwards - backwards).mean() < 0.05
         # In order, the frames differ, and so do the captions.

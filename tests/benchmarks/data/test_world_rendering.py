@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from benchmarks.data.world import DOMAINS, make_domain, render
-from benchmarks.data.world.renderer import render_scene
 
 
 def test_frame_is_independent_of_other_requested_times() -> None:
     for name in DOMAINS:
         clip = make_domain(name, seed=0, train=0, val=0, test=1, categories=1)[0]
-        many = render(clip, size=40, times=[0.9, 0.1, 0.5])
-        assert np.array_equal(many[1], render(clip, size=40, times=[0.1])[0])
-        assert np.array_equal(many[0], render(clip, size=40, times=[0.9])[0])
+        many = render(clip.scene, size=40, times=[0.9, 0.1, 0.5])
+        assert np.array_equal(many[1], render(clip.scene, size=40, times=[0.1])[0])
+        assert np.array_equal(many[0], render(clip.scene, size=40, times=[0.9])[0])
 
 
 @pytest.mark.parametrize("name", DOMAINS)
@@ -30,8 +29,8 @@ def test_object_is_visible_in_its_color(name: str, size: int) -> None:
         scene = replace(clip.scene, companion=None, start=(0.5, 0.5, 0.0, 1.0), events=clip.scene.events[:0])
         other = next(hue for hue in domain.hues if hue.words != scene.main.hue.words)
         changed = replace(scene, main=replace(scene.main, hue=other))
-        ours = render_scene(scene, size=size, times=[0.5])[0].astype(np.int16)
-        theirs = render_scene(changed, size=size, times=[0.5])[0].astype(np.int16)
+        ours = render(scene, size=size, times=[0.5])[0].astype(np.int16)
+        theirs = render(changed, size=size, times=[0.5])[0].astype(np.int16)
         shares.append((np.abs(ours - theirs).max(axis=2) > 24).mean())
     assert min(shares) > 0.004  # the thinnest outline of a small object
     assert np.mean(shares) > 0.015
@@ -43,7 +42,7 @@ def test_mean_colors_distinguish_domains() -> None:
     looks, labels = [], []
     for name in DOMAINS:
         for clip in make_domain(name, seed=0, train=0, val=0, test=6):
-            frame = render(clip, size=32, times=[0.5])[0].astype(np.float32)
+            frame = render(clip.scene, size=32, times=[0.5])[0].astype(np.float32)
             looks.append(np.concatenate([frame.mean(axis=(0, 1)), frame.std(axis=(0, 1))]))
             labels.append(name)
     features, names = np.array(looks), np.array(labels)

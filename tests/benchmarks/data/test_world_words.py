@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.data.world import DOMAINS, PRETRAIN_DOMAINS, make_domain, sample_pretraining_clip
-from benchmarks.data.world.captions import ONE_EVENT_SENTENCES, PREPOSITIONS, TWO_EVENT_SENTENCES
+from benchmarks.data.world.captions import ONE_EVENT_SENTENCES, PREPOSITIONS, TWO_EVENT_SENTENCES, verb_phrase
 from benchmarks.data.world.domains.everyday_vocabulary import HUES, SHAPE_ENTITIES, SIZES, THINGS, VERBS
-from benchmarks.data.world.verb_forms import verb_phrase
 
 PLAIN_COLORS = {word: hue.words[0] for hue in HUES for word in hue.words}
 
