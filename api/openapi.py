@@ -190,7 +190,6 @@ RESPONSE_HEADERS: Mapping[str, dict[str, Any]] = {
         "Path of the created resource, with the prefix of the request.", "/v1/tasks/tsk_5e1f"
     ),
     "Retry-After": _header("Seconds until the request may be repeated.", 1),
-    "Tus-Checksum-Algorithm": _header("Algorithms of `Upload-Checksum`.", "sha256,sha1"),
     "Tus-Extension": _header("Extensions of the tus protocol.", "creation,termination"),
     "Tus-Max-Size": _header("Maximum size of a file in bytes.", 4294967296),
     "Tus-Resumable": _header("Version of the tus protocol.", "1.0.0"),
@@ -235,7 +234,6 @@ _OF_OPERATIONS: Mapping[str, tuple[str, ...]] = {
         "Tus-Resumable",
         "Tus-Version",
         "Tus-Extension",
-        "Tus-Checksum-Algorithm",
         "Tus-Max-Size",
     ),
     "create_upload": (*_UPLOAD_STATE, "Location"),

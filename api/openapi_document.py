@@ -100,8 +100,8 @@ _STATUSES: Mapping[str, tuple[int, ...]] = {
     "stream_video": (416,),
     "download_snapshot": (416,),
     "upload_capabilities": (),
-    "create_upload": (400, 408, 412, 415, 460),
-    "append_to_upload": (400, 408, 409, 412, 415, 423, 460),
+    "create_upload": (400, 408, 412, 415),
+    "append_to_upload": (400, 408, 409, 412, 415, 423),
     "get_upload_offset": (412,),
     "delete_upload": (412, 423),
 }
@@ -126,7 +126,6 @@ _PARAMETERS: Mapping[str, str] = {
     "release_id": "Id of the release, or `newest`.",
     "session_id": "Id of the session.",
     "task_id": "Id of the task.",
-    "upload-checksum": "Algorithm and Base64 digest of the bytes of the request, such as `sha256 …`.",
     "upload-length": "Size of the file in bytes.",
     "upload-metadata": "Pairs of a key and a value in Base64, separated by commas; `filename` names the file.",
     "upload-offset": "Number of bytes that the service has received.",

@@ -1,14 +1,12 @@
 """Headers of the tus protocol 1.0.0 for resumable uploads (https://tus.io/protocols/resumable-upload).
 
-The server supports the extensions creation, creation-with-upload, termination, checksum and expiration. The header
+The server supports the extensions creation, creation-with-upload, termination and expiration. The header
 ``X-HTTP-Method-Override`` is ignored, because a changed method would evade checks of proxies.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 from collections.abc import Callable, Coroutine
 from email.utils import format_datetime
 from typing import Any
@@ -19,21 +17,8 @@ from api.security.route_scopes import ScopedRoute
 from service.core.errors import CinestrataError, InvalidInput, PreconditionFailed
 from service.tasks.uploads.upload_store import Upload
 
-__all__ = [
-    "CHECKSUM_ALGORITHMS",
-    "EXTENSIONS",
-    "VERSION",
-    "TusRoute",
-    "file_name",
-    "parse_checksum",
-    "parse_size",
-    "require_content_type",
-    "upload_headers",
-]
-
 VERSION = "1.0.0"
-EXTENSIONS = ("creation", "creation-with-upload", "termination", "checksum", "expiration")
-CHECKSUM_ALGORITHMS = ("sha256", "sha1")
+EXTENSIONS = ("creation", "creation-with-upload", "termination", "expiration")
 
 _CONTENT_TYPE = "application/offset+octet-stream"
 _MAX_METADATA_CHARS = 16_384
@@ -113,28 +98,6 @@ def file_name(metadata: str) -> str:
         raise InvalidHeader.at(
             "Upload-Metadata", "The name of the file is not UTF-8 in Base64.", "Send: filename <Base64>"
         ) from None
-
-
-def parse_checksum(value: str | None) -> tuple[str, bytes] | None:
-    """Return the algorithm and the digest of the header ``Upload-Checksum``; None without the header.
-
-    Raises:
-        InvalidHeader: the algorithm is not supported, or the digest is not one.
-    """
-    if value is None:
-        return None
-    algorithm, _, encoded = value.partition(" ")
-    try:
-        digest = base64.b64decode(encoded.strip(), validate=True)
-    except (binascii.Error, ValueError):
-        digest = b""
-    if algorithm not in CHECKSUM_ALGORITHMS or len(digest) != hashlib.new(algorithm).digest_size:
-        raise InvalidHeader.at(
-            "Upload-Checksum",
-            "The header is not a supported checksum.",
-            f"Send {' or '.join(CHECKSUM_ALGORITHMS)}, a space, and the digest in Base64.",
-        )
-    return algorithm, digest
 
 
 def require_content_type(value: str | None) -> None:

@@ -18,8 +18,7 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge
 from service.tasks.previews.upload_preview import preview_upload
 from service.tasks.uploads import upload_store
-from service.tasks.uploads.upload_store import Upload
-from service.tasks.uploads.upload_writing import UploadWriter
+from service.tasks.uploads.upload_store import Upload, UploadWriter
 
 __all__ = ["router"]
 
@@ -64,7 +63,6 @@ async def capabilities() -> Response:
     headers = {
         "Tus-Version": tus_protocol.VERSION,
         "Tus-Extension": ",".join(tus_protocol.EXTENSIONS),
-        "Tus-Checksum-Algorithm": ",".join(tus_protocol.CHECKSUM_ALGORITHMS),
         "Tus-Max-Size": str(request_limits.MAX_VIDEO_BYTES),
     }
     return Response(status_code=204, headers=headers)
@@ -76,7 +74,6 @@ async def create_upload(
     request: Request,
     upload_length: _TextHeader = None,
     upload_metadata: _TextHeader = None,
-    upload_checksum: _TextHeader = None,
     content_type: _TextHeader = None,
 ) -> Response:
     """Create an upload for one file (tus extension creation). A body has the first bytes of the file.
@@ -90,9 +87,8 @@ async def create_upload(
     has_body = content_type is not None
     if has_body:
         tus_protocol.require_content_type(content_type)
-    checksum = tus_protocol.parse_checksum(upload_checksum)
     upload = await run_long(upload_store.create_upload, name, metadata, size)
-    received = await _receive(request, upload, 0, checksum) if has_body else 0
+    received = await _receive(request, upload, 0) if has_body else 0
     headers = tus_protocol.upload_headers(upload, received)
     return Response(
         status_code=201, headers={**headers, "Location": api_link(request, f"{_PATH}/{upload.id}")}
@@ -117,19 +113,17 @@ async def append_to_upload(
     upload_id: str,
     request: Request,
     upload_offset: _TextHeader = None,
-    upload_checksum: _TextHeader = None,
     content_type: _TextHeader = None,
 ) -> Response:
     """Append the bytes of the body at `Upload-Offset`.
 
-    Bytes that arrive before a connection breaks are kept, except with `Upload-Checksum`. The status is 409 if another
-    number of bytes is stored, and 423 while another request writes to the upload.
+    Bytes that arrive before a connection breaks are kept. The status is 409 if another number of bytes is stored, and
+    423 while another request writes to the upload.
     """
     tus_protocol.require_content_type(content_type)
     offset = tus_protocol.parse_size("Upload-Offset", upload_offset)
-    checksum = tus_protocol.parse_checksum(upload_checksum)
     upload = await run_long(upload_store.find_upload, upload_id)
-    received = await _receive(request, upload, offset, checksum)
+    received = await _receive(request, upload, offset)
     return Response(status_code=204, headers=tus_protocol.upload_headers(upload, received))
 
 
@@ -146,9 +140,9 @@ def delete_upload(upload_id: str) -> Response:
 router.include_router(_tus_router)
 
 
-async def _receive(request: Request, upload: Upload, offset: int, checksum: tuple[str, bytes] | None) -> int:
+async def _receive(request: Request, upload: Upload, offset: int) -> int:
     """Write the body of a request to an upload; returns the number of bytes that are stored."""
-    writer = await run_long(UploadWriter, upload, offset, checksum)
+    writer = await run_long(UploadWriter, upload, offset)
     try:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and offset + int(length) > upload.size:

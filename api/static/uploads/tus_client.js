@@ -12,7 +12,7 @@ const EXPIRY_MILLISECONDS = 3 * 24 * 3600 * 1000;
 const MAX_DELAY_SECONDS = 30;
 const DELETION_ATTEMPTS = 6; // within 16 seconds; the server deletes the remaining uploads when they expire
 const STORAGE_PREFIX = "cinestrata-upload:";
-const TEMPORARY = new Set([0, 408, 409, 423, 425, 429, 460]); // 0: no answer
+const TEMPORARY = new Set([0, 408, 409, 423, 425, 429]); // 0: no answer
 
 /** The file differs from the selected one, or can no longer be read. */
 export class FileChanged extends Error {}

@@ -2,8 +2,7 @@
 
 An upload consists of two files in the folder ``incoming`` of the uploads: ``<id>.<size>`` with the bytes received so
 far, and ``<id>.json`` with its name. The length of the first is the offset, so an upload survives a restart of any
-process. ``<id>.unverified`` exists while bytes are written whose checksum is not verified yet; it contains the offset
-of the verified bytes.
+process.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from index.files.durable_files import sync
+from service.audit.audit_log import record_event
 from service.core import request_limits
 from service.core.errors import (
     CinestrataError,
@@ -30,6 +31,7 @@ from service.core.errors import (
     InsufficientStorage,
     NotFound,
     TooLarge,
+    Unavailable,
 )
 from service.core.settings import settings
 
@@ -47,17 +49,10 @@ class UploadLocked(CinestrataError):
     title = "Locked"
 
 
-class ChecksumMismatch(CinestrataError):
-    """The bytes of a request differ from their checksum; they were discarded."""
-
-    status = 460
-    title = "Checksum mismatch"
-
-
 EXPIRES_AFTER = timedelta(days=3)  # since the last byte
 
 _ID = re.compile(r"upl_[0-9a-f]{32}")
-_FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json|unverified)")
+_FILE_NAME = re.compile(r"(upl_[0-9a-f]{32})\.(\d{1,16}|json)")
 _DISK_MARGIN_BYTES = 512 * 1024**2  # stays free for the catalog and the index
 _USAGE_SECONDS = 5.0  # between two readings of the folder, which may contain 100,000 files
 
@@ -84,21 +79,13 @@ class Upload:
         return _folder() / f"{self.id}.{self.size}"
 
     @property
-    def unverified_path(self) -> Path:
-        """File that exists while unverified bytes are at the end of :attr:`path`."""
-        return _folder() / f"{self.id}.unverified"
-
-    @property
     def received(self) -> int:
-        """Number of bytes received; bytes with a checksum count once they are verified.
+        """Number of bytes received.
 
         Raises:
             NotFound: the upload was deleted meanwhile.
         """
-        try:
-            return int(self.unverified_path.read_text())
-        except (OSError, ValueError):  # no such file, or its process was killed before it wrote the offset
-            return self._status().st_size
+        return self._status().st_size
 
     @property
     def expires_at(self) -> datetime:
@@ -275,7 +262,7 @@ def _read_usage() -> _Usage:
 
 
 def _remove(upload_id: str, size: int) -> None:
-    for kind in ("json", "unverified", str(size)):
+    for kind in ("json", str(size)):
         (_folder() / f"{upload_id}.{kind}").unlink(missing_ok=True)
     with _usages_lock:
         _usages.pop(_folder(), None)
@@ -285,3 +272,81 @@ def _unknown(upload_id: str) -> NotFound:
     return NotFound(
         f"There is no upload {upload_id[:60]!r}; it has expired, was deleted, or belongs to a task. Create it again."
     )
+
+
+class UploadWriter:
+    """Exclusive access to the end of an upload, until :meth:`finish` or :meth:`interrupt`.
+
+    The kernel releases the lock if the process is killed; bytes written until then stay.
+
+    Args:
+        upload: The upload.
+        offset: Number of bytes that the client assumes to be stored.
+
+    Raises:
+        NotFound: the upload was deleted.
+        UploadLocked: another request writes to the upload.
+        OffsetMismatch: another number of bytes is stored.
+    """
+
+    def __init__(self, upload: Upload, offset: int) -> None:
+        self._upload = upload
+        self._start = self.offset = offset
+        try:
+            self._file = upload.path.open("r+b", buffering=0)
+        except FileNotFoundError:
+            raise NotFound(f"The upload {upload.id} was deleted.") from None
+        try:
+            self._lock_at(offset)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, data: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            TooLarge: the upload would become larger than its size; none of the bytes is written.
+            Unavailable: the disk is full; the bytes that fit are kept.
+        """
+        if self.offset + len(data) > self._upload.size:
+            raise TooLarge(
+                f"The request has more bytes than are missing; the upload has {self._upload.size} bytes."
+            )
+        view = memoryview(data)
+        try:
+            while view:
+                written = self._file.write(view)
+                self.offset += written
+                view = view[written:]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unavailable("The disk of the server is full.", 60) from error
+            raise
+
+    def finish(self) -> None:
+        """End a request, and make a complete upload durable."""
+        with self._file:
+            if self.offset == self._upload.size:
+                os.fsync(self._file.fileno())
+                sync(self._upload.path.parent)
+                if self._start < self.offset or not self.offset:  # not for a repeated request
+                    details = {"name": self._upload.name, "bytes": self._upload.size}
+                    record_event("upload.finish", self._upload.id, details)
+
+    def interrupt(self) -> None:
+        """End after an incomplete request; its bytes are kept."""
+        self._file.close()
+
+    def _lock_at(self, offset: int) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UploadLocked("Another request writes to this upload; try again.") from None
+        stored = self._upload.received
+        if stored != offset:
+            raise OffsetMismatch(
+                f"Upload-Offset: {stored} bytes are stored, not {offset}. Continue at {stored}.",
+                headers={"Upload-Offset": str(stored)},
+            )
+        self._file.seek(stored)

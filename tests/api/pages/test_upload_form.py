@@ -17,7 +17,7 @@ from api.app import create_app
 from cinestrata_schemas.tasks import TaskDetails
 from service.core.settings import Settings
 from service.tasks import commands
-from service.tasks.uploads.upload_writing import UploadWriter
+from service.tasks.uploads.upload_store import UploadWriter
 from tests.api.browser import screen_size, serve, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST
 

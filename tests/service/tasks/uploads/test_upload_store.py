@@ -1,4 +1,4 @@
-"""Files of resumable uploads: limits, expiry, unverified bytes after a crash, and names that can be stored."""
+"""Files of resumable uploads: limits, expiry, and names that can be stored."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ from service.core.errors import InvalidInput, NotFound, TooLarge, Unavailable
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 from service.tasks.uploads import upload_store, uploaded_videos
-from service.tasks.uploads.upload_store import Upload, create_upload, find_upload, sweep_incoming
-from service.tasks.uploads.upload_writing import UploadWriter
+from service.tasks.uploads.upload_store import (
+    Upload,
+    UploadWriter,
+    create_upload,
+    find_upload,
+    sweep_incoming,
+)
 from service.tasks.uploads.uploaded_videos import adopted_uploads, storable_paths
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
@@ -57,27 +62,6 @@ def test_remains_of_a_killed_creation_are_deleted() -> None:
     _age(upload, upload_store.EXPIRES_AFTER.total_seconds() + 60)
     sweep_incoming()
     assert not list(upload.path.parent.glob(f"{upload.id}*"))
-
-
-def test_unverified_bytes_of_a_killed_process_are_discarded() -> None:
-    upload = create_upload("a.mp4", "", 6)
-    writer = UploadWriter(upload, 0)
-    writer.write(b"ab")
-    writer.finish()
-    killed = UploadWriter(upload, 2, ("sha1", b"x" * 20))
-    killed.write(b"cd")
-    assert (upload.path.stat().st_size, upload.received) == (4, 2)
-    # A killed process releases its lock and leaves both files.
-    offset = upload.unverified_path.read_text()
-    killed.interrupt()
-    upload.unverified_path.write_text(offset)
-    with upload.path.open("ab") as file:
-        file.write(b"cd")
-    resumed = UploadWriter(upload, 2)
-    resumed.write(b"CDEF")
-    resumed.finish()
-    assert upload.path.read_bytes() == b"abCDEF"
-    assert not upload.unverified_path.exists()
 
 
 @pytest.mark.slow
