@@ -13,7 +13,7 @@ from api.security.authentication import Authenticator, client_address
 from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, requires
 from service.access import sessions, users
-from service.access.attempt_limits import SIGN_IN_LIMIT
+from service.access.failed_attempts import SIGN_IN_LIMIT
 from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, RoleMissing, SignInRefused
 from service.access.sessions import SessionOwner
 from service.core.errors import NotFound, TooManyRequests

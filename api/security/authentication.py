@@ -25,8 +25,13 @@ from api.security.browser_cookies import read_cookie
 from api.security.cross_origin import is_cross_site_change
 from cinestrata_schemas.choice_types import AccessScope
 from service.access import credentials
-from service.access.attempt_limits import KEY_LIMIT, AttemptLimits, address_group
-from service.access.failed_attempts import FLUSH_SECONDS, FailedAttempts
+from service.access.failed_attempts import (
+    FLUSH_SECONDS,
+    KEY_LIMIT,
+    AttemptLimits,
+    FailedAttempts,
+    address_group,
+)
 from service.access.principal import OPEN_PRINCIPAL, Principal
 from service.catalog.catalog_reads import CatalogReads
 from service.core.errors import CinestrataError, TooManyRequests, Unavailable

@@ -8,8 +8,7 @@ import time
 import structlog
 
 from service.core.errors import CinestrataError
-from service.webhooks.deliveries import send_next, sweep_deliveries
-from service.webhooks.endpoint_turns import Turn, claim_turns, release_turn
+from service.webhooks.deliveries import Turn, claim_turns, release_turn, send_next, sweep_deliveries
 
 _SLOTS = 8
 _TURN_SECONDS = 20.0  # after this time, other endpoints that wait for a slot come first

@@ -7,8 +7,7 @@ import sys
 import pytest
 from limits import RateLimitItemPerMinute
 
-from service.access.attempt_limits import SIGN_IN_LIMIT, AttemptLimits, address_group
-from service.access.failed_attempts import FailedAttempts
+from service.access.failed_attempts import SIGN_IN_LIMIT, AttemptLimits, FailedAttempts, address_group
 from service.audit.audit_log import AuditFilter, export_entries
 from service.core.errors import TooManyRequests
 from service.core.settings import Settings
