@@ -25,7 +25,10 @@ def task(client: TestClient, configured: Settings) -> Iterator[str]:
         yield client.post("/tasks", json=spec).json()["id"]
 
 
-@pytest.mark.parametrize("path", ["/videos/v", "/videos", "/tasks/{task}", "/tasks", "/tasks/{task}/videos"])
+@pytest.mark.parametrize(
+    "path",
+    ["/videos/v", "/videos", "/tasks/{task}", "/tasks", "/tasks/{task}/videos", "/releases", "/v1/shards"],
+)
 def test_current_version_gives_304_without_a_body(client: TestClient, task: str, path: str) -> None:
     path = path.format(task=task)
     full = client.get(path)

@@ -49,6 +49,16 @@ def _resolve(document: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
+def _references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for part in node:
+            yield from _references(part)
+
+
 def test_only_versioned_paths_are_documented(document: dict[str, Any]) -> None:
     assert all(path.startswith("/v1/") for path in document["paths"])
     assert document["servers"] == [{"url": "/", "description": "The service that answers this document."}]
@@ -107,6 +117,17 @@ def test_examples_are_valid(document: dict[str, Any]) -> None:
                         assert errors == [], (method, path, status)
                         checked += 1
     assert checked > 300
+
+
+def test_each_operation_has_an_id_and_a_description(document: dict[str, Any]) -> None:
+    operations = [operation for _, _, operation in _operations(document)]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(operation["description"] for operation in operations)
+
+
+def test_all_references_resolve(document: dict[str, Any]) -> None:
+    for reference in _references(document):
+        assert _resolve(document, {"$ref": reference})
 
 
 def test_tags_are_described(document: dict[str, Any]) -> None:

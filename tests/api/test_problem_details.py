@@ -40,14 +40,6 @@ def test_clip_search_refuses_parameters_of_text_search(client: TestClient, name:
     assert [wrong["field"] for wrong in answer.json()["errors"]] == [name]
 
 
-def test_unknown_field_of_a_batch_returns_422(client: TestClient) -> None:
-    answer = client.post("/search", json={"queries": [{"q": "a taxi"}, {"q": "a taxi", "color": "red"}]})
-    assert answer.status_code == 422
-    (wrong,) = answer.json()["errors"]
-    assert wrong["field"] == "queries[1].color"
-    assert "parameter does not exist" in wrong["message"]
-
-
 _TASK = b'{"name": "night", "videos": '
 
 

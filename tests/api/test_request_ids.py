@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import structlog
 from fastapi.testclient import TestClient
-from pydantic import SecretStr
 
-from api.app import create_app
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.request_ids import current_request_id
 from service.core.settings import Settings
 from service.tasks import lifecycle
-from tests.api.conftest import BASE_URL
 
 HEADER = "X-Request-ID"
 
@@ -43,19 +40,6 @@ def test_errors_have_the_id(client: TestClient, path: str) -> None:
     answer = client.get(path, headers={HEADER: "err-1"})
     assert answer.is_error
     assert _id_of(answer) == "err-1"
-
-
-def test_refused_requests_have_the_id(configured: Settings) -> None:
-    secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
-    guarded = TestClient(create_app(secured), base_url=BASE_URL)
-    assert _id_of(guarded.get("/tasks", headers={HEADER: "refused-1"})) == "refused-1"
-
-
-def test_full_queue_answer_has_the_id(client: TestClient) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    with service.admit(service.settings.limits.max_waiting):
-        answer = client.get("/v1/search", params={"q": "a taxi"}, headers={HEADER: "busy-1"})
-    assert (answer.status_code, _id_of(answer)) == (429, "busy-1")
 
 
 def test_worker_of_a_task_logs_the_id_of_its_request(

@@ -72,15 +72,6 @@ def test_unknown_resource_of_the_api_stays_a_problem(client: TestClient) -> None
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
-@pytest.mark.parametrize("path", ["/releases", "/shards", "/overview", "/v1/releases?limit=1"])
-def test_unchanged_list_of_the_library_has_no_body(client: TestClient, path: str) -> None:
-    first = client.get(path)
-    assert first.status_code == 200
-    again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-    assert client.get(path, headers={"If-None-Match": '"other"'}).json() == first.json()
-
-
 @pytest.mark.parametrize(
     ("body", "detail"),
     [

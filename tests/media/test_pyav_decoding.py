@@ -178,16 +178,6 @@ def left_bright(size: tuple[int, int] = (64, 48)) -> Callable[[int], Any]:
     return lambda _: picture
 
 
-def test_rotated_video_is_displayed_upright(make_video: MakeVideo) -> None:
-    flat = np.asarray(read(make_video("flat.mp4", paint=left_bright()))[1][0], float).mean(axis=2)
-    assert flat[:, :24].mean() > 200 > 50 > flat[:, -24:].mean()
-    info, images = read(make_video("turned.mp4", paint=left_bright(), rotate=90))
-    turned = np.asarray(images[0], float).mean(axis=2)
-    assert (info.width, info.height) == (48, 64)
-    # The display matrix rotates by 90° counterclockwise: the left half becomes the bottom half.
-    assert turned[-24:].mean() > 200 > 50 > turned[:24].mean()
-
-
 BRIGHT_CORNER = np.kron(np.array([[1, 0, 0], [0, 0, 0]]), np.ones((24, 24)))[..., None].repeat(3, 2) * 255
 
 

@@ -220,28 +220,6 @@ def test_unknown_id_is_an_error_with_a_way_back(
     browser.get_log("browser")  # the browser logs the 404
 
 
-def test_markup_in_captions_and_metadata_is_text(
-    browser: WebDriver, address: str, library: list[str]
-) -> None:
-    video = accepted_videos(library[0])[0]
-    with session_scope(write=True) as session:
-        row = session.query(Video).filter(Video.id == video.id).one()
-        row.captions, row.extra = [HOSTILE, HOSTILE * 30], {HOSTILE: HOSTILE, "list": [HOSTILE], "n": None}
-    try:
-        with screen_size(browser, 390, 844):
-            for path in (f"domains/{library[0]}", f"watch/{video.id}?{urlencode({'q': HOSTILE})}"):
-                browser.get(f"{address}/{path}")
-                wait_until(browser, lambda b: HOSTILE in _find(b, "main").text)
-                wait_for(browser, ".stack-bar" if "watch" in path else "[data-testid=confusion]")
-                assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
-                assert "taken" not in browser.title.split(" · ")
-                assert _has_no_overflow(browser)
-    finally:
-        with session_scope(write=True) as session:
-            row = session.query(Video).filter(Video.id == video.id).one()
-            row.captions, row.extra = video.captions, video.extra
-
-
 def test_result_cards_show_the_file(browser: WebDriver, address: str, library: list[str]) -> None:
     captioned, silent, *_ = accepted_videos(library[0])
     with session_scope(write=True) as session:
@@ -274,32 +252,6 @@ def test_result_cards_show_the_file(browser: WebDriver, address: str, library: l
             for video in (captioned, silent):
                 row = session.get_one(Video, video.vector_id)
                 row.captions, row.uri = video.captions, video.uri
-
-
-def test_video_without_captions_has_the_same_title_on_all_pages(
-    browser: WebDriver, address: str, library: list[str]
-) -> None:
-    silent = accepted_videos(library[0])[0]
-    folder = "long-name" * 9
-    with session_scope(write=True) as session:
-        row = session.get_one(Video, silent.vector_id)
-        row.captions, row.uri = [], f"https://media.example.com/north/{folder}/clip%201.mp4?token=hunter2"
-    card = f"[data-video='{silent.id}'] .caption a"
-    try:
-        with screen_size(browser, 390, 844):
-            for path, css in (
-                (f"?{urlencode({'q': QUERY})}", f"#results {card}"),
-                (f"domains/{library[0]}", f"#video-grid {card}"),
-                (f"watch/{silent.id}", "#title"),
-            ):
-                browser.get(f"{address}/{path}")
-                wait_for(browser, css)
-                wait_until(browser, lambda b, css=css: _find(b, css).text == f"{folder}/clip 1.mp4")
-                assert _has_no_overflow(browser)
-    finally:
-        with session_scope(write=True) as session:
-            row = session.get_one(Video, silent.vector_id)
-            row.captions, row.uri = silent.captions, silent.uri
 
 
 def test_title_is_the_first_caption_or_the_file_in_its_folder(browser: WebDriver, address: str) -> None:

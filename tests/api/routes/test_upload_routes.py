@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import SecretStr
 from tusclient.client import TusClient
 
 from api.app import create_app
@@ -162,23 +161,6 @@ def test_unknown_ids_are_not_found(client: TestClient) -> None:
         assert client.head(f"/uploads/{name}", headers=TUS).status_code == 404
         assert _append(client, f"/uploads/{name}", 0, b"x").status_code == 404
         assert client.delete(f"/uploads/{name}", headers=TUS).status_code == 404
-
-
-def test_pages_of_other_sites_cannot_upload(client: TestClient) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site"}
-    assert _create(client, 4, **headers).status_code == 403
-    address = _create(client, 4).headers["location"]
-    assert _append(client, address, 0, b"1234", **headers).status_code == 403
-    assert client.delete(address, headers={**TUS, **headers}).status_code == 403
-    assert client.post("/uploads/preview", json={"files": []}, headers=headers).status_code == 403
-
-
-def test_api_key_is_required(configured: Settings) -> None:
-    secured = create_app(configured.model_copy(update={"api_key": SecretStr("s3cret")}))
-    client = TestClient(secured, base_url=BASE_URL)
-    assert _create(client, 4).status_code == 401
-    assert client.options("/uploads").status_code == 401
-    assert _create(client, 4, **{"X-API-Key": "s3cret"}).status_code == 201
 
 
 def test_task_from_uploads_is_created_once(client: TestClient, configured: Settings, video: bytes) -> None:

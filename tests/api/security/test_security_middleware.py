@@ -138,7 +138,7 @@ def test_unexpected_error_reveals_no_internals(client: TestClient, monkeypatch: 
 
 @pytest.mark.parametrize("length", [str(10**12), "9" * 6000])
 def test_declared_large_body_returns_413(client: TestClient, length: str) -> None:
-    for path in ("/tasks", "/login", "/tasks/x/cancel"):
+    for path in ("/tasks", "/login", "/tasks/x/cancel", "/search/clip"):
         answer = client.post(path, content=b"", headers={"Content-Length": length})
         assert answer.status_code == 413
         assert answer.headers["content-type"] == "application/problem+json"

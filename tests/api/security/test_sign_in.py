@@ -96,14 +96,6 @@ def test_user_signs_in_and_out(guarded: TestClient) -> None:
     assert guarded.delete(f"/users/{user_id}", headers=ADMIN).status_code == 200
 
 
-def test_cookie_is_secure_on_https_and_never_adopted(guarded: TestClient) -> None:
-    _user(guarded)
-    guarded.cookies.set(SESSION_COOKIE, "chosen-by-an-attacker")
-    answer = guarded.post("https://search.example.org/login", data={"name": "Ada", "password": PASSWORD})
-    assert "secure" in answer.headers["set-cookie"].lower()
-    assert "chosen-by-an-attacker" not in answer.headers["set-cookie"]
-
-
 def test_cookie_on_https_belongs_to_one_host(guarded: TestClient) -> None:
     _user(guarded)
     site = "https://search.example.org"
@@ -111,6 +103,7 @@ def test_cookie_on_https_belongs_to_one_host(guarded: TestClient) -> None:
         f"{site}/login", data={"name": "Ada", "password": PASSWORD}, follow_redirects=False
     ).headers["set-cookie"]
     assert set_cookie.startswith(f"__Host-{SESSION_COOKIE}=")
+    assert "secure" in set_cookie.lower()
     assert "path=/;" in set_cookie.lower()
     token = set_cookie.partition("=")[2].partition(";")[0]
     guarded.cookies.clear()
@@ -186,7 +179,7 @@ def test_success_resets_the_count_of_the_name(guarded: TestClient) -> None:
 
 
 def _limit():  # type: ignore[no-untyped-def]
-    from service.access.attempt_limits import SIGN_IN_LIMIT
+    from service.access.failed_attempts import SIGN_IN_LIMIT
 
     return SIGN_IN_LIMIT
 
@@ -301,16 +294,6 @@ def test_key_of_another_identifier_is_not_named(guarded: TestClient) -> None:
     guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
     entry = list(export_entries(AuditFilter(action=["key.exposed"])))[-1]
     assert entry.details == {"attempts": 1, "paths": ["/videos"], "parameters": ["api_key"], "keys": []}
-
-
-def test_requests_of_other_sites_are_refused(guarded: TestClient) -> None:
-    _user(guarded, scope="admin")
-    _sign_in(guarded)
-    body = {"name": "stolen", "scope": "admin"}
-    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-        assert guarded.post("/keys", json=body, headers=headers).status_code == 403
-        assert guarded.post("/login", data={"key": SECRET}, headers=headers).status_code == 403
-    assert guarded.post("/keys", json=body, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 201
 
 
 def test_first_key_closes_a_loopback_service(configured: Settings) -> None:
