@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.clips.clip_domains import read_clip_domains
-from benchmarks.clips.clip_features import FEATURE_BACKBONE, extract_features
 from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.method_on_clips import run_variant
-from benchmarks.clips.ridge_rival import run_ridge
-from benchmarks.clips.ridge_selection import select_settings
+from benchmarks.clips.ridge_rival import FEATURE_BACKBONE, extract_features, run_ridge, select_settings
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from models.backbones.backbone import FrameSpec

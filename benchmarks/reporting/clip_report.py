@@ -1,4 +1,4 @@
-"""Report of ``bench clips``: tables of recall, differences to the rivals, and costs."""
+"""Reports of ``bench clips`` (recall, differences, costs) and of ``bench captions`` (recall by captioned clips)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.clips.caption_curve import CurvePoint
 from benchmarks.clips.clip_results import ClipRun, domain_mean
 from benchmarks.clips.paired_bootstrap import difference_interval
 from benchmarks.learning.run_results import to_json_value
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
-
-__all__ = ["clip_tables", "write_clip_report"]
 
 _DEPTHS = (1, 5, 10)
 _TITLES = {
@@ -167,3 +166,66 @@ def _domain_table(runs: Sequence[ClipRun]) -> str:
         ]
         rows.append([name, str(runs[0].clips[name]), str(len(runs[0].ranks["local"][name])), *cells])
     return markdown_table(["domain", "clips", "queries", *(part[0].label for part in groups)], rows)
+
+
+def caption_table(points: Sequence[CurvePoint]) -> str:
+    """Markdown table with a row per number of captioned clips.
+
+    Args:
+        points: Points of the curve; the last one has all captions.
+    """
+    run = points[-1].runs[0]
+    queries = sum(map(len, run.ranks["local"].values()))
+    header = [
+        "captioned clips per domain",
+        "captioned clips",
+        *(f"{title} R@{k}" for title in _COMPARED.values() for k in _DEPTHS),
+    ]
+    rows = [
+        [
+            "all" if point.limit is None else f"at most {point.limit}",
+            str(point.clips),
+            *(
+                format_mean([run.recall(gallery, k) for run in point.runs], "{:.1f}")
+                for gallery in _COMPARED
+                for k in _DEPTHS
+            ),
+        ]
+        for point in points
+    ]
+    return (
+        f"{len(run.order)} domains, {sum(run.clips.values())} clips, {queries} queries (first caption of each test "
+        f"clip), searched among the held-out clips. R@k in percent: mean over domains, ± standard deviation over "
+        f"seeds of the selected clips and of the order; {len(points[-1].runs)} seeds.\n\n{markdown_table(header, rows)}"
+    )
+
+
+def write_caption_report(
+    folder: Path, points: Sequence[CurvePoint], command: str, method: str, backbone: str
+) -> str:
+    """Write ``table.md`` and ``results.json``, and return the table.
+
+    Args:
+        folder: Folder of the results; created if necessary.
+        points: Points of the curve.
+        command: Command line of the runs.
+        method: Label of the method.
+        backbone: Name of its backbone.
+    """
+    table = caption_table(points)
+    figures = [
+        {
+            "limit": point.limit,
+            "captioned": point.clips,
+            "recall": {
+                gallery: {f"r{k}": [run.recall(gallery, k) for run in point.runs] for k in _DEPTHS}
+                for gallery in _COMPARED
+            },
+        }
+        for point in points
+    ]
+    summary = {"command": command, "method": method, "backbone": backbone, "points": figures}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
+    return table

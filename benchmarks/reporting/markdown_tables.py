@@ -1,11 +1,10 @@
-"""Markdown tables, and the format of figures of several runs."""
+"""Markdown tables: means of several runs, and the table of tuning trials."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-
-__all__ = ["format_mean", "markdown_table"]
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
@@ -21,3 +20,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, with a final line break."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def tuning_table(log: Mapping[str, Any]) -> str:
+    """Markdown table of a log: the score of each trial, and the best factor."""
+    rows = []
+    for label, method in log["methods"].items():
+        scores = ["–" if trial["score"] is None else f"{trial['score']:.1f}" for trial in method["trials"]]
+        rows.append([label, *scores, str(method["best"] or "–"), str(len(method["trials"]))])
+    header = ["method", *(f"rates × {factor:g}" for factor in log["factors"]), "best factor", "trials"]
+    return f"Score: {log['criterion']}.\n\n{markdown_table(header, rows)}"

@@ -118,7 +118,7 @@ def captions(
     from benchmarks.clips.caption_curve import measure_caption_curve
     from benchmarks.errors import ProtocolError
     from benchmarks.learning.method_variants import parse_variant
-    from benchmarks.reporting.caption_report import write_caption_report
+    from benchmarks.reporting.clip_report import write_caption_report
 
     with report_benchmark_errors():
         limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")]
@@ -169,8 +169,7 @@ def worlds(
     """
     from benchmarks.learning.method_variants import select_variants
     from benchmarks.learning.protocol import load_protocol
-    from benchmarks.worlds.world_comparison import WorldRun, compare_worlds
-    from benchmarks.worlds.world_tables import write_world_report
+    from benchmarks.world_comparison import WorldRun, compare_worlds, write_world_report
 
     with report_benchmark_errors():
         plan = load_protocol(protocol)

@@ -51,7 +51,7 @@ def tune(
     from benchmarks.learning.method_variants import select_variants
     from benchmarks.learning.protocol import load_protocol
     from benchmarks.learning.tuning_trials import trial_variants, write_tuning_log
-    from benchmarks.reporting.tuning_table import tuning_table
+    from benchmarks.reporting.markdown_tables import tuning_table
 
     with report_benchmark_errors():
         plan = load_protocol(protocol)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.clips.ridge_rival import DomainFeatures, RidgeSettings, fit_ridge, run_ridge
-from benchmarks.clips.ridge_selection import select_settings
+from benchmarks.clips.ridge_rival import DomainFeatures, RidgeSettings, fit_ridge, run_ridge, select_settings
 
 SETTINGS = RidgeSettings(penalty=2000, recentered=True)
 
@@ -146,7 +145,7 @@ def test_selection_prefers_the_settings_that_find_more_training_clips(
         worse = {gallery: {name: [99.0] for name in ranks} for gallery, ranks in found.ranks.items()}
         return found if settings == best else replace(found, ranks=worse)
 
-    monkeypatch.setattr("benchmarks.clips.ridge_selection.run_ridge", run)
+    monkeypatch.setattr("benchmarks.clips.ridge_rival.run_ridge", run)
     assert select_settings(_noisy_domains(), joint=False, prior=0.04) == best
     assert queried == [12] * 5 * 8, "every candidate is measured in five rounds on a fifth of 60 clips"
 

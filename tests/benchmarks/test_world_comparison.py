@@ -14,8 +14,7 @@ from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import parse_variant
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import load_protocol
-from benchmarks.worlds.world_comparison import compare_worlds
-from benchmarks.worlds.world_tables import write_world_report
+from benchmarks.world_comparison import compare_worlds, write_world_report
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.encoders.tower_forward import encode_frames

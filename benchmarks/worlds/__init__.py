@@ -1,1 +1,0 @@
-"""Comparison of methods with joint training on worlds whose domains share words."""
