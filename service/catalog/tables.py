@@ -180,7 +180,6 @@ class Task(Base):
     state: Mapped[str] = mapped_column(String(16), default="queued")
     # the fields of TaskProgress
     progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
-    eta_seconds: Mapped[float | None] = mapped_column(Float)
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
     # of a failed task: the fields of RetrySpec with which it fits the library

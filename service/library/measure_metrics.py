@@ -19,7 +19,6 @@ from service.catalog.tables import Task
 from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.recall.served_recall import read_served_recall
-from service.tasks.estimates.task_estimator import STAGES
 
 __all__ = ["GpuMemoryCollector", "MeasureCollector"]
 
@@ -130,6 +129,5 @@ def _mean_stage_seconds() -> dict[str, float]:
     seconds: dict[str, list[float]] = {}
     for times in filter(None, map(StageTimes.of, progresses)):
         for stage, value in times.seconds.items():
-            if stage in STAGES and value is not None:
-                seconds.setdefault(stage, []).append(value)
+            seconds.setdefault(stage, []).append(value)
     return {stage: fmean(values) for stage, values in seconds.items()}

@@ -28,7 +28,6 @@ from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import archive_bytes, unpack_archive
-from service.tasks.estimates.stage_times import restarted_times
 from service.tasks.ingestion_checks import (
     AppendRecord,
     TaskRecord,
@@ -41,6 +40,7 @@ from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
 from service.tasks.queued_tasks import new_id
+from service.tasks.remaining_time import progress_with_times
 from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
 from service.tasks.task_requests import CreateOutcome, TaskRequest
@@ -246,8 +246,8 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        task.progress = TaskProgress(stage="queued", times=restarted_times(task)).model_dump(
-            exclude_none=True
+        task.progress = progress_with_times(
+            task, TaskProgress(stage="queued").model_dump(exclude_none=True), {}
         )
         session.execute(  # all videos: the files may have been replaced
             update(Video)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.tasks import RejectedVideo, RetrySpec, TaskDetails, TaskProgress, VideoCounts
 from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
-from service.tasks.estimates.queue_estimates import remaining_seconds
+from service.tasks.remaining_time import remaining_seconds
 
 __all__ = ["MAX_REJECTED", "task_details"]
 
@@ -20,7 +20,7 @@ MAX_REJECTED = 100  # rejected videos in the details of a task
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Return the details of tasks, in their order."""
     rejected = _rejected(session, [task.id for task in tasks])
-    remaining = remaining_seconds(session) if any(_is_waiting(task) for task in tasks) else {}
+    remaining = remaining_seconds(session) if any(task.state in ACTIVE_STATES for task in tasks) else {}
     return [
         TaskDetails(
             id=task.id,
@@ -32,7 +32,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             settings=task.settings,
             state=task.state,  # type: ignore[arg-type]
             progress=_progress(task),
-            eta_seconds=remaining.get(task.id) if _is_waiting(task) else task.eta_seconds,
+            eta_seconds=remaining.get(task.id),
             rejected=rejected.get(task.id, []),
             error=task.error,
             error_hint=task.error_hint,
@@ -71,11 +71,6 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
             video = RejectedVideo(id=video_id, task_id=task_id, uri=uri, reason=reason or "")
             found.setdefault(task_id, []).append(video)
     return found
-
-
-def _is_waiting(task: Task) -> bool:
-    """Whether the remaining time depends on other tasks."""
-    return task.state in ACTIVE_STATES and (task.lease_owner is None or task.probed_at is None)
 
 
 def _progress(task: Task) -> TaskProgress:

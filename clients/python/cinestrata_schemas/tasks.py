@@ -108,14 +108,13 @@ class StageTimes(ResponseModel):
 
     videos: int = Field(description="Number of videos of the task when it was sent.")
     captioned: bool = Field(description="Whether a video had a caption.")
-    seconds: dict[str, float | None] = Field(
-        default_factory=dict,
-        description="Seconds of each finished stage; null for a stage that was interrupted and continued.",
+    seconds: dict[str, float] = Field(
+        default_factory=dict, description="Seconds that workers have spent in each stage so far."
     )
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Self | None:
-        """Stage times in the progress of a task in the catalog; None for a task of an earlier version."""
+        """Stage times in the progress of a task in the catalog; None if it has none."""
         times = progress.get("times")
         return None if times is None else cls.model_validate(times)
 
@@ -133,12 +132,10 @@ class TaskProgress(ResponseModel):
     videos_per_second: float | None = None
     eta_seconds: float | None = Field(
         default=None,
-        description="Estimated seconds until the end of the stage, from its rate in the last minutes, or from "
-        "comparable tasks; null with too few observations.",
+        description="Estimated seconds until the end of the stage, at its rate since the attempt began; null "
+        "without a rate.",
     )
-    times: StageTimes | None = Field(
-        default=None, description="Durations of the finished stages; null for a task of an earlier version."
-    )
+    times: StageTimes | None = Field(default=None, description="Durations of the stages.")
     outages: int | None = Field(
         default=None,
         description="Attempts in a row that ended because the source of the videos was unavailable.",
@@ -223,8 +220,8 @@ class TaskDetails(ResponseModel):
     state: Open[TaskState]
     progress: TaskProgress
     eta_seconds: float | None = Field(
-        description="Estimated seconds until the task is ready, over all stages and with the time in the queue; null "
-        "until a comparable task has finished. progress.eta_seconds then still estimates the current stage."
+        description="Estimated seconds until the task is ready, with the time in the queue, from the median of "
+        "finished tasks with the same kind and method; null without one."
     )
     rejected: list[RejectedVideo] = Field(
         description="The first 100 rejected videos; GET /tasks/{task_id}/rejected lists all of them."

@@ -10,9 +10,6 @@ from sqlalchemy.orm import Session, aliased
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.settings import settings
-from service.tasks.estimates.stage_history import StageHistory
-from service.tasks.estimates.stage_times import interrupted_times
-from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.publication_state import is_published
@@ -80,17 +77,15 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         if former_owner is not None:
             published = is_published(session, session.get_one(Task, task_id))
             record_lost_worker(session, task_id, former_owner, published=published)
-        task, estimator = _begin(session, task_id, owner)
-    return Claim(task, owner, token, estimator)
+        task = _begin(session, task_id, owner)
+    return Claim(task, owner, token)
 
 
-def _begin(session: Session, task_id: str, owner: str) -> tuple[ClaimedTask, TaskEstimator]:
+def _begin(session: Session, task_id: str, owner: str) -> ClaimedTask:
     task = session.scalars(select(Task).where(Task.id == task_id)).one()
     task.started_at = task.started_at or now(session)
     if task.state == "queued":
         record(session, task_id, "state", {"state": "probing", "from": "queued"})
         task.state = "probing"
     record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
-    times = interrupted_times(task)  # an earlier attempt may have left a stage unfinished
-    measured = times.seconds if times else {}
-    return ClaimedTask.of(task), TaskEstimator(StageHistory(session).expected_seconds(task), measured)
+    return ClaimedTask.of(task)

@@ -35,8 +35,6 @@ from service.core.errors import (
 from service.core.request_ids import use_request_id
 from service.core.settings import settings
 from service.core.tracing import TaskTrace
-from service.tasks.estimates.stage_times import replace_progress
-from service.tasks.estimates.task_estimator import TaskEstimator
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.publication_state import is_published
@@ -44,6 +42,7 @@ from service.tasks.lifecycle.publishing import AppendPublication, Publication, r
 from service.tasks.lifecycle.shutdown import is_stopping
 from service.tasks.lifecycle.source_outages import postpone
 from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
+from service.tasks.remaining_time import StageClock, progress_with_times
 from service.tasks.task_events import record
 
 __all__ = ["Claim"]
@@ -69,13 +68,13 @@ class Claim:
     No exception leaves the block, except signals (``BaseException``).
     """
 
-    def __init__(self, task: ClaimedTask, owner: str, token: int, estimator: TaskEstimator) -> None:
+    def __init__(self, task: ClaimedTask, owner: str, token: int) -> None:
         self.task = task
         self.owner = owner
         self.token = token
         self._epoch = int(task.progress.get("epoch") or 0)
         self._stage: str | None = None
-        self._estimator = estimator
+        self._clock = StageClock(task.progress["times"]["seconds"])
         self._last_event = 0.0
         self._lost = threading.Event()
         self._cancelled = threading.Event()
@@ -108,29 +107,28 @@ class Claim:
         ``EVENT_SECONDS``. The remaining time is estimated from these reports.
 
         Args:
-            stage: Name of the stage; those of ``STAGES`` are measured.
+            stage: Name of the stage.
             fraction: Progress of the stage, 0..1.
             done: Number of finished items.
             total: Number of all items.
             epoch: Current epoch, from 1.
             epochs: Number of epochs.
             loss: Current loss.
-            videos_per_second: Throughput; by default that of the last minutes.
+            videos_per_second: Throughput; by default that of the stage.
 
         Raises:
             LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
         """
         self.tick()
         self._trace.enter_stage(stage)
-        self._estimator.observe(stage, fraction)
+        self._clock.observe(stage, fraction)
         is_new_epoch = epoch is not None and epoch > self._epoch
         due = stage != self._stage or is_new_epoch or fraction >= 1
         if not due and time.monotonic() - self._last_event < EVENT_SECONDS:
             return
-        rate = self._estimator.share_per_second
+        rate = self._clock.share_per_second
         if videos_per_second is None and rate and total and stage in _VIDEO_STAGES:
             videos_per_second = rate * total
-        stage_seconds, task_seconds = self._estimator.stage_seconds, self._estimator.task_seconds
         view = TaskProgress(
             stage=stage,
             fraction=min(max(fraction, 0.0), 1.0),
@@ -140,17 +138,16 @@ class Claim:
             epochs=epochs,
             loss=loss,
             videos_per_second=videos_per_second,
-            eta_seconds=None if stage_seconds is None else round(stage_seconds, 1),
+            eta_seconds=self._clock.seconds_left,
         ).model_dump(exclude_none=True)
         try:
             with self.transaction() as session:
                 task = lock_owned_task(session, self.task.id, self.token)
-                replace_progress(task, view, self._estimator.measured)
-                task.eta_seconds = None if task_seconds is None else round(task_seconds, 1)
+                task.progress = progress_with_times(task, view, self._clock.seconds)
                 if is_new_epoch:
                     task.attempts = 1  # further than every attempt before
                 cancelled = task.cancel_requested
-                record(session, task.id, "progress", {**view, "task_eta_seconds": task.eta_seconds})
+                record(session, task.id, "progress", view)
         except Unavailable:
             return  # a lost progress event must not stop the job; the lease decides that
         self._stage, self._last_event = stage, time.monotonic()
@@ -208,10 +205,9 @@ class Claim:
                 task.state
             ):
                 task.attempts = 1
-            self._estimator.observe(state)
+            self._clock.observe(state)
             view = TaskProgress(stage=state).model_dump(exclude_none=True)
-            replace_progress(task, view, self._estimator.measured)
-            task.eta_seconds = None
+            task.progress = progress_with_times(task, view, self._clock.seconds)
             set_state(session, task, state)
             cancelled = task.cancel_requested
         if cancelled:
@@ -223,8 +219,7 @@ class Claim:
             task = lock_owned_task(session, self.task.id, self.token)
             task.counts, task.held_out = counts, held_out
             view = TaskProgress(stage="waiting").model_dump(exclude_none=True)
-            self._estimator.finish_stage()
-            replace_progress(task, view, self._estimator.measured)
+            task.progress = progress_with_times(task, view, self._clock.seconds)
             task.probed_at = now(session)
             task.attempts = 0
             session.execute(delete(Chunk).where(Chunk.task_id == task.id, Chunk.stage == "probing"))
@@ -252,7 +247,7 @@ class Claim:
             TaskCancelled: the user cancelled the task before its publication.
         """
         with self._publication() as (session, task):
-            publication = Publication(session, task, self._finish_stages)
+            publication = Publication(session, task, self._clock.seconds)
             yield publication
             if not publication.completed:
                 raise RuntimeError("publishing() was left without complete()")
@@ -272,7 +267,7 @@ class Claim:
         with self.transaction() as session:
             reject_duplicates(session, lock_owned_task(session, self.task.id, self.token))
         with self._publication() as (session, task):
-            publication = AppendPublication(session, task, self._finish_stages)
+            publication = AppendPublication(session, task, self._clock.seconds)
             yield publication
             if not publication.completed:
                 raise RuntimeError("appending() was left without complete()")
@@ -320,10 +315,6 @@ class Claim:
             clear_lease(task)
             record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
         self._finished.set()
-
-    def _finish_stages(self) -> dict[str, float | None]:
-        self._estimator.finish_stage()
-        return self._estimator.measured
 
     # --- the heartbeat ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,10 @@ from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict, LeaseLost
 from service.storage.video_files import register_rejected_uploads
-from service.tasks.estimates.stage_times import replace_progress
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.rejection_reasons import SAME_CONTENT
+from service.tasks.remaining_time import progress_with_times
 from service.tasks.task_events import record
 
 __all__ = [
@@ -32,8 +32,6 @@ __all__ = [
     "ShardRecord",
     "reject_duplicates",
 ]
-
-_FinishStages = Callable[[], dict[str, float | None]]  # returns the measured seconds by stage
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,10 @@ class _OpenPublication:
         completed: Whether the rows of the ready task are written.
     """
 
-    def __init__(self, session: Session, task: Task, finish_stages: _FinishStages) -> None:
+    def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
         self._session = session
         self._task = task
-        self._finish_stages = finish_stages
+        self._stage_seconds = stage_seconds
         self.completed = False
 
     def require_lock(self) -> None:
@@ -128,8 +126,8 @@ class _OpenPublication:
 class Publication(_OpenPublication):
     """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
 
-    def __init__(self, session: Session, task: Task, finish_stages: _FinishStages) -> None:
-        super().__init__(session, task, finish_stages)
+    def __init__(self, session: Session, task: Task, stage_seconds: dict[str, float]) -> None:
+        super().__init__(session, task, stage_seconds)
         self._takeover: Takeover | None = None
 
     def take_over_videos(self) -> Takeover | None:
@@ -200,7 +198,7 @@ class Publication(_OpenPublication):
             self._takeover.move_thumbnails()
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)
-        _store_final_progress(session, task, view, self._finish_stages())
+        _store_final_progress(session, task, view, self._stage_seconds)
         self._finish({"name": task.name, "release": release.id, "shard": shard.id, "videos": shard.count})
         return order
 
@@ -244,8 +242,8 @@ class AppendPublication(_OpenPublication):
             must be deleted.
     """
 
-    def __init__(self, session: Session, append: Task, finish_stages: _FinishStages) -> None:
-        super().__init__(session, append, finish_stages)
+    def __init__(self, session: Session, append: Task, stage_seconds: dict[str, float]) -> None:
+        super().__init__(session, append, stage_seconds)
         self._domain = lock_task(session, append.target_id or "")
         if self._domain.deleted_at is not None:
             raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
@@ -281,7 +279,7 @@ class AppendPublication(_OpenPublication):
         append.attempts = 0
         append.release_id = domain.release_id
         view = TaskProgress(stage="ready", fraction=1.0, drift=drift)
-        _store_final_progress(session, append, view, self._finish_stages())
+        _store_final_progress(session, append, view, self._stage_seconds)
         if drift is not None:
             domain.progress = {**domain.progress, "drift": drift.model_dump()}
         if count:
@@ -325,9 +323,9 @@ def reject_duplicates(session: Session, append: Task) -> None:
 
 
 def _store_final_progress(
-    session: Session, task: Task, progress: TaskProgress, seconds: dict[str, float | None]
+    session: Session, task: Task, progress: TaskProgress, seconds: dict[str, float]
 ) -> None:
     """Store the progress of a ready task with the measured seconds of its stages."""
     view = progress.model_dump(exclude_none=True)
     record(session, task.id, "progress", view)
-    replace_progress(task, view, seconds)
+    task.progress = progress_with_times(task, view, seconds)

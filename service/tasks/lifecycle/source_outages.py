@@ -9,11 +9,10 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.tasks import TaskProgress
+from cinestrata_schemas.tasks import StageTimes, TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import Task, Video
 from service.core.errors import SourceUnavailable
-from service.tasks.estimates.stage_times import interrupted_times
 from service.tasks.lifecycle.state_machine import clear_lease, set_state
 from service.tasks.task_events import record
 
@@ -55,6 +54,6 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
         stage=f"waiting for {error.awaited}",
         done=finished,
         outages=outages,
-        times=interrupted_times(task),
+        times=StageTimes.of(task.progress),
     ).model_dump(exclude_none=True)
     record(session, task.id, "log", {"message": f"{error.detail} The task is repeated in {pause:.0f} s."})

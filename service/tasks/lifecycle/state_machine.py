@@ -100,8 +100,8 @@ def _log_state(task: Task) -> None:
 
 
 def clear_lease(task: Task) -> None:
-    """End the lease of a task; writes of the former owner are refused, and its estimate no longer counts."""
-    task.lease_owner = task.lease_expires_at = task.eta_seconds = None
+    """End the lease of a task; writes of the former owner are refused."""
+    task.lease_owner = task.lease_expires_at = None
     task.fencing_token += 1
 
 

@@ -18,7 +18,7 @@ from cinestrata_schemas.tasks import TaskSpec
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
-from service.tasks import commands, lifecycle
+from service.tasks import commands, lifecycle, task_details
 from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
@@ -187,7 +187,11 @@ def test_task_without_evaluation_shows_the_reason(
 
 
 def test_time_left_of_stage_and_task_is_shown(
-    browser: WebDriver, address: str, library: list[str], configured: Settings
+    browser: WebDriver,
+    address: str,
+    library: list[str],
+    configured: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = next((configured.media_root / FIRST).rglob("*.mp4"))
     spec = {"name": "estimated", "videos": [{"uri": str(file.relative_to(configured.media_root))}]}
@@ -208,8 +212,10 @@ def test_time_left_of_stage_and_task_is_shown(
     try:
         for (stage, whole), text in shown.items():
             with session_scope(write=True) as session:
-                row = session.get_one(Task, task)
-                row.progress, row.eta_seconds = {"stage": "training", "eta_seconds": stage}, whole
+                session.get_one(Task, task).progress = {"stage": "training", "eta_seconds": stage}
+            monkeypatch.setattr(
+                task_details, "remaining_seconds", lambda _session, whole=whole: {task: whole}
+            )
             browser.get(f"{address}/domains/{task}")
             wait_until(browser, lambda b: b.find_element(By.ID, "work-text").text)
             parts = browser.find_element(By.ID, "work-text").text.removeprefix("training, ")

@@ -169,9 +169,8 @@ class StageTimes(Model):
 
     videos: int = Field(description="Number of videos of the task when it was sent.")
     captioned: bool = Field(description="Whether a video had a caption.")
-    seconds: dict[str, float | None] | None = Field(
-        default=None,
-        description="Seconds of each finished stage; null for a stage that was interrupted and continued.",
+    seconds: dict[str, float] | None = Field(
+        default=None, description="Seconds that workers have spent in each stage so far."
     )
 
 
@@ -196,9 +195,8 @@ class TaskDetails(Model):
     )
     progress: TaskProgress
     eta_seconds: float | None = Field(
-        description="Estimated seconds until the task is ready, over all stages and with the time in "
-        "the queue; null until a comparable task has finished. progress.eta_seconds then "
-        "still estimates the current stage."
+        description="Estimated seconds until the task is ready, with the time in the queue, from the "
+        "median of finished tasks with the same kind and method; null without one."
     )
     rejected: list[RejectedVideo] = Field(
         description="The first 100 rejected videos; GET /tasks/{task_id}/rejected lists all of them."
@@ -240,12 +238,10 @@ class TaskProgress(Model):
     videos_per_second: float | None = None
     eta_seconds: float | None = Field(
         default=None,
-        description="Estimated seconds until the end of the stage, from its rate in the last minutes,"
-        " or from comparable tasks; null with too few observations.",
+        description="Estimated seconds until the end of the stage, at its rate since the attempt "
+        "began; null without a rate.",
     )
-    times: StageTimes | None = Field(
-        default=None, description="Durations of the finished stages; null for a task of an earlier version."
-    )
+    times: StageTimes | None = Field(default=None, description="Durations of the stages.")
     outages: int | None = Field(
         default=None,
         description="Attempts in a row that ended because the source of the videos was unavailable.",
