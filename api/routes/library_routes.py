@@ -15,14 +15,12 @@ from api.list_parameters import (
 )
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.choice_types import Gallery
-from cinestrata_schemas.library import LibraryOverview, LibraryStatus, RecallMap, RecallMatrix, ShardPage
+from cinestrata_schemas.library import LibraryOverview, LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
 from service.library import release_listing, release_serving, shard_listing
 from service.library.library_status import library_status
 from service.library.overview import overview
 from service.library.recall.recall_cells import read_measures_version
-from service.library.recall.recall_map import MAX_BINS, MapWindow, read_recall_map
 from service.library.recall.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
 from service.storage.index_manifest import published_manifest
 
@@ -30,34 +28,17 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 
-_Position = Annotated[int | None, Query(ge=1, le=10**9)]
-
 
 class RecallMatrixParameters(StrictParameters):
     """Parameters of ``GET /forgetting``."""
 
     rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
+    first_release: Annotated[
+        int | None,
+        Query(ge=1, le=10**9, description="First row, from 1; by default the newest releases are shown."),
+    ] = None
     first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS
-
-
-class RecallMapParameters(StrictParameters):
-    """Parameters of ``GET /forgetting/map``."""
-
-    gallery: Annotated[
-        Gallery,
-        Query(
-            description=(
-                "'local': each domain in its own shard; 'global': all shards; among held-out videos, or all videos "
-                "with '_all'."
-            )
-        ),
-    ] = "local"
-    first_release: Annotated[_Position, Query(description="First row of the window, from 1.")] = None
-    last_release: Annotated[_Position, Query(description="Last row of the window.")] = None
-    first_domain: Annotated[_Position, Query(description="First column of the window, from 1.")] = None
-    last_domain: Annotated[_Position, Query(description="Last column of the window.")] = None
-    bins: Annotated[int, Query(ge=1, le=MAX_BINS, description="Maximum number of rows and of columns.")] = 40
 
 
 @router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
@@ -65,31 +46,13 @@ class RecallMapParameters(StrictParameters):
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
     """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
 
-    The answer has at most `limit` domains from `first_domain` on; `domains` is the number of all. Of more than `rows`
-    releases, a row is the mean of neighboring ones. `/forgetting/map` shows both axes of a large library at once.
+    The answer has at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain` on;
+    `domains` is the number of all.
     """
     options = dict(parameters)
     domains = options.pop("limit")
     return conditional_response(
         request, lambda: read_recall_matrix(**options, domains=domains), _version(*options.values(), domains)
-    )
-
-
-@router.get(
-    "/forgetting/map", operation_id="get_forgetting_map", response_model=RecallMap, responses=UNCHANGED
-)
-@requires("search")
-def get_forgetting_map(request: Request, parameters: Annotated[RecallMapParameters, Query()]) -> Response:
-    """A window of the recall matrix in at most `bins` rows and columns, with curves over its releases.
-
-    A cell is the mean of its bin, weighted by the numbers of queries; request the window of a bin to see its cells.
-    """
-    options = parameters.model_dump()
-    gallery, bins = (options.pop(name) for name in ("gallery", "bins"))
-    return conditional_response(
-        request,
-        lambda: read_recall_map(gallery, MapWindow(**options), bins),
-        _version(*dict(parameters).values()),
     )
 
 

@@ -57,12 +57,13 @@ def run_forgetting(url: str | None, data: Path | None) -> None:
 
 def _recall_cells(measures: RecallMatrix, gallery: str, number: int) -> tuple[str, str, str]:
     """Recall@1 of a domain when it was learned, with the newest release, and their difference in points."""
-    column = [row[number] for row in getattr(measures, f"matrix_{gallery}")]
-    known = [value for value in column if value is not None]
-    if not known:
-        return "–", "–", "–"
-    learned, now = known[0], known[-1]
-    return f"{learned:.0%}", f"{now:.0%}", _points(learned - now)
+    learned, newest = measures.learned[gallery][number], measures.newest[gallery][number]  # type: ignore[index]
+    now = None if newest is None else newest.r1
+    return _percent(learned), _percent(now), "–" if learned is None or now is None else _points(learned - now)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
 
 
 def _queries(measures: RecallMatrix, number: int) -> int:

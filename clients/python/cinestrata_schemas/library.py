@@ -72,14 +72,6 @@ class MeasuredLoss(ResponseModel):
     )
 
 
-class LiteratureMeasures(ResponseModel):
-    """Measures of the papers: means over domains, in which a domain with one query weighs like any other."""
-
-    bwf: float | None = Field(description="Backward forgetting: mean loss of the earlier domains.")
-    fr: float | None = Field(description="Forgetting rate: sum of these losses.")
-    hm: float | None = Field(description="Harmonic mean of mean recall after learning and mean recall now.")
-
-
 class UnfoundDomain(ResponseModel):
     """A domain without a query that ranks its video first. ``task`` is its name."""
 
@@ -112,17 +104,6 @@ class ServedRecall(ResponseModel):
     unfound_all: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
 
 
-class RecallBin(ResponseModel):
-    """Neighboring releases or domains that share a row or column of a map."""
-
-    first: int = Field(description="First position in the matrix, from 1.")
-    last: int = Field(description="Last position; equal to `first` if the bin is a single release or domain.")
-    t: int = Field(description="Learned order of the first domain.")
-    last_t: int = Field(description="Learned order of the last domain.")
-    name: str = Field(description="Name of the first domain.")
-    last_name: str | None = Field(description="Name of the last domain; null for a single one.")
-
-
 class RecallMatrix(ResponseModel):
     """The recall matrix and the measures derived from it.
 
@@ -130,23 +111,25 @@ class RecallMatrix(ResponseModel):
     queries and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all
     shards, unknown task. The galleries contain the held-out videos; those of ``…_all`` contain all videos.
 
-    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighted by queries. The
-    columns are a window of the domains; measures, curves and ``served`` describe the whole library.
+    Rows and columns are a window of the matrix; measures, curves and ``served`` describe the whole library.
     """
 
-    rows: list[RecallBin] = Field(description="Releases of each row.")
+    first_release: int = Field(description="Position of the first row in the complete matrix, from 1.")
     domains: int = Field(description="Columns of the complete matrix.")
     first_domain: int = Field(description="Position of the first column in the complete matrix, from 1.")
     tasks: list[str] = Field(description="Name of the task of each column.")
     task_ids: list[str]
-    releases: list[str] = Field(description="Release of each row, the newest one of a bin.")
+    releases: list[str] = Field(description="Release of each row.")
     mode: Open[QueryMode]
     matrix_local: Matrix
     matrix_global: Matrix
     matrix_local_all: Matrix
     matrix_global_all: Matrix
+    learned: dict[Gallery, list[float | None]] = Field(
+        description="Recall of each task with the release that learned it, by gallery."
+    )
     queries: list[list[int]] = Field(
-        description="Number of queries of each cell, the largest of a bin; 0 where nothing was measured."
+        description="Number of queries of each cell; 0 where nothing was measured."
     )
     bwf_local: float | None = Field(
         description="Mean over domains, each with the same weight, as in the papers."
@@ -158,10 +141,10 @@ class RecallMatrix(ResponseModel):
         description="Recall of the untrained backbone for each task, in its own shard among held-out videos."
     )
     recall_over_time_local: list[float | None] = Field(
-        description="Mean recall of all domains for each row, weighted by queries."
+        description="Mean recall of all domains for each release of the library, weighted by queries."
     )
     recall_over_time_global: list[float | None]
-    router_accuracy: list[float | None]
+    router_accuracy: list[float | None] = Field(description="For each release of the library.")
     losses: dict[Open[Gallery], MeasuredLoss | None] = Field(
         description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
@@ -171,69 +154,6 @@ class RecallMatrix(ResponseModel):
     newest: dict[str, list[RecallFigures | None]] = Field(
         description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
     )
-
-
-class DomainRecall(ResponseModel):
-    """Recall@1 of a domain over the releases of a map."""
-
-    task_id: str
-    name: str
-    loss: float | None = Field(description="Recall after it was learned minus recall of the newest release.")
-    zero_shot: float | None
-    recall: list[float | None]
-
-
-class RecallMap(ResponseModel):
-    """A window of the recall matrix with a bounded number of rows and columns.
-
-    Recall values are shares, 0..1, rounded to four digits. Rows are bins of releases, columns are bins of domains. The
-    curves describe the domains of the window; the measures of forgetting describe the library.
-    """
-
-    mode: Open[QueryMode]
-    gallery: Open[Gallery]
-    releases: int = Field(description="Rows of the complete matrix.")
-    domains: int = Field(description="Columns of the complete matrix.")
-    has_derived_split: bool = Field(description="Whether a share of the videos of a domain was held out.")
-    rows: list[RecallBin]
-    columns: list[RecallBin]
-    mean: Matrix = Field(description="Mean of the cells of each bin, weighted by their numbers of queries.")
-    queries: list[list[int]] = Field(
-        description="Largest number of queries that a cell of each bin has; 0 where nothing was measured."
-    )
-    low: Matrix | None = Field(description="Smallest cell of each bin; null if each bin is a single cell.")
-    high: Matrix | None = Field(description="Largest cell of each bin.")
-    maximum: float | None = Field(
-        description="Largest cell of the complete matrix, for a stable color scale."
-    )
-    zero_shot: list[float | None] = Field(
-        description="Recall of the untrained backbone for each column, in the gallery of the map; null where it was "
-        "not measured. It is measured in the gallery `local` only."
-    )
-    zero_shot_queries: list[int] = Field(description="Largest number of queries of its cells in each column.")
-    recall_mean: list[float | None] = Field(
-        description="Mean recall of the domains for each row, weighted by queries."
-    )
-    recall_low: list[float | None] = Field(description="10th percentile of the domains for each row.")
-    recall_high: list[float | None] = Field(description="90th percentile of the domains for each row.")
-    lines: list[DomainRecall] = Field(
-        description="Up to 8 domains of the window; of a larger window, the three with the largest loss."
-    )
-    router_accuracy: list[float | None]
-    router_queries: list[int] = Field(
-        description="Largest number of routed queries of the releases of each row."
-    )
-    losses: dict[Open[Gallery], MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release, weighted by queries, by gallery."
-    )
-    literature: LiteratureMeasures = Field(
-        description="Measures of the papers for the served release in the gallery of the map."
-    )
-    served: ServedRecall
-    bwf_local: float | None
-    bwf_global: float | None
-    fr: float | None
-    hm: float | None
 
 
 class ShardSummary(ResponseModel):
@@ -274,7 +194,7 @@ class LibraryVersions(ResponseModel):
     """Versions of the parts of the library: a version changes with its part."""
 
     tasks: str = Field(description="Rows of `/tasks`, without the progress of unfinished tasks.")
-    measures: str = Field(description="`/forgetting` and `/forgetting/map`.")
+    measures: str = Field(description="`/forgetting`.")
     storage: str = Field(description="`/shards` and `/releases`.")
     syncs: str = Field(description="`/syncs`.")
 

@@ -29,6 +29,7 @@ __all__ = [
     "LearnedTask",
     "RecallCells",
     "nullable",
+    "query_mean",
     "read_measures_version",
     "read_recall_cells",
 ]
@@ -211,6 +212,14 @@ def nullable(values: npt.NDArray[np.float64]) -> Any:
     """Convert an array to lists with None in place of NaN, as JSON needs it."""
     nulls: Any = None
     return np.where(np.isnan(values), nulls, values.astype(object)).tolist()
+
+
+def query_mean(values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Mean of the measured cells of each row ``[R, T]``, weighted by queries ``[R, T]``; NaN without measured cells."""
+    used = np.where(np.isnan(values), 0, queries)
+    count = used.sum(axis=1)
+    total = (np.nan_to_num(values) * used).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _read_state(session: Session) -> _State:

@@ -20,9 +20,8 @@ from cinestrata_schemas.choice_types import Gallery
 from cinestrata_schemas.library import DomainLoss, MeasuredLoss
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall
-from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import paired_interval
-from service.library.recall.recall_cells import LearnedTask, RecallCells
+from service.library.recall.recall_cells import LearnedTask, RecallCells, query_mean
 
 __all__ = ["FEW_QUERIES", "GALLERIES", "measured_losses"]
 

@@ -13,9 +13,8 @@ from cachetools import LRUCache, cached
 
 from cinestrata_schemas.library import MeasuredShare, ServedRecall, UnfoundDomain
 from service.catalog.database import session_scope
-from service.library.recall.cell_means import query_mean
 from service.library.recall.proportion_intervals import wilson_interval
-from service.library.recall.recall_cells import RecallCells, read_recall_cells
+from service.library.recall.recall_cells import RecallCells, query_mean, read_recall_cells
 from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, measured_losses
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest

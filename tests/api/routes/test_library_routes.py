@@ -1,18 +1,15 @@
-"""Conditional requests and the map of the recall matrix over HTTP."""
+"""Conditional requests and the window of the recall matrix over HTTP."""
 
 from __future__ import annotations
 
-import pytest
 from fastapi.testclient import TestClient
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 
-MAP = "/forgetting/map"
 
-
-@pytest.mark.parametrize("path", ["/forgetting", MAP])
-def test_current_version_is_not_sent_again(client: TestClient, library: list[str], path: str) -> None:
+def test_current_version_is_not_sent_again(client: TestClient, library: list[str]) -> None:
+    path = "/forgetting"
     first = client.get(path)
     tag = {"If-None-Match": first.headers["etag"]}
     again = client.get(path, headers=tag)
@@ -29,43 +26,22 @@ def test_current_version_is_not_sent_again(client: TestClient, library: list[str
     assert changed.headers["etag"] != first.headers["etag"]
 
 
-def test_window_of_the_map(client: TestClient, library: list[str]) -> None:
-    complete = client.get("/forgetting").json()
-    shown = client.get(MAP, params={"gallery": "global", "first_release": 2, "last_domain": 1}).json()
-    assert shown["mean"] == [[pytest.approx(complete["matrix_global"][1][0], abs=1e-4)]]
-    assert (shown["releases"], shown["domains"]) == (2, 2)
-    assert shown["bwf_global"] == complete["bwf_global"]
-
-
 def test_rows_and_columns_of_the_matrix_are_bounded(client: TestClient, library: list[str]) -> None:
     complete = client.get("/forgetting")
     tag = {"If-None-Match": complete.headers["etag"]}
     shown = client.get("/forgetting", params={"rows": 1, "first_domain": 2, "limit": 1}, headers=tag).json()
     assert (shown["task_ids"], shown["domains"], len(shown["matrix_global"])) == (library[1:], 2, 1)
     assert shown["matrix_global"][0] == complete.json()["matrix_global"][1][1:]
-    for parameters in ({"rows": 0}, {"limit": 1001}, {"first_domain": 0}, {"domain": 1}):
+    for parameters in (
+        {"rows": 0},
+        {"limit": 1001},
+        {"first_domain": 0},
+        {"first_release": 0},
+        {"domain": 1},
+    ):
         answer = client.get("/forgetting", params=parameters)
         assert answer.status_code == 422
         assert [error["field"] for error in answer.json()["errors"]] == list(parameters)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "field"),
-    [
-        ({"first_release": 0}, "first_release"),
-        ({"first_release": 3, "last_release": 2}, "first_release"),
-        ({"last_domain": "many"}, "last_domain"),
-        ({"bins": 61}, "bins"),
-        ({"gallery": "union"}, "gallery"),
-        ({"first_domains": 1}, "first_domains"),
-    ],
-)
-def test_invalid_window_names_the_parameter(
-    client: TestClient, library: list[str], parameters: dict[str, object], field: str
-) -> None:
-    answer = client.get(MAP, params=parameters)  # type: ignore[arg-type]
-    assert answer.status_code == 422
-    assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
 def test_state_of_the_library_names_the_changed_part(client: TestClient, library: list[str]) -> None:

@@ -58,6 +58,9 @@ def test_indexing_shows_done_total_and_time_left(
     library: Settings, post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
+    monkeypatch.setattr(
+        remaining_time, "monotonic", lambda: 0.0
+    )  # stages outside of the embedding take no time
     monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", CHUNK)
     with TestClient(create_app(library), base_url="http://127.0.0.1") as client:
         first = post_videos("day", videos=VIDEOS, captions=0)

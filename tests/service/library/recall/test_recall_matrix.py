@@ -10,6 +10,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
 from service.core.settings import Settings
+from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_matrix import read_recall_matrix
 
 Post = Callable[..., TaskDetails]
@@ -109,33 +110,25 @@ def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings, 
     assert view.bwf_local == pytest.approx(0.2)
 
 
-def test_rows_of_many_releases_are_means_of_bins(
+def test_rows_are_a_window_of_the_releases(
     sqlite_catalog: Settings,
     measure: Callable[..., None],
     recalls: Callable[[int], dict[tuple[int, int], float]],
 ) -> None:
-    cells = recalls(5)
-    measure(cells)
-    complete, shown = read_recall_matrix(), read_recall_matrix(rows=2)
-    assert [(row.first, row.last) for row in shown.rows] == [(1, 3), (4, 5)]
-    assert (shown.releases, shown.after) == (
-        [complete.releases[2], complete.releases[4]],
-        ["domain 3", "domain 5"],
-    )
-    assert shown.matrix_local[0] == [
-        pytest.approx((cells[1, 1] + cells[2, 1] + cells[3, 1]) / 3),
-        pytest.approx((cells[2, 2] + cells[3, 2]) / 2),
-        pytest.approx(cells[3, 3]),
-        None,
-        None,
-    ]
-    assert shown.queries == [
-        [max(row[t] for row in complete.queries[rows]) for t in range(5)] for rows in (slice(3), slice(3, 5))
-    ]
-    means = complete.recall_over_time_local
-    assert shown.recall_over_time_local[1] == pytest.approx((means[3] + means[4]) / 2)  # type: ignore[operator]
-    unchanged = {"bwf_local", "served", "tasks", "newest", "zero_shot", "domains"}
-    assert shown.model_dump(include=unchanged) == complete.model_dump(include=unchanged)
+    measure(recalls(5))
+    complete, newest = read_recall_matrix(), read_recall_matrix(rows=2)
+    assert (newest.first_release, newest.matrix_local) == (4, complete.matrix_local[3:])
+    assert (newest.releases, newest.after) == (complete.releases[3:], ["domain 4", "domain 5"])
+    assert newest.queries == complete.queries[3:]
+    first = read_recall_matrix(rows=2, first_release=1)
+    assert (first.first_release, first.matrix_local) == (1, complete.matrix_local[:2])
+    assert first.learned["local"] == [complete.matrix_local[t][t] for t in range(5)]
+    unchanged = {
+        "bwf_local", "served", "tasks", "newest", "zero_shot", "domains", "learned",
+        "recall_over_time_local", "router_accuracy",
+    }  # fmt: skip
+    for shown in (newest, first):
+        assert shown.model_dump(include=unchanged) == complete.model_dump(include=unchanged)
 
 
 def test_columns_are_a_window_of_the_domains(
@@ -155,3 +148,31 @@ def test_columns_are_a_window_of_the_domains(
     )
     behind = read_recall_matrix(first_domain=6, rows=2)
     assert (behind.tasks, behind.matrix_local, behind.domains) == ([], [[], []], 5)
+
+
+def test_cells_in_memory_follow_the_catalog(
+    catalog: Settings,
+    measure: Callable[..., None],
+    recalls: Callable[[int], dict[tuple[int, int], float]],
+) -> None:
+    cells = recalls(5)
+    measure({key: value for key, value in cells.items() if key[0] <= 3})
+    versions = [read_measures_version()]
+    assert len(read_recall_matrix().releases) == 3
+    measure({key: value for key, value in cells.items() if key[0] > 3})
+    measure({(0, 5): 0.25})
+    versions.append(read_measures_version())
+    extended = read_recall_matrix()
+    assert extended.matrix_local == [[cells.get((i, t)) for t in range(1, 6)] for i in range(1, 6)]
+    assert extended.zero_shot == [None] * 4 + [0.25]
+    with session_scope(write=True) as session:
+        session.query(Recall).filter(Recall.task_order == 2).delete()
+        session.get_one(Task, "t2").counts = {"accepted": 0}
+    versions.append(read_measures_version())
+    assert read_recall_matrix().tasks == ["domain 1", "domain 3", "domain 4", "domain 5"]
+    with session_scope(write=True) as session:
+        session.get_one(Task, "t1").name = "renamed"
+    versions.append(read_measures_version())
+    assert read_recall_matrix().tasks[0] == "renamed"
+    assert len(set(versions)) == 4
+    assert read_measures_version() == versions[-1]
