@@ -49,23 +49,20 @@ export function labeledIndexes(count, pixelsPerIndex, labelPixels = LABEL_PIXELS
   return Array.from({ length: count }, (_, index) => index).filter((index) => index % step === 0);
 }
 
-/** Text of a bin of releases or domains: its learned order, or first and last learned order. */
-export const binNumbers = (bin) => (bin.t === bin.last_t ? `${bin.t}` : `${bin.t}–${bin.last_t}`);
-
 /**
  * The drawing area of a chart with shares on the vertical axis and releases on the horizontal one.
  *
  * @param node element of the chart
- * @param options title and description for assistive technology, rows (bins of releases), maximum (share), top (pixels
+ * @param options title and description for assistive technology, count (of releases), maximum (share), top (pixels
  *   above the drawing area)
  * @returns {{image: SVGElement, x: (index: number) => number, y: (share: number) => number, step: number}}
  */
-export function shareChart(node, { title, description, rows, maximum, top = 10 }) {
+export function shareChart(node, { title, description, count, maximum, top = 10 }) {
   const width = Math.max(node.clientWidth, 200);
   const height = Math.max(node.clientHeight, 160);
   const [left, right, bottom] = [44, 8, 40];
   const limit = AXIS_ENDS.find((end) => end >= maximum) ?? 1;
-  const step = (width - left - right) / Math.max(1, rows.length);
+  const step = (width - left - right) / Math.max(1, count);
   const x = (index) => left + step * (index + 0.5);
   const y = (share) => top + (height - top - bottom) * (1 - share / limit);
   const image = svg(
@@ -87,8 +84,8 @@ export function shareChart(node, { title, description, rows, maximum, top = 10 }
       label(left - 8, y(share) + 4, `${Math.round(1000 * share) / 10} %`, { "text-anchor": "end" }),
     );
   }
-  for (const index of labeledIndexes(rows.length, step)) {
-    image.append(label(x(index), height - bottom + 18, rows[index].t, { "text-anchor": "middle" }));
+  for (const index of labeledIndexes(count, step)) {
+    image.append(label(x(index), height - bottom + 18, index + 1, { "text-anchor": "middle" }));
   }
   image.append(label(left + (width - left - right) / 2, height - 4, "release", { "text-anchor": "middle" }));
   return { image, x, y, step };
@@ -135,7 +132,7 @@ export function showValues(node, { image, x }, count, describe) {
 }
 
 /** The text box of a chart. Screen readers announce its changes. */
-export function createTip(node) {
+function createTip(node) {
   const box = el("div", { className: "chart-tip", role: "status" });
   node.append(box);
   return {

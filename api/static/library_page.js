@@ -2,8 +2,8 @@
 
 import "./search_shortcut.js";
 import { openUploadForm, setUpAddDomainForm } from "./add_domain_form.js";
-import { readIfChanged } from "./api_client.js";
-import { $, setText } from "./dom.js";
+import { api, readIfChanged } from "./api_client.js";
+import { $, el, setText } from "./dom.js";
 import { colorFirstDomains } from "./domain_layers.js";
 import { setUpFirstDomain } from "./first_domain.js";
 import { setUpFollowFolderForm } from "./follow_folder_form.js";
@@ -12,19 +12,19 @@ import { drawSummary } from "./library_summary.js";
 import { drawNotices } from "./operations/operation_notices.js";
 import { watchOperations } from "./operations/operations_section.js";
 import { drawCurves } from "./recall_curves.js";
-import { drawMap, fittingBins, mapNote, setUpMap } from "./recall_map.js";
-import { drawMeasures, drawTable } from "./recall_matrix.js";
+import { drawMeasures, drawTable, galleryName, matrixCsv } from "./recall_matrix.js";
 import { drawStorageNotes, refreshStorage } from "./storage_tables.js";
 import { refreshSyncs } from "./sync_list.js";
 import { drawTasks, refreshTasks, setUpTasks, updateTimes } from "./task_list.js";
 
 const REFRESH_MILLISECONDS = 4000;
 const TIMES_MILLISECONDS = 60_000;
-const MAX_KNOWN = 20; // windows of the map that are shown again without a transfer
-const view = { gallery: "local", videos: "held", window: null };
+const MAX_KNOWN = 20; // pages of the matrix that are shown again without a transfer
+const PAGE = 20; // rows, and columns, of the matrix
+const view = { gallery: "local", videos: "held", firstDomain: 1, firstRelease: null };
 const known = new Map(); // path of a resource → its newest body and entity tag
 const shown = { tasks: null, measures: null, storage: null, syncs: null }; // versions of the parts of the page
-let drawnMap = null;
+let drawnMatrix = null;
 let drawnStatus = null;
 
 setUp();
@@ -38,9 +38,9 @@ function setUp() {
   for (const group of document.querySelectorAll("#memory .segmented")) {
     group.addEventListener("click", (event) => select(group, event.target.closest("button")));
   }
-  $("as-table").addEventListener("click", toggleTable);
+  for (const node of document.querySelectorAll("[data-turn]")) node.addEventListener("click", turnPage);
+  $("matrix-csv").addEventListener("click", downloadCsv);
   document.addEventListener("visibilitychange", refreshIfVisible);
-  setUpMap(zoom, redrawMap);
   setUpTasks(refresh, showUnreachable);
   setUpAddDomainForm(refresh);
   setUpFollowFolderForm(refresh);
@@ -64,7 +64,7 @@ async function refresh() {
   const { versions } = status;
   const readers = {
     tasks: refreshTasks,
-    measures: refreshMap,
+    measures: refreshMatrix,
     storage: refreshStorage,
     syncs: refreshSyncs,
   };
@@ -79,7 +79,7 @@ async function refresh() {
       shown[part] = versions[part];
     }),
   );
-  drawSummary(status, drawnMap, { refresh, add: () => openUploadForm() });
+  drawSummary(status, drawnMatrix, { refresh, add: () => openUploadForm() });
   drawnStatus = status;
 }
 
@@ -92,59 +92,69 @@ async function read(path) {
   return (changed ?? earlier).body;
 }
 
-function mapPath() {
+function matrixPath() {
   const parameters = new URLSearchParams({
-    gallery: view.gallery + (view.videos === "all" ? "_all" : ""),
-    bins: fittingBins(),
-    ...view.window,
+    rows: PAGE,
+    limit: PAGE,
+    first_domain: view.firstDomain,
+    ...(view.firstRelease && { first_release: view.firstRelease }),
   });
-  return `/forgetting/map?${parameters}`;
+  return `/forgetting?${parameters}`;
 }
 
-function drawMemory(map) {
-  if (map === drawnMap) return;
-  drawnMap = map;
-  $("memory").hidden = !map.domains;
-  if (!map.domains) return;
-  setText($("matrix-note"), mapNote(map, view));
-  drawMap(map);
-  drawTable(map);
-  drawMeasures(map, view);
-  drawCurves(map);
+async function refreshMatrix() {
+  let path, matrix;
+  do {
+    path = matrixPath();
+    matrix = await read(path);
+  } while (path !== matrixPath()); // another page
+  if (matrix === drawnMatrix) return;
+  drawnMatrix = matrix;
+  $("memory").hidden = !matrix.domains;
+  if (matrix.domains) drawMemory();
 }
 
-async function select(group, pressed) {
+function drawMemory() {
+  drawTable(drawnMatrix, view);
+  drawPager("domain", drawnMatrix.first_domain, drawnMatrix.tasks.length, drawnMatrix.domains);
+  const releases = drawnMatrix.router_accuracy.length;
+  drawPager("release", drawnMatrix.first_release, drawnMatrix.releases.length, releases);
+  drawMeasures(drawnMatrix, view);
+  drawCurves(drawnMatrix, view);
+}
+
+function drawPager(axis, first, shown, all) {
+  const last = first + shown - 1;
+  $(`${axis}-pager`).hidden = shown === all;
+  setText($(`${axis}-window`), `${axis === "domain" ? "Domains" : "Releases"} ${first}–${last} of ${all}`);
+  const [back, forward] = $(`${axis}-pager`).querySelectorAll("button");
+  back.disabled = first === 1;
+  forward.disabled = last >= all;
+}
+
+async function turnPage({ target }) {
+  const step = PAGE * Number(target.dataset.turn);
+  if (target.closest("#domain-pager")) view.firstDomain = Math.max(1, drawnMatrix.first_domain + step);
+  else view.firstRelease = Math.max(1, drawnMatrix.first_release + step);
+  await refreshMatrix().catch(showUnreachable);
+}
+
+function select(group, pressed) {
   if (!pressed) return;
   for (const key of ["gallery", "videos"]) if (pressed.dataset[key]) view[key] = pressed.dataset[key];
   for (const other of group.children) other.setAttribute("aria-pressed", String(other === pressed));
-  await redrawMap();
+  if (drawnMatrix?.domains) drawMemory();
 }
 
-/** Show a part of the map, or all of it if the window is null. */
-async function zoom(window) {
-  view.window = window;
-  await redrawMap();
-}
-
-function redrawMap() {
-  return refreshMap().catch(showUnreachable);
-}
-
-async function refreshMap() {
-  let path, map;
-  do {
-    path = mapPath();
-    map = await read(path);
-  } while (path !== mapPath()); // another selection, or another width of the page
-  drawMemory(map);
-}
-
-function toggleTable() {
-  const isTable = $("matrix-table").classList.toggle("hidden") === false;
-  $("heat").hidden = isTable;
-  $("as-table").setAttribute("aria-pressed", String(isTable));
-  $("as-table").textContent = isTable ? "Show as map" : "Show as table";
-  if (!isTable) drawMap(drawnMap);
+async function downloadCsv() {
+  try {
+    const matrix = await api("/forgetting?rows=1000&limit=1000");
+    const href = URL.createObjectURL(new Blob([matrixCsv(matrix, view)], { type: "text/csv" }));
+    el("a", { href, download: `recall-${galleryName(view)}.csv` }).click();
+    URL.revokeObjectURL(href);
+  } catch (error) {
+    showUnreachable(error);
+  }
 }
 
 function showUnreachable(error) {

@@ -1,146 +1,126 @@
-// Recall over time and router accuracy as charts.
+// Recall over time and router accuracy as charts over all releases.
 
-import { binNumbers, path, redrawOnResize, shareChart, showValues, svg } from "./chart_elements.js";
+import { path, redrawOnResize, shareChart, showValues, svg } from "./chart_elements.js";
 import { $, el, setText } from "./dom.js";
-import { count, percent, points } from "./formatting.js";
-import { FEW_QUERIES, hasZeroShot } from "./recall_matrix.js";
+import { count, percent } from "./formatting.js";
+import { FEW_QUERIES, galleryName, hasZeroShot } from "./recall_matrix.js";
 
 const MAX_BAR_LABELS = 16;
-let drawn = null;
+const MAX_LINES = 8; // the number of colors of the pages
+let redraw = null;
 
-redrawOnResize($("time"), () => drawn && drawCurves(drawn));
+redrawOnResize($("time"), () => redraw?.());
 
-export function drawCurves(map) {
-  drawn = map;
-  drawRecallOverTime(map);
-  drawRouterAccuracy(map);
+export function drawCurves(matrix, view) {
+  redraw = () => {
+    drawRecallOverTime(matrix, view);
+    drawRouterAccuracy(matrix);
+  };
+  redraw();
 }
 
-/** Whether all domains of the window are drawn as lines, and not only those with the largest loss. */
-const showsAllDomains = (map) => map.lines.length === map.columns.at(-1).last - map.columns[0].first + 1;
+/** Recall of each domain over the releases; null where the matrix does not contain all of few domains. */
+function domainLines(matrix, view) {
+  const releases = matrix.router_accuracy.length;
+  if (matrix.tasks.length !== matrix.domains || matrix.domains > MAX_LINES) return null;
+  if (matrix.releases.length !== releases) return null;
+  return matrix.tasks.map((name, column) => ({
+    name,
+    recall: matrix[`matrix_${galleryName(view)}`].map((row) => row[column]),
+    zeroShot: hasZeroShot(matrix, view) ? matrix.zero_shot[column] : null,
+  }));
+}
 
-function drawRecallOverTime(map) {
-  const zeroShot = hasZeroShot(map) ? "dashed: zero-shot" : "zero-shot is not measured among these videos";
-  setText($("time-note"), `Recall@1 of the domains of the map after each release; ${zeroShot}.`);
-  const hasAll = showsAllDomains(map);
-  const shares = [...map.recall_high, ...map.lines.flatMap((line) => [line.zero_shot, ...line.recall])];
+function drawRecallOverTime(matrix, view) {
+  const lines = domainLines(matrix, view);
+  const mean = matrix[`recall_over_time_${view.gallery}`];
+  const zeroShot = hasZeroShot(matrix, view)
+    ? "; dashed: zero-shot"
+    : "; zero-shot is not measured among these videos";
+  setText(
+    $("time-note"),
+    lines
+      ? `Recall@1 of each domain after each release${zeroShot}.`
+      : "Mean Recall@1 of the domains after each release, weighted by queries, among held-out videos.",
+  );
+  const shares = lines ? lines.flatMap((line) => [line.zeroShot, ...line.recall]) : mean;
   const chart = shareChart($("time"), {
     title: "Recall over time",
-    description: describeCurves(map),
-    rows: map.rows,
+    description: `Mean recall ${text(mean[0])} after the first release, ${text(mean.at(-1))} after the newest.`,
+    count: mean.length,
     maximum: Math.max(0, ...shares.filter((share) => share !== null)),
   });
   const point = (share, index) => (share === null ? null : [chart.x(index), chart.y(share)]);
-  if (!hasAll) chart.image.append(...meanCurve(map, point));
-  for (const [index, line] of map.lines.entries()) {
-    chart.image.append(
-      ...domainCurve(line, chart, point, hasAll ? { "data-tone": index + 1 } : { "data-dash": index + 1 }),
-    );
+  if (!lines) chart.image.append(svg("path", { class: "curve mean", d: path(mean.map(point)) }));
+  for (const [index, line] of (lines ?? []).entries()) {
+    chart.image.append(...domainCurve(line, chart, point, { "data-tone": index + 1 }));
   }
   $("time").replaceChildren(chart.image);
-  $("time-legend").replaceChildren(...legend(map, hasAll));
-  showValues($("time"), chart, map.rows.length, (index) => [
-    `Release ${binNumbers(map.rows[index])}`,
-    ...(hasAll ? [] : [`Mean ${text(map.recall_mean[index])}`, `80 % of domains ${range(map, index)}`]),
-    ...map.lines
-      .filter((line) => line.recall[index] !== null)
-      .map((line) => `${line.name} ${text(line.recall[index])}`),
+  $("time-legend").replaceChildren(
+    ...(lines ?? []).map(({ name }, index) => {
+      const sample = el("span", { className: "sample", "aria-hidden": "true", "data-tone": index + 1 });
+      return el("li", { title: name }, sample, el("span", { textContent: name }));
+    }),
+  );
+  showValues($("time"), chart, mean.length, (index) => [
+    `Release ${index + 1}`,
+    ...(lines
+      ? lines
+          .filter(({ recall }) => recall[index] !== null)
+          .map((line) => `${line.name} ${text(line.recall[index])}`)
+      : [`Mean ${text(mean[index])}`]),
   ]);
 }
 
 const text = (share) => (share === null ? "–" : percent(share));
-const range = (map, index) => `${text(map.recall_low[index])} to ${text(map.recall_high[index])}`;
-
-function describeCurves(map) {
-  const last = map.rows.length - 1;
-  return `Mean recall ${text(map.recall_mean[0])} after release ${map.rows[0].t}, ${text(map.recall_mean[last])} after release ${map.rows[last].last_t}.`;
-}
-
-function meanCurve(map, point) {
-  const high = map.recall_high.map(point);
-  const low = map.recall_low.map(point);
-  const outline = [...high, ...low.reverse()].filter(Boolean);
-  return [
-    svg("path", { class: "band", d: `${path(outline)}Z` }),
-    svg("path", { class: "curve mean", d: path(map.recall_mean.map(point)) }),
-  ];
-}
 
 function domainCurve(line, chart, point, style) {
   const places = line.recall.map(point);
   const parts = [svg("path", { class: "curve", d: path(places), ...style })];
-  if (line.zero_shot !== null) {
-    const y = chart.y(line.zero_shot);
+  if (line.zeroShot !== null) {
+    const y = chart.y(line.zeroShot);
     const [left, right] = [chart.x(-0.4), chart.x(line.recall.length - 0.6)];
     parts.unshift(svg("path", { class: "curve zero-shot", d: `M${left} ${y}H${right}`, ...style }));
   }
-  if (line.recall.length <= MAX_BAR_LABELS) {
-    for (const place of places.filter(Boolean)) {
-      parts.push(svg("circle", { class: "point", cx: place[0], cy: place[1], r: 3.5, ...style }));
-    }
+  for (const place of places.filter(Boolean)) {
+    parts.push(svg("circle", { class: "point", cx: place[0], cy: place[1], r: 3.5, ...style }));
   }
   return parts;
 }
 
-function legend(map, hasAll) {
-  const lines = map.lines.map((line, index) => {
-    const style = hasAll ? { "data-tone": index + 1 } : { "data-dash": index + 1 };
-    const loss = !hasAll && line.loss !== null ? ` (${points(-line.loss)})` : "";
-    return legendEntry("sample", style, line.name + loss);
-  });
-  if (hasAll) return lines;
-  return [
-    legendEntry("sample mean", {}, "mean of the domains"),
-    legendEntry("sample band", {}, "10th to 90th percentile"),
-    ...lines,
-  ];
-}
-
-function legendEntry(className, style, name) {
-  const sample = el("span", { className, "aria-hidden": "true", ...style });
-  return el("li", { title: name }, sample, el("span", { textContent: name }));
-}
-
-function drawRouterAccuracy(map) {
-  const known = map.router_accuracy.filter((share) => share !== null);
+function drawRouterAccuracy({ router_accuracy: shares, served }) {
   const chart = shareChart($("router"), {
     title: "Router accuracy",
-    description: known.length
-      ? `${text(known.at(-1))} of ${routedQueries(map, map.rows.length - 1)} after the newest of these releases.`
-      : "Not measured.",
-    rows: map.rows,
+    description: `${text(shares.at(-1))} after the newest release.`,
+    count: shares.length,
     maximum: 1,
     top: 24,
   });
-  const width = Math.min(48, Math.max(2, chart.step * (map.rows.length > MAX_BAR_LABELS ? 0.8 : 0.5)));
-  for (const [index, share] of map.router_accuracy.entries()) {
+  const hasLabels = shares.length <= MAX_BAR_LABELS;
+  const width = Math.min(48, Math.max(2, chart.step * (hasLabels ? 0.5 : 0.8)));
+  for (const [index, share] of shares.entries()) {
     if (share === null) continue;
     const x = chart.x(index) - width / 2;
     const height = chart.y(0) - chart.y(share);
     chart.image.append(
       svg("rect", { class: "bar-of", x, y: chart.y(share), width, height, rx: Math.min(6, width / 4) }),
     );
-    if (map.rows.length > MAX_BAR_LABELS) continue;
-    const y = chart.y(share) - 6;
-    chart.image.append(svg("text", { x: chart.x(index), y, "text-anchor": "middle" }, barLabel(map, index)));
+    if (!hasLabels) continue;
+    const label = percent(share, 0).slice(0, -2);
+    chart.image.append(
+      svg("text", { x: chart.x(index), y: chart.y(share) - 6, "text-anchor": "middle" }, label),
+    );
   }
   $("router").replaceChildren(chart.image);
-  showValues($("router"), chart, map.rows.length, (index) => [
-    `Release ${binNumbers(map.rows[index])}`,
-    `Right domain first: ${text(map.router_accuracy[index])}`,
-    routedQueries(map, index),
+  showValues($("router"), chart, shares.length, (index) => [
+    `Release ${index + 1}`,
+    `Right domain first: ${text(shares[index])}`,
   ]);
-  const last = map.router_queries.at(-1);
-  const few = map.router_queries.some((queries) => queries > 0 && queries < FEW_QUERIES);
+  const routed = served.router_accuracy?.queries;
   const sentences = [
     "Share of queries for which the router ranked the right domain first.",
-    last > 0 && `The last bar has ${count(last, "query", "queries")}.`,
-    few && `An asterisk marks bars of fewer than ${FEW_QUERIES} queries.`,
+    routed && `The served release has ${count(routed, "query", "queries")}.`,
+    routed < FEW_QUERIES && "Too few for a reliable share.",
   ];
   setText($("router-note"), sentences.filter(Boolean).join(" "));
 }
-
-const routedQueries = (map, index) => count(map.router_queries[index], "query", "queries");
-
-const barLabel = (map, index) =>
-  percent(map.router_accuracy[index], 0).slice(0, -2) + (map.router_queries[index] < FEW_QUERIES ? "*" : "");

@@ -1,80 +1,100 @@
-// The recall matrix as a table, and the measures of forgetting.
+// The recall matrix as a table with pages of domains and of releases, and the measures of forgetting.
 
-import { binNumbers } from "./chart_elements.js";
 import { $, el, setText } from "./dom.js";
 import { count, lossRating, percent, points } from "./formatting.js";
 
 export const FEW_QUERIES = 20; // as in the API
 const NO_LOSS = 0.0005;
+const COLORED_SHARE = 0.55; // of the color scale, so that numbers stay legible on every cell
 
-/** The rows and columns of the map as a table: the text alternative of the map. */
-export function drawTable(map) {
-  const headings = map.columns.map((bin) => el("th", { scope: "col", textContent: binName(bin) }));
+/** Draw the cells of the shown gallery: the untrained backbone, the release of each domain, then the releases. */
+export function drawTable(matrix, view) {
+  const headings = matrix.tasks.map((name) =>
+    el("th", { scope: "col", title: name }, el("span", { textContent: name })),
+  );
   $("matrix").tHead.replaceChildren(
     el("tr", {}, el("th", { scope: "col", textContent: "After" }), ...headings),
   );
-  const rows = map.mean.map((values, index) => releaseRow(map, values, index));
-  $("matrix").tBodies[0].replaceChildren(...(hasZeroShot(map) ? [zeroShotRow(map)] : []), ...rows);
-}
-
-const binName = (bin) => (bin.last_name === null ? bin.name : binNumbers(bin));
-
-function zeroShotRow(map) {
-  const cells = map.zero_shot.map((value, column) => {
-    const queries = map.zero_shot_queries[column];
-    const hasFew = value !== null && queries < FEW_QUERIES;
-    return el("td", {
-      className: "muted",
-      "data-testid": `zero-shot-${map.columns[column].first}`,
-      textContent: cellText(value) + (hasFew ? "*" : ""),
-      title: value === null ? "" : queriesTitle(queries, map.columns[column].last_name !== null, hasFew),
-    });
+  const gallery = galleryName(view);
+  const queries = matrix.tasks.map((_, column) => Math.max(0, ...matrix.queries.map((row) => row[column])));
+  const references = [
+    hasZeroShot(matrix, view) && tableRow("nothing (zero-shot)", "zero-shot", matrix.zero_shot, queries),
+    tableRow("its own release", "learned", matrix.learned[gallery], queries),
+  ];
+  const rows = matrix[`matrix_${gallery}`].map((values, index) => {
+    const position = matrix.first_release + index;
+    return tableRow(matrix.after[index], `cell-${position}`, values, matrix.queries[index], position);
   });
-  return el("tr", {}, el("th", { scope: "row", textContent: "nothing (zero-shot)" }), ...cells);
+  $("matrix").tBodies[0].replaceChildren(...references.filter(Boolean), ...rows);
+  setText($("matrix-note"), matrixNote(matrix, view));
 }
 
-function releaseRow(map, values, index) {
-  const row = map.rows[index];
+function tableRow(heading, testId, values, queries, release = null) {
   const cells = values.map((value, column) => {
-    const hasFew = hasFewQueries(map, index, column);
-    return el("td", {
-      className: row.t === map.columns[column].t ? "own" : "",
-      "data-testid": `cell-${row.first}-${map.columns[column].first}`,
-      textContent: cellText(value) + (hasFew ? "*" : ""),
-      title: value === null ? "" : queriesText(map, index, column),
+    if (value === null) return el("td", { className: "muted", textContent: "–" });
+    const hasFew = queries[column] < FEW_QUERIES;
+    const cell = el("td", {
+      "data-testid": `${testId}-${column + 1}`,
+      textContent: (100 * value).toFixed(1) + (hasFew ? "*" : ""),
+      title: `${count(queries[column], "query", "queries")}${hasFew ? ": too few for a reliable share" : ""}`,
     });
+    cell.style.setProperty("--share", `${100 * COLORED_SHARE * value}%`);
+    return cell;
   });
-  return el("tr", {}, el("th", { scope: "row", textContent: binName(row) }), ...cells);
+  const number = release && el("small", { textContent: `${release} ` });
+  return el(
+    "tr",
+    { className: release ? "" : "reference" },
+    el("th", { scope: "row", title: heading }, number, heading),
+    ...cells,
+  );
 }
 
-const cellText = (value) => (value === null ? "–" : percent(value));
-
-/** Whether no cell of a bin has enough queries for a reliable share. */
-export const hasFewQueries = (map, row, column) =>
-  map.mean[row][column] !== null && map.queries[row][column] < FEW_QUERIES;
-
-export function queriesText(map, row, column) {
-  const isBin = map.rows[row].last_name !== null || map.columns[column].last_name !== null;
-  return queriesTitle(map.queries[row][column], isBin, hasFewQueries(map, row, column));
+function matrixNote(matrix, view) {
+  const searched = view.gallery === "local" ? "searched in its own shard" : "searched among all shards";
+  const among = view.videos === "all" ? "all videos" : "held-out videos";
+  const sentences = [
+    `Recall@1 in percent of each domain (columns) after each release (rows), ${searched}, among ${among}.`,
+    matrix.queries.flat().some((queries) => queries > 0 && queries < FEW_QUERIES) &&
+      `An asterisk marks cells with fewer than ${FEW_QUERIES} queries.`,
+    !hasZeroShot(matrix, view) && "Zero-shot recall is not measured among these videos.",
+    matrix.held_out.includes("derived") &&
+      "For domains without a test split, a share of the videos was held out.",
+  ];
+  return sentences.filter(Boolean).join(" ");
 }
 
-function queriesTitle(number, isBin, hasFew) {
-  const few = hasFew ? ": too few for a reliable share" : "";
-  return `${isBin ? "Up to " : ""}${count(number, "query", "queries")}${few}`;
+/** Name of the shown gallery in the API. */
+export const galleryName = ({ gallery, videos }) => gallery + (videos === "all" ? "_all" : "");
+
+/** Whether the untrained backbone was measured in the shown gallery. */
+export const hasZeroShot = (matrix, view) =>
+  galleryName(view) === "local" && matrix.zero_shot.some((value) => value !== null);
+
+/** The cells of the shown gallery as CSV, one line per release and domain. */
+export function matrixCsv(matrix, view) {
+  const lines = ["release,after,domain,recall_at_1,queries"];
+  for (const [row, values] of matrix[`matrix_${galleryName(view)}`].entries()) {
+    for (const [column, value] of values.entries()) {
+      if (value === null) continue;
+      const names = [matrix.after[row], matrix.tasks[column]].map(quoted);
+      lines.push([matrix.first_release + row, ...names, value, matrix.queries[row][column]].join(","));
+    }
+  }
+  return `${lines.join("\r\n")}\r\n`;
 }
 
-/** Whether the untrained backbone was measured in the gallery of the map. */
-export const hasZeroShot = (map) => map.zero_shot.some((value) => value !== null);
+/** A field of a CSV file that no spreadsheet takes for a formula. */
+const quoted = (text) => `"${(/^[=+\-@]/.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 
-/** Losses, weighted by queries, and the measures of the literature in the shown gallery. */
-export function drawMeasures(map, view) {
+/** Losses, weighted by queries, and the measures of the literature. */
+export function drawMeasures(matrix, view) {
   const suffix = view.videos === "all" ? "_all" : "";
-  for (const gallery of ["local", "global"]) drawLoss(`loss-${gallery}`, map.losses[gallery + suffix]);
-  drawWorst(map.losses[`local${suffix}`], map.losses[`global${suffix}`]);
-  const { bwf, fr, hm } = map.literature;
-  setText($("literature-note"), `${galleryText(view)}.`);
-  setText($("bwf"), bwf === null ? "–" : points(bwf));
-  setText($("fr"), fr === null ? "–" : points(fr));
+  for (const gallery of ["local", "global"]) drawLoss(`loss-${gallery}`, matrix.losses[gallery + suffix]);
+  drawWorst(matrix.losses[`local${suffix}`], matrix.losses[`global${suffix}`]);
+  const { bwf_local: local, bwf_global: union, fr, hm } = matrix;
+  for (const [id, value] of Object.entries({ "bwf-local": local, "bwf-global": union, fr }))
+    setText($(id), value === null ? "–" : points(value));
   setText($("hm"), hm === null ? "–" : percent(hm));
 }
 
@@ -119,9 +139,3 @@ export function lossFacts(measured) {
 
 const queryCount = ({ queries }) =>
   `${count(queries, "query", "queries")}${queries < FEW_QUERIES ? ": too few for a reliable share" : ""}`;
-
-/** The gallery in which queries are searched, as the beginning of a sentence. */
-function galleryText({ gallery, videos }) {
-  const place = gallery === "local" ? "Searched in the own shard" : "Searched among all shards";
-  return `${place}, ${videos === "all" ? "all videos" : "held-out videos"}`;
-}

@@ -81,7 +81,7 @@ def read_recall_matrix(
     first_row = max(len(cells.releases) - rows, 0) if first_release is None else first_release - 1
     window = slice(first_row, first_row + rows), slice(first_domain - 1, first_domain - 1 + domains)
     releases, shown = cells.releases[window[0]], cells.tasks[window[1]]
-    measures = forgetting_measures(cells)
+    measures = forgetting_measures(served)
     zero_shot = cells.galleries["local"].r1[0]
     over_time = {
         gallery: query_mean(cells.matrix(gallery), cells.queries(gallery)) for gallery in ("local", "global")

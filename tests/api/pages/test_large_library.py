@@ -1,7 +1,8 @@
-"""The library page of a library with many domains: map, zoom, search, pages, and polling of changes."""
+"""The library page of a library with many domains: pages of the matrix, search, and polling of changes."""
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -23,7 +23,7 @@ from tests.api.library_filling import fill_library
 pytestmark = pytest.mark.slow  # drives a browser
 
 DOMAINS = 60
-CELLS = "#heat [data-cell]"
+CELLS = "#matrix [data-testid]"
 
 
 @pytest.fixture(scope="module")
@@ -48,74 +48,59 @@ def no_console_errors(browser: WebDriver) -> Iterator[None]:
 def page(browser: WebDriver, large: str) -> WebDriver:
     """The loaded library page."""
     browser.get(large)
-    wait_until(browser, lambda b: _cells(b) > 100)
+    wait_for(browser, CELLS, 100)
     return browser
 
 
-def _cells(browser: WebDriver) -> int:
-    return len(browser.find_elements(By.CSS_SELECTOR, CELLS))
+def _rows(browser: WebDriver) -> list[str]:
+    return texts(browser, "#matrix tbody th")
 
 
-def _click_cell(browser: WebDriver, cell: str) -> None:
-    node = browser.find_element(By.CSS_SELECTOR, f"#heat [data-cell='{cell}']")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
-    webdriver.ActionChains(browser).move_to_element(node).click().perform()
+def _press(browser: WebDriver, pager: str, name: str) -> None:
+    css = f"#{pager}-pager [aria-label='{name}']"
+    browser.execute_script("arguments[0].click()", browser.find_element(By.CSS_SELECTOR, css))
 
 
-def test_matrix_is_binned_and_a_click_zooms_to_its_cells(page: WebDriver, client: TestClient) -> None:
-    assert _cells(page) == 30 * 31 / 2, "bins of two releases and domains"
-    assert "weighted by queries" in page.find_element(By.ID, "matrix-note").text
-    _click_cell(page, "10-3")
-    wait_until(page, lambda b: _cells(b) == 4)
-    assert page.find_element(By.ID, "zoom-window").text == "Domains 5–6 after releases 19–20"
+def test_matrix_is_paged_by_domains_and_releases(page: WebDriver, client: TestClient) -> None:
     complete = client.get("/forgetting", params={"rows": DOMAINS}).json()
-    assert len(client.get("/forgetting").json()["matrix_local"]) == 30
-    assert texts(page, "#heat .cells text") == [
-        f"{100 * complete['matrix_local'][i][t]:.1f}" for i in (18, 19) for t in (4, 5)
+    assert _rows(page) == ["nothing (zero-shot)", "its own release"] + [
+        f"{number} {complete['after'][number - 1]}" for number in range(41, 61)
     ]
-    page.find_element(By.ID, "as-table").click()
-    assert texts(page, "#matrix thead th")[1:] == complete["tasks"][4:6]
-    cell = page.find_element(By.CSS_SELECTOR, "[data-testid=cell-20-5]").text
-    assert cell == f"{100 * complete['matrix_local'][19][4]:.1f} %"
-    page.find_element(By.ID, "as-table").click()
-    assert texts(page, "#time-legend li") == complete["tasks"][4:6]
-    page.find_element(By.ID, "zoom-out").click()
-    wait_until(page, lambda b: _cells(b) > 100)
-    assert not page.find_element(By.ID, "zoom-trail").is_displayed()
-
-
-def test_drag_zooms_to_a_rectangle(page: WebDriver) -> None:
-    first, last = (
-        page.find_element(By.CSS_SELECTOR, f"#heat [data-cell='{cell}']") for cell in ("20-2", "25-6")
-    )
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", first)
-    webdriver.ActionChains(page).drag_and_drop(first, last).perform()
-    wait_until(page, lambda b: _cells(b) == 12 * 10)
-    assert page.find_element(By.ID, "zoom-window").text == "Domains 3–12 after releases 39–50"
-
-
-def test_keyboard_reads_and_zooms_the_map(page: WebDriver) -> None:
-    page.find_element(By.ID, "as-table").send_keys(Keys.TAB)
-    webdriver.ActionChains(page).send_keys(Keys.ARROW_UP, Keys.ARROW_RIGHT).perform()
-    tip = page.find_element(By.CSS_SELECTOR, "#heat [role=status]").text
-    assert tip.startswith("Releases 57–58 on domains 3–4")
-    assert "Mean Recall@1" in tip
-    webdriver.ActionChains(page).send_keys(Keys.ENTER).perform()
-    wait_until(page, lambda b: _cells(b) == 4)
-    assert page.switch_to.active_element.get_attribute("role") == "application", "the map keeps the focus"
-    webdriver.ActionChains(page).send_keys(Keys.ARROW_UP).perform()
-    assert "Release 57" in page.find_element(By.CSS_SELECTOR, "#heat [role=status]").text
-    webdriver.ActionChains(page).send_keys(Keys.ESCAPE).perform()
-    wait_until(page, lambda b: _cells(b) > 100)
-
-
-def test_gallery_switch_keeps_the_window(page: WebDriver) -> None:
-    _click_cell(page, "10-3")
-    wait_until(page, lambda b: _cells(b) == 4)
-    before = texts(page, "#heat .cells text")
+    assert texts(page, "#matrix thead th")[1:] == complete["tasks"][:20]
+    learned = [f"{100 * share:.1f}" for share in complete["learned"]["local"][:20]]
+    assert texts(page, "[data-testid^=learned]") == learned
+    assert [page.find_element(By.ID, f"{axis}-window").text for axis in ("domain", "release")] == [
+        f"Domains 1–20 of {complete['domains']}",
+        "Releases 41–60 of 60",
+    ]
+    _press(page, "release", "Earlier releases")
+    wait_until(page, lambda b: _rows(b)[2].startswith("21 "))
+    _press(page, "domain", "Later domains")
+    wait_until(page, lambda b: texts(b, "#matrix thead th")[1:] == complete["tasks"][20:40])
+    shown = [f"{100 * share:.1f}" for share in complete["matrix_local"][39][20:40] if share is not None]
+    assert texts(page, "[data-testid^=cell-40-]") == shown
     page.execute_script("document.querySelector('[data-gallery=global]').click()")
-    wait_until(page, lambda b: texts(b, "#heat .cells text") != before)
-    assert _cells(page) == 4
+    shown = [f"{100 * share:.1f}" for share in complete["matrix_global"][39][20:40] if share is not None]
+    wait_until(page, lambda b: texts(b, "[data-testid^=cell-40-]") == shown)
+    assert not texts(page, "#time-legend li"), "no lines of 60 domains"
+
+
+def test_matrix_is_downloaded_as_csv(page: WebDriver, client: TestClient) -> None:
+    page.execute_script(
+        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.csv = text }); return '#csv' }"
+    )
+    page.execute_script("document.getElementById('matrix-csv').click()")
+    text = wait_until(page, lambda b: b.execute_script("return window.csv"))
+    rows = list(csv.DictReader(text.splitlines()))
+    complete = client.get("/forgetting", params={"rows": DOMAINS}).json()
+    assert len(rows) == sum(share is not None for row in complete["matrix_local"] for share in row)
+    assert rows[0] == {
+        "release": "1",
+        "after": complete["after"][0],
+        "domain": complete["tasks"][0],
+        "recall_at_1": str(complete["matrix_local"][0][0]),
+        "queries": str(complete["queries"][0][0]),
+    }
 
 
 def test_domains_are_searched_and_paged(page: WebDriver, client: TestClient) -> None:
@@ -226,7 +211,7 @@ def test_change_of_a_domain_reads_the_list_only(page: WebDriver, client: TestCli
             session.get_one(Task, task_id).counts = before
 
 
-def test_new_measures_redraw_the_map_only(page: WebDriver) -> None:
+def test_new_measures_redraw_the_matrix_only(page: WebDriver) -> None:
     hostile = "<img src=x onerror=\"document.title='taken'\">"
     _forget_requests(page)
     with session_scope(write=True) as session:
@@ -235,10 +220,8 @@ def test_new_measures_redraw_the_map_only(page: WebDriver) -> None:
         task.name = hostile
     try:
         refresh_library_page(page)
-        wait_until(page, lambda b: "/forgetting/map" in {request["path"] for request in _requests(b)})
+        wait_until(page, lambda b: texts(b, "#matrix thead th")[1] == hostile)
         assert "/shards" not in {request["path"] for request in _requests(page)}
-        _click_cell(page, "1-1")
-        wait_until(page, lambda b: hostile in texts(b, "#time-legend li"))
         assert page.title != "taken"
         assert not page.find_elements(By.CSS_SELECTOR, "#memory img")
     finally:
@@ -287,22 +270,12 @@ def test_domains_beyond_the_palette_are_neutral(page: WebDriver) -> None:
 def test_large_library_fits_the_screen(browser: WebDriver, large: str, size: tuple[int, int]) -> None:
     with screen_size(browser, *size):
         browser.get(large)
-        wait_until(browser, lambda b: _cells(b) > 100)
+        wait_for(browser, CELLS, 100)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-        smallest = browser.execute_script(
-            f'const box = document.querySelector("{CELLS}").getBoundingClientRect();'
-            "return Math.min(box.width, box.height)"
-        )
-        assert smallest >= 12, "a bin can be hit by a finger"
-        _click_cell(browser, "5-2")
-        wait_until(browser, lambda b: b.find_element(By.ID, "zoom-trail").is_displayed())
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-        maps = [request for request in _requests(browser) if request["path"] == "/forgetting/map"]
-        assert len(maps) == 2, "one request for the whole map, one for its part"
 
 
 def test_theme_changes_the_colors_of_charts(page: WebDriver) -> None:
-    fill = f'return getComputedStyle(document.querySelector("{CELLS}")).fill'
+    fill = f'return getComputedStyle(document.querySelector("{CELLS}")).backgroundColor'
     before = page.execute_script(fill)
     page.find_element(By.ID, "theme").click()
     try:

@@ -158,14 +158,13 @@ def test_empty_query_shows_the_error_of_the_api(browser: WebDriver, address: str
 
 def test_recall_matrix_shows_values_of_the_api(browser: WebDriver, address: str, client: TestClient) -> None:
     browser.get(f"{address}/admin")
-    wait_for(browser, "#heat [data-cell='2-1']")
-    browser.find_element(By.ID, "as-table").click()
+    wait_for(browser, "[data-testid=cell-2-1]")
     measures = client.get("/forgetting").json()
     cell = browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text
-    assert cell == f"{100 * measures['matrix_local'][1][0]:.1f} %*", "few queries"
+    assert cell == f"{100 * measures['matrix_local'][1][0]:.1f}*", "few queries"
     assert browser.find_element(By.CSS_SELECTOR, "[data-testid=loss-local]").text == "0.0"
     browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
-    union = f"{100 * measures['matrix_global'][1][0]:.1f} %*"
+    union = f"{100 * measures['matrix_global'][1][0]:.1f}*"
     wait_until(browser, lambda b: b.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == union)
 
 

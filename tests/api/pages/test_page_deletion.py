@@ -114,8 +114,7 @@ def test_learned_domain_is_deleted_by_keyboard(
 
     monkeypatch.setattr(deletion_routes, "delete_task", slow)
     browser.get(f"{address}/admin")
-    wait_for(browser, "#heat [data-cell='2-1']")
-    _find(browser, "#as-table").click()
+    wait_for(browser, "[data-testid=cell-2-1]")
     assert texts(browser, "#matrix thead th") == ["After", FIRST, SECOND]
     browser.execute_script("arguments[0].focus()", _find(browser, f"[aria-label='Delete {FIRST}']"))
     _press(browser, Keys.ENTER, SECOND)

@@ -59,7 +59,7 @@ def test_search_in_an_unsearched_domain_is_explained(browser: WebDriver, address
 
 def test_library_page_counts_searched_domains(browser: WebDriver, library: list[str], address: str) -> None:
     browser.get(f"{address}/admin")
-    wait_for(browser, "#heat [data-cell]")
+    wait_for(browser, "[data-testid^=cell]")
     assert _text(browser, "learned") == "1 domain"
     assert "1 later domain is not searched by the served release" in _text(browser, "learned-note")
     assert "2 learned, 1 of them not searched" in _text(browser, "tasks-note")

@@ -13,13 +13,11 @@ from cinestrata_client.models.common_models import AlertDetails, SearchResult, T
 __all__ = [
     "DomainChange",
     "DomainLoss",
-    "DomainRecall",
     "DomainVectors",
     "FirstResultShare",
     "LibraryOverview",
     "LibraryStatus",
     "LibraryVersions",
-    "LiteratureMeasures",
     "LossCurve",
     "LossPoint",
     "MeasuredLoss",
@@ -27,9 +25,7 @@ __all__ = [
     "PinnedRelease",
     "QueryOutcome",
     "QueryReport",
-    "RecallBin",
     "RecallFigures",
-    "RecallMap",
     "RecallMatrix",
     "ReleasePage",
     "ReleaseSummary",
@@ -72,16 +68,6 @@ class DomainLoss(Model):
     high: float | None
     learned: float
     now: float
-
-
-class DomainRecall(Model):
-    """Recall@1 of a domain over the releases of a map."""
-
-    task_id: str
-    name: str
-    loss: float | None = Field(description="Recall after it was learned minus recall of the newest release.")
-    zero_shot: float | None
-    recall: list[float | None]
 
 
 class DomainVectors(Model):
@@ -197,17 +183,9 @@ class LibraryVersions(Model):
     """Versions of the parts of the library: a version changes with its part."""
 
     tasks: str = Field(description="Rows of `/tasks`, without the progress of unfinished tasks.")
-    measures: str = Field(description="`/forgetting` and `/forgetting/map`.")
+    measures: str = Field(description="`/forgetting`.")
     storage: str = Field(description="`/shards` and `/releases`.")
     syncs: str = Field(description="`/syncs`.")
-
-
-class LiteratureMeasures(Model):
-    """Measures of the papers: means over domains, in which a domain with one query weighs like any other."""
-
-    bwf: float | None = Field(description="Backward forgetting: mean loss of the earlier domains.")
-    fr: float | None = Field(description="Forgetting rate: sum of these losses.")
-    hm: float | None = Field(description="Harmonic mean of mean recall after learning and mean recall now.")
 
 
 class LossCurve(Model):
@@ -324,17 +302,6 @@ class QueryReport(Model):
     )
 
 
-class RecallBin(Model):
-    """Neighboring releases or domains that share a row or column of a map."""
-
-    first: int = Field(description="First position in the matrix, from 1.")
-    last: int = Field(description="Last position; equal to `first` if the bin is a single release or domain.")
-    t: int = Field(description="Learned order of the first domain.")
-    last_t: int = Field(description="Learned order of the last domain.")
-    name: str = Field(description="Name of the first domain.")
-    last_name: str | None = Field(description="Name of the last domain; null for a single one.")
-
-
 class RecallFigures(Model):
     """Recall of the captions of held-out videos in one gallery: shares of the queries, 0..1."""
 
@@ -346,64 +313,6 @@ class RecallFigures(Model):
     r1_high: float = Field(description="Upper end of the interval.")
 
 
-class RecallMap(Model):
-    """A window of the recall matrix with a bounded number of rows and columns.
-
-    Recall values are shares, 0..1, rounded to four digits. Rows are bins of releases, columns are bins
-    of domains. The curves describe the domains of the window; the measures of forgetting describe the
-    library.
-    """
-
-    mode: Literal["pinned", "latest"] | str
-    gallery: Literal["local", "global", "local_all", "global_all"] | str
-    releases: int = Field(description="Rows of the complete matrix.")
-    domains: int = Field(description="Columns of the complete matrix.")
-    has_derived_split: bool = Field(description="Whether a share of the videos of a domain was held out.")
-    rows: list[RecallBin]
-    columns: list[RecallBin]
-    mean: list[list[float | None]] = Field(
-        description="Mean of the cells of each bin, weighted by their numbers of queries."
-    )
-    queries: list[list[int]] = Field(
-        description="Largest number of queries that a cell of each bin has; 0 where nothing was measured."
-    )
-    low: list[list[float | None]] | None = Field(
-        description="Smallest cell of each bin; null if each bin is a single cell."
-    )
-    high: list[list[float | None]] | None = Field(description="Largest cell of each bin.")
-    maximum: float | None = Field(
-        description="Largest cell of the complete matrix, for a stable color scale."
-    )
-    zero_shot: list[float | None] = Field(
-        description="Recall of the untrained backbone for each column, in the gallery of the map; "
-        "null where it was not measured. It is measured in the gallery `local` only."
-    )
-    zero_shot_queries: list[int] = Field(description="Largest number of queries of its cells in each column.")
-    recall_mean: list[float | None] = Field(
-        description="Mean recall of the domains for each row, weighted by queries."
-    )
-    recall_low: list[float | None] = Field(description="10th percentile of the domains for each row.")
-    recall_high: list[float | None] = Field(description="90th percentile of the domains for each row.")
-    lines: list[DomainRecall] = Field(
-        description="Up to 8 domains of the window; of a larger window, the three with the largest loss."
-    )
-    router_accuracy: list[float | None]
-    router_queries: list[int] = Field(
-        description="Largest number of routed queries of the releases of each row."
-    )
-    losses: dict[str, MeasuredLoss | None] = Field(
-        description="Loss of earlier domains with the served release, weighted by queries, by gallery."
-    )
-    literature: LiteratureMeasures = Field(
-        description="Measures of the papers for the served release in the gallery of the map."
-    )
-    served: ServedRecall
-    bwf_local: float | None
-    bwf_global: float | None
-    fr: float | None
-    hm: float | None
-
-
 class RecallMatrix(Model):
     """The recall matrix and the measures derived from it.
 
@@ -412,24 +321,26 @@ class RecallMatrix(Model):
     Global: the union of all shards, unknown task. The galleries contain the held-out videos; those of
     ``…_all`` contain all videos.
 
-    A row of a large library is a bin of neighboring releases: each of its cells is their mean, weighted
-    by queries. The columns are a window of the domains; measures, curves and ``served`` describe the
-    whole library.
+    Rows and columns are a window of the matrix; measures, curves and ``served`` describe the whole
+    library.
     """
 
-    rows: list[RecallBin] = Field(description="Releases of each row.")
+    first_release: int = Field(description="Position of the first row in the complete matrix, from 1.")
     domains: int = Field(description="Columns of the complete matrix.")
     first_domain: int = Field(description="Position of the first column in the complete matrix, from 1.")
     tasks: list[str] = Field(description="Name of the task of each column.")
     task_ids: list[str]
-    releases: list[str] = Field(description="Release of each row, the newest one of a bin.")
+    releases: list[str] = Field(description="Release of each row.")
     mode: Literal["pinned", "latest"] | str
     matrix_local: list[list[float | None]]
     matrix_global: list[list[float | None]]
     matrix_local_all: list[list[float | None]]
     matrix_global_all: list[list[float | None]]
+    learned: dict[str, list[float | None]] = Field(
+        description="Recall of each task with the release that learned it, by gallery."
+    )
     queries: list[list[int]] = Field(
-        description="Number of queries of each cell, the largest of a bin; 0 where nothing was measured."
+        description="Number of queries of each cell; 0 where nothing was measured."
     )
     bwf_local: float | None = Field(
         description="Mean over domains, each with the same weight, as in the papers."
@@ -441,10 +352,10 @@ class RecallMatrix(Model):
         description="Recall of the untrained backbone for each task, in its own shard among held-out videos."
     )
     recall_over_time_local: list[float | None] = Field(
-        description="Mean recall of all domains for each row, weighted by queries."
+        description="Mean recall of all domains for each release of the library, weighted by queries."
     )
     recall_over_time_global: list[float | None]
-    router_accuracy: list[float | None]
+    router_accuracy: list[float | None] = Field(description="For each release of the library.")
     losses: dict[str, MeasuredLoss | None] = Field(
         description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )

@@ -10,7 +10,6 @@ from cinestrata_client.models import (
     LibraryStatus,
     LossCurve,
     QueryReport,
-    RecallMap,
     RecallMatrix,
     ReleasePage,
     ServeOutcome,
@@ -20,7 +19,6 @@ from cinestrata_client.models import (
 
 __all__ = [
     "get_forgetting",
-    "get_forgetting_map",
     "get_library",
     "get_loss_curve",
     "get_overview",
@@ -58,16 +56,20 @@ def get_loss_curve(task_id: str) -> Call[LossCurve]:
 
 
 def get_forgetting(
-    *, rows: int | None = None, first_domain: int | None = None, limit: int | None = None
+    *,
+    rows: int | None = None,
+    first_release: int | None = None,
+    first_domain: int | None = None,
+    limit: int | None = None,
 ) -> Call[RecallMatrix]:
     """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
 
-    The answer has at most `limit` domains from `first_domain` on; `domains` is the number of all. Of
-    more than `rows` releases, a row is the mean of neighboring ones. `/forgetting/map` shows both axes
-    of a large library at once.
+    The answer has at most `rows` releases, by default the newest, and at most `limit` domains from
+    `first_domain` on; `domains` is the number of all.
 
     Args:
         rows: Maximum number of rows.
+        first_release: First row, from 1; by default the newest releases are shown.
         first_domain: First column, from 1.
         limit: Maximum number of columns.
     """
@@ -75,45 +77,7 @@ def get_forgetting(
         "GET",
         "/v1/forgetting",
         RecallMatrix,
-        query={"rows": rows, "first_domain": first_domain, "limit": limit},
-    )
-
-
-def get_forgetting_map(
-    *,
-    gallery: Literal["local", "global", "local_all", "global_all"] | None = None,
-    first_release: int | None = None,
-    last_release: int | None = None,
-    first_domain: int | None = None,
-    last_domain: int | None = None,
-    bins: int | None = None,
-) -> Call[RecallMap]:
-    """A window of the recall matrix in at most `bins` rows and columns, with curves over its releases.
-
-    A cell is the mean of its bin, weighted by the numbers of queries; request the window of a bin to see
-    its cells.
-
-    Args:
-        gallery: 'local': each domain in its own shard; 'global': all shards; among held-out videos, or
-            all videos with '_all'.
-        first_release: First row of the window, from 1.
-        last_release: Last row of the window.
-        first_domain: First column of the window, from 1.
-        last_domain: Last column of the window.
-        bins: Maximum number of rows and of columns.
-    """
-    return Call(
-        "GET",
-        "/v1/forgetting/map",
-        RecallMap,
-        query={
-            "gallery": gallery,
-            "first_release": first_release,
-            "last_release": last_release,
-            "first_domain": first_domain,
-            "last_domain": last_domain,
-            "bins": bins,
-        },
+        query={"rows": rows, "first_release": first_release, "first_domain": first_domain, "limit": limit},
     )
 
 
