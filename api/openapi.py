@@ -216,7 +216,6 @@ _OF_OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "get_video": _VALIDATORS,
     "get_task": _VALIDATORS,
     "get_forgetting": _VALIDATORS,
-    "get_forgetting_map": _VALIDATORS,
     "get_library": _VALIDATORS,
     "get_overview": _VALIDATORS,
     "list_tasks": (*_VALIDATORS, "Link"),

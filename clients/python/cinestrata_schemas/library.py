@@ -125,7 +125,7 @@ class RecallMatrix(ResponseModel):
     matrix_global: Matrix
     matrix_local_all: Matrix
     matrix_global_all: Matrix
-    learned: dict[Gallery, list[float | None]] = Field(
+    learned: dict[Open[Gallery], list[float | None]] = Field(
         description="Recall of each task with the release that learned it, by gallery."
     )
     queries: list[list[int]] = Field(
