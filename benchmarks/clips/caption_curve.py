@@ -13,8 +13,8 @@ from benchmarks.clips.method_on_clips import run_variant
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
+from benchmarks.rivals import configure
 from models.backbones.backbone_loading import frame_spec, load_backbone
-from trainer.methods import configure
 from trainer.task_data import TaskData
 
 __all__ = ["CurvePoint", "keep_captions", "measure_caption_curve"]

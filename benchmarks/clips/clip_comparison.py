@@ -11,10 +11,10 @@ from benchmarks.clips.method_on_clips import run_variant
 from benchmarks.clips.ridge_rival import FEATURE_BACKBONE, extract_features, run_ridge, select_settings
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
+from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.routing.defaults import DEFAULT_PRIOR
-from trainer.methods import METHODS, configure
 
 __all__ = ["compare_on_clips"]
 

@@ -12,14 +12,14 @@ from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
 from benchmarks.learning.independent_learner import IndependentLearner
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.sequential_learning import SequentialLearner
+from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.evaluation_task import EvaluationTask, Floats, build_evaluation_tasks
 from trainer.evaluation.gallery import Gallery, task_gallery
 from trainer.evaluation.mode_evaluation import ModeEvaluation
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
-from trainer.methods import start_method
-from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 
 __all__ = ["domain_order", "run_variant"]

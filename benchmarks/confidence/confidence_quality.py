@@ -27,6 +27,7 @@ from benchmarks.confidence.absent_texts import SENTENCES, random_letters, word_s
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import load_protocol
+from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.learning.task_preparation import prepare_source_tasks, prepare_tasks
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.routing.caption_splits import read_captions
@@ -43,7 +44,6 @@ from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.cross_fitting import cross_fit, limit_captions
 from trainer.evaluation.reliability import area_under_roc, reliability
 from trainer.evaluation.unrelated_texts import unrelated_texts
-from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 from trainer.video_embedding import MemoryShard
 

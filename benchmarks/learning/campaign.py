@@ -26,9 +26,9 @@ from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
 from benchmarks.learning.run_progress import REPORT_SECONDS
 from benchmarks.learning.run_results import RunResult, read_result, result_path, write_result
+from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from trainer.methods import METHODS, configure
 from trainer.task_data import TaskData
 from trainer.training_checkpoint import run_identity
 

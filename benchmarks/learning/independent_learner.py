@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.learning.sequential_learning import SequentialLearner
+from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
-from trainer.methods import Method, start_method
-from trainer.sequential_learning import SequentialLearner
+from trainer.methods import Method
 from trainer.task_data import TaskData
 from trainer.training_loop import TrainingProgress, learn_task
 

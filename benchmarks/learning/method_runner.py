@@ -25,6 +25,8 @@ from benchmarks.learning.parameter_counts import (
 from benchmarks.learning.resource_meter import ResourceMeter
 from benchmarks.learning.run_progress import REPORT_SECONDS, RunProgress
 from benchmarks.learning.run_results import to_json_value
+from benchmarks.learning.sequential_learning import SequentialLearner
+from benchmarks.rivals.joint import Joint
 from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import QueryEncoder
 from models.routing.defaults import DEFAULT_PRIOR
@@ -33,8 +35,6 @@ from trainer.evaluation.gallery import Gallery, Query, task_gallery
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import evaluate_row
-from trainer.methods import METHODS
-from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 from trainer.training_loop import TrainingProgress
 
@@ -95,7 +95,7 @@ def run_method(
         learner_class = IndependentLearner if independently else SequentialLearner
         learner = learner_class(name, backbone, {**(settings or {}), "seed": seed})
         run = _MethodRun(learner, backbone, tasks, prior, reindex, queries, progress)
-        if jointly or METHODS[name].requires_all_videos:
+        if jointly or name == Joint.name:
             run.learn_jointly(mixed_batches)
         else:
             run.learn_in_sequence()

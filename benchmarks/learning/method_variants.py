@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from benchmarks.errors import ProtocolError, validation_summary
-from trainer.methods import METHODS
+from benchmarks.rivals import METHODS
+from benchmarks.rivals.joint import Joint
 
 __all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
 
@@ -54,7 +55,7 @@ class MethodVariant(BaseModel):
     @property
     def is_joint(self) -> bool:
         """Whether all tasks are learned at once."""
-        return self.jointly or METHODS[self.method].requires_all_videos
+        return self.jointly or self.method == Joint.name
 
     @model_validator(mode="before")
     @classmethod

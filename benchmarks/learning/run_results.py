@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.errors import ProtocolError
+from benchmarks.rivals import METHODS
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
-from trainer.methods import METHODS
 
 __all__ = ["RunResult", "read_result", "read_results", "result_path", "to_json_value", "write_result"]
 
@@ -168,7 +168,7 @@ class RunResult:
         method = METHODS.get(self.method)
         return (
             method is None or method.is_trainable,
-            bool(self.facts.get("jointly")) or (method is not None and method.requires_all_videos),
+            bool(self.facts.get("jointly")),
             self.label,
             self.seed,
         )

@@ -15,7 +15,7 @@ from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign, Run
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
-from trainer.methods import configure
+from benchmarks.rivals import configure
 
 __all__ = ["CRITERION", "FACTORS", "trial_variants", "write_tuning_log"]
 

@@ -101,7 +101,7 @@ def run(
     from benchmarks.learning.protocol import load_protocol
     from benchmarks.learning.run_results import read_results
     from benchmarks.reporting.benchmark_report import recall_tables
-    from trainer.methods import configure
+    from benchmarks.rivals import configure
 
     with report_benchmark_errors():
         plan = load_protocol(protocol)

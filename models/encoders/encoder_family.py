@@ -2,7 +2,7 @@
 
 The ``kind`` field of ``release.json`` names the family of a release. A method declares the family of its releases
 (``Method.family``), and several methods can share one. To add a family, add a module to
-:mod:`models.encoders.families`; :mod:`models.encoders.encoder_registry` discovers it.
+:mod:`models.encoders.families` and register it in :mod:`models.encoders.encoder_registry`.
 """
 
 from __future__ import annotations

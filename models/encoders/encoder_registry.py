@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from models.backbones.backbone import Backbone
-from models.encoders import families
 from models.encoders.encoder_family import EncoderFamily
+from models.encoders.families.analytic_family import ANALYTIC_FAMILY
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
+from models.encoders.families.tame_family import TAME_FAMILY
+from models.encoders.families.tower_family import TOWER_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.errors import ReleaseError
 from models.releases.release_files import read_release
 from models.releases.release_lineage import TaskLineage
 from models.releases.release_state import ReleaseState
 
-__all__ = [
-    "encoder_families",
-    "encoder_family",
-    "open_query_encoder",
-    "read_query_release",
-    "read_video_release",
-    "select_query_tensors",
-    "select_video_tensors",
-]
+_FAMILIES: dict[str, EncoderFamily] = {}
 
 
-@cache
-def encoder_families() -> Mapping[str, EncoderFamily]:
-    """All encoder families by kind: the ``FAMILIES`` of every module in :mod:`models.encoders.families`.
+def register_families(*families: EncoderFamily) -> None:
+    """Add encoder families, so that releases of their kinds can be read.
 
     Raises:
         ValueError: Two families have the same kind.
     """
-    by_kind: dict[str, EncoderFamily] = {}
-    for module in pkgutil.iter_modules(families.__path__):
-        for family in import_module(f"{families.__name__}.{module.name}").FAMILIES:
-            if by_kind.setdefault(family.kind, family) is not family:
-                raise ValueError(f"two encoder families have the kind {family.kind!r}")
-    return by_kind
+    for family in families:
+        if _FAMILIES.setdefault(family.kind, family) is not family:
+            raise ValueError(f"two encoder families have the kind {family.kind!r}")
+
+
+register_families(ANALYTIC_FAMILY, FROZEN_FAMILY, LOW_RANK_FAMILY, TAME_FAMILY, TOWER_FAMILY)
+
+
+def encoder_families() -> Mapping[str, EncoderFamily]:
+    """All encoder families by kind."""
+    return _FAMILIES
 
 
 def encoder_family(kind: str) -> EncoderFamily:
@@ -50,12 +47,12 @@ def encoder_family(kind: str) -> EncoderFamily:
     Raises:
         ReleaseError: No family has this kind.
     """
-    known = encoder_families()
-    if kind not in known:
+    if kind not in _FAMILIES:
         raise ReleaseError(
-            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(sorted(known))}"
+            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows "
+            f"{', '.join(sorted(_FAMILIES))}"
         )
-    return known[kind]
+    return _FAMILIES[kind]
 
 
 def open_query_encoder(

@@ -15,13 +15,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.rivals import METHODS, configure, start_method
 from models.backbones.backbone import Backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, run_first_blocks
 from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing
 from trainer.frozen_prefix_cache import open_video_loader
-from trainer.methods import METHODS, Method, configure, start_method
+from trainer.methods import Method
 from trainer.methods.ffa_tame import FfaTame
 from trainer.task_data import Clip, TaskData, load_frames
 from trainer.training_checkpoint import CheckpointStore

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from trainer.errors import ReplicaKilled
-from trainer.methods import Method, MethodError, start_method
+from trainer.methods import Method, MethodError
 from trainer.process_group import ALONE
 from trainer.task_data import StoredVectors, TaskData, vector_ids
 from trainer.training_checkpoint import CheckpointStore

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import read_video_release, select_query_tensors, select_video_tensors
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from service.core.method_names import METHOD_NAMES
-from trainer.methods import Method, start_method
+from trainer.methods import Method
 
 FRAMES = 2
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
@@ -133,7 +133,7 @@ def test_clips_are_embedded_like_the_videos_of_each_task(
         assert np.abs(found[:, 0] - found[:, 3]).max() > 1e-3
     np.testing.assert_array_equal(found, encoder.encode(_frames(9), tasks))
     assert backbone.compute_fingerprint() == before, "the backbone is unchanged"
-    assert set(NAMES) <= set(METHOD_NAMES)
+    assert set(NAMES) <= set(METHODS)
 
 
 def test_shared_encoder_is_read_and_run_once(backbone: Backbone, tmp_path: Path) -> None:

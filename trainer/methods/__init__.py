@@ -1,8 +1,11 @@
-"""Continual-learning methods: one module and one recipe (``configs/<name>.yaml``) per method."""
+"""Continual-learning methods that a task can choose: one module and one recipe (``configs/<name>.yaml``) per method."""
 
 from __future__ import annotations
 
 from trainer.methods.base import Method, MethodConfig, MethodError, MethodMismatch
-from trainer.methods.registry import METHODS, configure, start_method
+from trainer.methods.registry import MethodRegistry
 
 __all__ = ["METHODS", "Method", "MethodConfig", "MethodError", "MethodMismatch", "configure", "start_method"]
+
+_REGISTRY = MethodRegistry("trainer.methods")
+METHODS, configure, start_method = _REGISTRY.methods, _REGISTRY.configure, _REGISTRY.start_method

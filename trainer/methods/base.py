@@ -131,8 +131,6 @@ class Method(ABC):
             gradient steps.
         draws_noise: Whether the towers draw dropout or noise in training, which prevents training by several
             processes.
-        requires_all_videos: Whether training needs the videos of all earlier tasks; such a method runs in
-            benchmarks only.
         config_class: Class of its settings.
         architecture_settings: Settings that shape the learned weights and are fixed by a library's first task.
         learned_tasks: Tasks so far, in order of learning.
@@ -144,7 +142,6 @@ class Method(ABC):
     is_trainable: ClassVar[bool] = True
     is_closed_form: ClassVar[bool] = False
     draws_noise: ClassVar[bool] = False
-    requires_all_videos: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
 

@@ -32,13 +32,11 @@ from pydantic import Field
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from trainer.methods.base_moco import BaseMoco, BaseMocoConfig
+from trainer.methods.shared.momentum import MomentumConfig, MomentumMethod
 from trainer.task_data import Pair
 
-__all__ = ["BmuMoco", "BmuMocoConfig"]
 
-
-class BmuMocoConfig(BaseMocoConfig):
+class BmuMocoConfig(MomentumConfig):
     """Settings of BMU-MoCo; the defaults are those of the paper, section 4.1."""
 
     variant: Literal["both", "local", "global", "ensemble", "fixed"] = Field(
@@ -52,7 +50,7 @@ class BmuMocoConfig(BaseMocoConfig):
     )
 
 
-class BmuMoco(BaseMoco):
+class BmuMoco(MomentumMethod):
     """Fine-tuning with momentum encoders that follow the encoders and pull them back.
 
     Attributes:

@@ -15,7 +15,7 @@ of triplets. ``contrastive`` is CLIP's loss instead of that of Siamese networks,
 The last projections of the towers may differ in width and cannot be one matrix; with a shared layer they keep their
 pre-trained values, and the layer follows them, starting as the identity. It is linear, so a release contains plain
 towers with the layer multiplied into both projections. Stored vectors are those of videos only, and so are the
-negatives of section 5.4. For MAS see ``trainer.methods.mas``.
+negatives of section 5.4. For MAS see ``benchmarks.rivals.mas``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
-from trainer.methods.mas import squared_text_norm, squared_video_norm
 from trainer.methods.shared.weight_penalty import (
     WeightPenaltyConfig,
     WeightPenaltyMethod,
     add_importance,
     mean_gradients,
+    squared_text_norm,
+    squared_video_norm,
 )
 from trainer.task_data import Pair, load_frames
 

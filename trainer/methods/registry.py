@@ -1,7 +1,7 @@
 """Registry of learning methods: discovery, validated settings, and construction from a release.
 
-A method is registered by its files alone: the recipe ``configs/<name>.yaml`` and the module
-``trainer/methods/<name>.py`` with one :class:`~trainer.methods.base.Method` subclass of that name.
+A method is registered by its files alone: the recipe ``configs/<name>.yaml`` of a package, and the module
+``<name>.py`` beside it with one :class:`~trainer.methods.base.Method` subclass of that name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,72 @@ from models.errors import BackboneUnsupported
 from models.releases.release_state import ReleaseState
 from trainer.methods.base import Method, MethodConfig, MethodError
 
-__all__ = ["METHODS", "configure", "start_method"]
 
-_RECIPES = resources.files("trainer") / "methods" / "configs"
+class MethodRegistry:
+    """The methods of some packages.
 
+    Args:
+        packages: Packages of method modules, each with a folder ``configs`` of recipes.
 
-def _method_class(name: str) -> type[Method]:
-    """Return the method class that the module ``trainer.methods.<name>`` defines.
+    Attributes:
+        methods: Every method class by name.
 
     Raises:
-        ImportError: The recipe has no module, or the module does not define exactly one method of that name.
+        ImportError: A recipe has no module, or the module does not define exactly one method of that name.
     """
-    module = import_module(f"trainer.methods.{name}")
+
+    def __init__(self, *packages: str) -> None:
+        self._recipes = {
+            file.name.removesuffix(".yaml"): (package, file)
+            for package in packages
+            for file in (resources.files(package) / "configs").iterdir()
+            if file.name.endswith(".yaml")
+        }
+        self.methods = {name: _method_class(self._recipes[name][0], name) for name in sorted(self._recipes)}
+
+    def configure(self, name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
+        """Return the validated settings of a method: the recipe of the backbone, overridden by ``settings``.
+
+        The recipe file holds the section ``default`` and optional sections with the name of a backbone, which
+        override ``default``.
+
+        Raises:
+            MethodError: The method is unknown, or a setting is unknown or out of range; the message names each.
+        """
+        if name not in self.methods:
+            raise MethodError(f"unknown method {name!r}: choose one of {', '.join(self.methods)}")
+        recipe = yaml.safe_load(self._recipes[name][1].read_text(encoding="utf-8"))
+        values = {**recipe["default"], **recipe.get(backbone, {}), **settings}
+        try:
+            return self.methods[name].config_class.model_validate(values)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise MethodError(f"settings of method {name!r}: {problems}") from error
+
+    def start_method(
+        self, name: str, backbone: Backbone, settings: Mapping[str, Any], previous: ReleaseState | None
+    ) -> Method:
+        """Return a method that is ready for its next task.
+
+        Settings that shape the learned weights (:attr:`~trainer.methods.base.Method.architecture_settings`)
+        default to those of the previous release, None for an empty library.
+
+        Raises:
+            MethodError: See :meth:`configure` and :meth:`~trainer.methods.base.Method.resume`.
+            BackboneUnsupported: The method changes transformer blocks that the backbone does not expose.
+        """
+        inherited: dict[str, Any] = {}
+        if previous is not None and name in self.methods and previous.method == name:
+            inherited = {key: previous.config[key] for key in self.methods[name].architecture_settings}
+        config = self.configure(name, backbone.name, {**inherited, **settings})
+        try:
+            return self.methods[name].resume(backbone, config, previous)
+        except BackboneUnsupported as error:
+            raise BackboneUnsupported(f"method {name!r}: {error}") from error
+
+
+def _method_class(package: str, name: str) -> type[Method]:
+    module = import_module(f"{package}.{name}")
     classes = [
         value
         for value in vars(module).values()
@@ -38,65 +92,3 @@ def _method_class(name: str) -> type[Method]:
     if len(classes) != 1:
         raise ImportError(f"{module.__name__} defines {len(classes)} methods named {name!r}; expected one")
     return classes[0]
-
-
-#: Every method class by name.
-METHODS: dict[str, type[Method]] = {
-    name: _method_class(name)
-    for name in sorted(
-        file.name.removesuffix(".yaml") for file in _RECIPES.iterdir() if file.name.endswith(".yaml")
-    )
-}
-
-
-def configure(name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
-    """Return the validated settings of a method: the recipe of the backbone, overridden by ``settings``.
-
-    The recipe file holds the section ``default`` and optional sections with the name of a backbone, which
-    override ``default``.
-
-    Args:
-        name: Name of the method.
-        backbone: Name of the backbone.
-        settings: Overrides, e.g. from the task.
-
-    Raises:
-        MethodError: The method is unknown, or a setting is unknown or out of range; the message names each.
-    """
-    if name not in METHODS:
-        raise MethodError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}")
-    recipe = yaml.safe_load((_RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
-    values = {**recipe["default"], **recipe.get(backbone, {}), **settings}
-    try:
-        return METHODS[name].config_class.model_validate(values)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise MethodError(f"settings of method {name!r}: {problems}") from error
-
-
-def start_method(
-    name: str, backbone: Backbone, settings: Mapping[str, Any], previous: ReleaseState | None
-) -> Method:
-    """Return a method that is ready for its next task.
-
-    Settings that shape the learned weights (:attr:`~trainer.methods.base.Method.architecture_settings`)
-    default to those of the previous release.
-
-    Args:
-        name: Name of the method.
-        backbone: Backbone of the library.
-        settings: Overrides of the recipe, e.g. from the task.
-        previous: Release to continue; None for an empty library.
-
-    Raises:
-        MethodError: See :func:`configure` and :meth:`~trainer.methods.base.Method.resume`.
-        BackboneUnsupported: The method changes transformer blocks that the backbone does not expose.
-    """
-    inherited: dict[str, Any] = {}
-    if previous is not None and name in METHODS and previous.method == name:
-        inherited = {key: previous.config[key] for key in METHODS[name].architecture_settings}
-    config = configure(name, backbone.name, {**inherited, **settings})
-    try:
-        return METHODS[name].resume(backbone, config, previous)
-    except BackboneUnsupported as error:
-        raise BackboneUnsupported(f"method {name!r}: {error}") from error

@@ -36,8 +36,6 @@ from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 
-__all__ = ["ANALYTIC_FAMILY", "FAMILIES", "AnalyticQueryEncoder", "AnalyticVideoEncoder"]
-
 Vectors = npt.NDArray[np.float32]
 
 _QUERY, _VIDEO, _ROUTING = "query.", "video.", "evidence."
@@ -285,4 +283,3 @@ ANALYTIC_FAMILY = EncoderFamily(
     query_prefixes=(_QUERY, _ROUTING),
     video_prefixes=(_VIDEO,),
 )
-FAMILIES = (ANALYTIC_FAMILY,)

@@ -11,8 +11,6 @@ from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import ReleaseState
 
-__all__ = ["FAMILIES", "FROZEN_FAMILY", "FrozenQueryEncoder", "FrozenVideoEncoder"]
-
 
 class FrozenQueryEncoder(QueryEncoder):
     """Encodes texts with the backbone alone."""
@@ -43,4 +41,3 @@ FROZEN_FAMILY = EncoderFamily(
     query_prefixes=(),
     video_prefixes=(),
 )
-FAMILIES = (FROZEN_FAMILY,)

@@ -22,8 +22,6 @@ from models.encoders.tower_forward import encode_frames, encode_texts, start_tok
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 
-__all__ = ["FAMILIES", "LOW_RANK_FAMILY", "LowRankQueryEncoder", "LowRankVideoEncoder"]
-
 _TEXT, _IMAGE = "text.", "image."
 # Multiplications that the stored states of the start token must save; inserting them costs as much.
 _MIN_SAVED_MULTIPLICATIONS = 10**8
@@ -145,4 +143,3 @@ LOW_RANK_FAMILY = EncoderFamily(
     query_prefixes=(_TEXT,),
     video_prefixes=(_IMAGE, FUSION_PREFIX),
 )
-FAMILIES = (LOW_RANK_FAMILY,)

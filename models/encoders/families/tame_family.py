@@ -22,16 +22,6 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 
-__all__ = [
-    "FAMILIES",
-    "FUSION_PREFIX",
-    "TAME_FAMILY",
-    "WORD_PREFIX",
-    "TameQueryEncoder",
-    "TameVideoEncoder",
-    "load_frame_fusion",
-]
-
 _TAME = "tame."
 FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
 WORD_PREFIX = "words."  # of the names of changed token embeddings in a release
@@ -192,4 +182,3 @@ TAME_FAMILY = EncoderFamily(
     query_prefixes=(_TAME, WORD_PREFIX),
     video_prefixes=(FUSION_PREFIX,),
 )
-FAMILIES = (TAME_FAMILY,)

@@ -22,9 +22,9 @@ from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import parse_variant, select_variants
 from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
 from benchmarks.learning.task_preparation import prepare_tasks
+from benchmarks.rivals import METHODS, configure
 from media import VideoDecoder, load_frames
 from models.backbones.backbone import FrameSpec
-from trainer.methods import METHODS, configure
 
 SPEC = FrameSpec(frames=2, size=56)
 

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from benchmarks.learning.labeled_pairs import LabeledTask, fused_pair_precisions
 from benchmarks.learning.protocol import load_protocol
 from benchmarks.learning.task_preparation import prepare_tasks
+from benchmarks.rivals import start_method
 from cli.main import app
 from models.backbones.backbone import Backbone, FrameSpec
 from tests.image_text_files import INDUSTRIES, p9d_files, secoco_files, sevige_files
-from trainer.methods import MethodError, start_method
+from trainer.methods import MethodError
 from trainer.task_data import TaskData, load_frames
 
 SMALL: dict[str, Any] = {"backbone": "tiny", "seeds": 1, "settings": {"epochs": 1, "batch_size": 4}}

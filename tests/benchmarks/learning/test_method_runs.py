@@ -29,13 +29,14 @@ from benchmarks.learning.run_results import (
     to_json_value,
     write_result,
 )
+from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from trainer.errors import TrainingDiverged
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import GALLERIES, RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
-from trainer.methods import Method, start_method
+from trainer.methods import Method
 from trainer.task_data import TaskData
 from trainer.training_loop import learn_task
 from trainer.video_embedding import embed_clips

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.learning.method_runner import run_method
+from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.encoders.encoder_registry import select_query_tensors
-from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 
 SETTINGS = {"epochs": 1, "batch_size": 8}

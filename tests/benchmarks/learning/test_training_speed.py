@@ -14,8 +14,8 @@ from benchmarks.errors import ProtocolError
 from benchmarks.learning import training_speed
 from benchmarks.learning.resource_meter import ResourceMeter
 from benchmarks.learning.training_speed import LOOPS, SpeedPlan, measure_speed, speed_table
+from benchmarks.rivals import start_method
 from models.encoders.tower_forward import encode_texts
-from trainer.methods import start_method
 from trainer.task_data import load_frames
 
 pytestmark = pytest.mark.slow  # each test trains; the loop itself is tested in tests/trainer

@@ -14,8 +14,8 @@ from benchmarks.learning.protocol import Protocol
 from benchmarks.learning.run_results import RunResult, write_result
 from benchmarks.learning.tuning_trials import FACTORS, trial_variants, write_tuning_log
 from benchmarks.reporting.markdown_tables import tuning_table
+from benchmarks.rivals import configure
 from models.backbones.backbone_loading import load_backbone
-from trainer.methods import configure
 from trainer.task_data import TaskData
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel, DeiTConfig, DeiTModel, PreTrainedModel, ViTConfig, ViTModel
 
+from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.precision import mixed_precision
@@ -27,7 +28,7 @@ from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.token_statistics import token_presence
 from tests.random_frames import random_frames
-from trainer.methods import METHODS, Method, start_method
+from trainer.methods import Method
 from trainer.task_data import Clip, Pair
 
 torch.set_num_threads(1)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
 from trainer.evaluation import cross_fitting
 from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, cross_fit, limit_captions
-from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 from trainer.task_pipeline import HeldOutVideos
 from trainer.training_loop import learn_task

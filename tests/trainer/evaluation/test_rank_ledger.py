@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 import pytest
 
+from media.content_seal import append_seal
 from tests.word_routing import WordRouting
 from trainer.evaluation.gallery import Gallery, Query, Vectors
 from trainer.evaluation.mode_evaluation import QueryMemory
@@ -355,10 +356,13 @@ def test_file_with_inconsistent_columns_is_not_read(tmp_path: Path) -> None:
         "pinned/own": np.array([{}], object),  # pickled
     }.items():
         np.savez(path, **{**columns, name: values})
+        append_seal(path)
         assert read_ledger(path) == {}, name
     np.savez(path, **{name: values for name, values in columns.items() if "captions" not in name})
+    append_seal(path)
     assert read_ledger(path) == {}
     np.savez(path, **columns)
+    append_seal(path)
     assert _values(read_ledger(path)) == _values(ledger)
 
 

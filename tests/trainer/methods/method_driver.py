@@ -11,11 +11,12 @@ import torch
 from open_clip.model import CLIP
 from torch import Tensor
 
+from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone, FrameSpec, TextBackground
 from models.backbones.open_clip_backbone import OpenClipBackbone
 from models.backbones.tokenizer import small_tokenizer
 from models.releases.release_state import ReleaseState
-from trainer.methods import METHODS, Method, start_method
+from trainer.methods import Method
 from trainer.task_data import Clip, Split, TaskData
 from trainer.training_loop import TrainingProgress
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_texts
@@ -24,7 +25,6 @@ from tests.trainer.methods.method_driver import (
     reserved_backbone,
     write_task,
 )
-from trainer.sequential_learning import SequentialLearner
 
 DAY = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
 NIGHT = ["a dog barks", "an owl flies over the barn", "a cat sleeps"]

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.routing.defaults import DEFAULT_PRIOR
 from models.routing.router import Router, distinct_tokens, log_probabilities
-from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import Clip, TaskData
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.rivals import configure
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import (
@@ -20,7 +21,7 @@ from tests.trainer.methods.method_driver import (
     random_frames,
     run_steps,
 )
-from trainer.methods import MethodError, configure
+from trainer.methods import MethodError
 from trainer.methods.ctp import Ctp, mask_words, momentum_contrast_loss, topology_loss
 
 RETRIEVAL: dict[str, Any] = {"queue": 6, "masked_language": False}

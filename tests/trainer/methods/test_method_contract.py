@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
 from models.encoders.video_encoder import VideoEncoder
@@ -37,7 +38,7 @@ from tests.trainer.methods.method_driver import (
 )
 from trainer.errors import TrainingDiverged
 from trainer.evaluation.appended_calibration import calibrate_appended
-from trainer.methods import METHODS, Method, MethodError, start_method
+from trainer.methods import Method, MethodError
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
+import trainer.methods
+from benchmarks.rivals import METHODS, configure
 from service.core.method_names import METHOD_NAMES
-from trainer.methods import METHODS, MethodError, configure
+from trainer.methods import MethodError
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_is_one_module_with_its_name(name: str) -> None:
     method = METHODS[name]
     assert method.name == name
-    assert method.__module__ == f"trainer.methods.{name}"
+    assert method.__module__ in (f"trainer.methods.{name}", f"benchmarks.rivals.{name}")
     assert import_module(method.__module__).__doc__
     assert set(method.architecture_settings) <= set(method.config_class.model_fields)
 
@@ -28,11 +30,13 @@ def test_every_recipe_is_valid_for_every_backbone(name: str) -> None:
         assert isinstance(configure(name, backbone, {}), METHODS[name].config_class)
 
 
-def test_service_offers_every_method_that_does_not_need_old_videos() -> None:
-    assert (
-        tuple(sorted(name for name, method in METHODS.items() if not method.requires_all_videos))
-        == METHOD_NAMES
-    )
+def test_service_offers_the_methods_of_the_trainer_alone() -> None:
+    assert tuple(trainer.methods.METHODS) == METHOD_NAMES
+    assert METHODS.items() > trainer.methods.METHODS.items()
+    with pytest.raises(
+        MethodError, match="unknown method 'ewc': choose one of analytic, bmu_moco, ccmr, ctp"
+    ):
+        trainer.methods.configure("ewc", "tiny", {})
 
 
 def test_method_names_are_known_without_torch() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.rivals import configure
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_release, write_release
@@ -27,10 +28,9 @@ from tests.trainer.methods.method_driver import (
     run_steps,
     weights,
 )
-from trainer.methods import configure
-from trainer.methods.base_moco import BaseMoco, moco_loss
 from trainer.methods.bmu_moco import BmuMoco
 from trainer.methods.shared.key_queues import KeyQueues
+from trainer.methods.shared.momentum import MomentumMethod, moco_loss
 from trainer.task_data import Clip
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
@@ -38,9 +38,11 @@ VARIANTS = ["both", "local", "global", "ensemble", "fixed"]
 Vectors = list[list[float]]
 
 
-def base_moco_method(backbone: Backbone, previous: ReleaseState | None = None, **settings: Any) -> BaseMoco:
+def base_moco_method(
+    backbone: Backbone, previous: ReleaseState | None = None, **settings: Any
+) -> MomentumMethod:
     method = create_method("base_moco", backbone, previous, queue=7, **settings)
-    assert isinstance(method, BaseMoco)
+    assert isinstance(method, MomentumMethod)
     return method
 
 
@@ -52,7 +54,7 @@ def bmu_moco_method(
     return method
 
 
-def learn(method: BaseMoco, task: str, seeds: range) -> None:
+def learn(method: MomentumMethod, task: str, seeds: range) -> None:
     learn_steps(method, task, seeds, TEXTS)
 
 
@@ -135,7 +137,7 @@ def test_equation_16_with_equal_keys_and_queues_is_equation_10() -> None:
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-10, atol=1e-12)
 
 
-def slow_total_loss(method: BaseMoco, names: list[str], frames: Tensor) -> float:
+def slow_total_loss(method: MomentumMethod, names: list[str], frames: Tensor) -> float:
     """Return equation 18 from the current encoders and queues."""
     tau = 1 / method.config.logit_scale
     with torch.no_grad():
@@ -465,7 +467,7 @@ def test_fixed_pair_is_constant_and_bounds_the_encoders(backbone: Backbone) -> N
 
 
 def run_epochs(
-    method: BaseMoco, recalls: list[float | None], monkeypatch: pytest.MonkeyPatch
+    method: MomentumMethod, recalls: list[float | None], monkeypatch: pytest.MonkeyPatch
 ) -> list[dict[str, Tensor]]:
     """Run a step and a validation per recall; return the state after each epoch."""
     optimizer = torch.optim.AdamW(method.parameter_groups())

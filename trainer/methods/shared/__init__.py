@@ -1,1 +1,1 @@
-"""Building blocks that several methods share: replay memory, weight penalties, distillation, query maps."""
+"""Code that several methods share."""

@@ -17,26 +17,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, draw_batches, load_frames
-
-__all__ = [
-    "PathIntegralMethod",
-    "WeightPenaltyConfig",
-    "WeightPenaltyMethod",
-    "add_importance",
-    "mean_gradients",
-]
 
 WeightTensors = dict[str, Tensor]  # one tensor per penalized weight, by the name of the weight
 
@@ -151,63 +142,6 @@ class WeightPenaltyMethod(Finetune):
             named.update({n: t.to(self.model.device, copy=True) for n, t in stored.items()})
 
 
-class PathIntegralMethod(WeightPenaltyMethod):
-    """A penalty whose importance is accumulated along the training path.
-
-    The importance needs the gradient of the task's own loss. The training loop sees the gradient of the total loss and
-    clips it; a hook on each parameter therefore records the gradient before clipping and subtracts that of the
-    penalty, λ Ω (θ − θ*).
-    """
-
-    def __init__(self, backbone: Backbone, config: WeightPenaltyConfig) -> None:
-        super().__init__(backbone, config)
-        self._hooks: list[RemovableHandle] = []
-        self._gradients: WeightTensors = {}  # of the task loss in this step
-        self._weights_before: WeightTensors = {}  # this step
-
-    @abstractmethod
-    def accumulate(self, name: str, gradient: Tensor, update: Tensor) -> None:
-        """Add one step of one weight to the path statistics.
-
-        Args:
-            name: Name of the weight.
-            gradient: Gradient of the task loss before the step, in the shape of the weight.
-            update: Change of the weight by the step, in the same shape.
-        """
-
-    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        super().begin_task(task_id, name, trained=trained)
-        self._remove_hooks()
-        if trained:
-            self._hooks = [
-                parameter.register_hook(partial(self._record_gradient, weight, parameter))
-                for weight, parameter in self.penalized_parameters().items()
-            ]
-
-    @torch.no_grad()
-    def after_step(self) -> None:
-        for name, parameter in self.penalized_parameters().items():
-            if name in self._gradients:
-                self.accumulate(name, self._gradients[name], parameter - self._weights_before[name])
-        self._gradients, self._weights_before = {}, {}
-
-    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        self._remove_hooks()
-        super().end_task(pairs)
-
-    def _record_gradient(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> None:
-        before = parameter.detach().clone()
-        task_gradient = gradient.clone()
-        if name in self.importance:
-            task_gradient -= self.config.penalty * self.importance[name] * (before - self.anchor[name])
-        self._gradients[name], self._weights_before[name] = task_gradient, before
-
-    def _remove_hooks(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._gradients, self._weights_before = [], {}, {}
-
-
 def mean_gradients(
     outputs: Iterable[Tensor], weights: Mapping[str, Tensor], transform: Callable[[Tensor], Tensor]
 ) -> WeightTensors:
@@ -240,3 +174,30 @@ def add_importance(
         decay: Share of the earlier importance that is kept.
     """
     return {n: decay * earlier[n] + value if n in earlier else value for n, value in new.items()}
+
+
+def squared_video_norm(model: Backbone, frames: Tensor) -> Tensor:
+    """Return the sum of ‖f(x)‖² over videos ``uint8 [n, M, H, W, 3]``, before normalization."""
+    visual = model.clip.visual
+    classes = _layer_output(visual.ln_post, lambda: encode_frames(model, frames))  # [n, M, width]
+    return (classes @ visual.proj).mean(dim=1).square().sum()
+
+
+def squared_text_norm(model: Backbone, texts: Sequence[str]) -> Tensor:
+    """Return the sum of ‖g(y)‖² over texts, before normalization."""
+    # [1, n, width]
+    ends = _layer_output(model.text.ln_final, lambda: encode_texts(model, model.tokenize(texts)))
+    projection = model.text.text_projection
+    projected = projection(ends) if isinstance(projection, nn.Linear) else ends @ projection
+    return projected.square().sum()
+
+
+def _layer_output(layer: nn.Module, forward: Callable[[], object]) -> Tensor:
+    """Return the last output of a layer while ``forward`` runs."""
+    outputs: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    try:
+        forward()
+    finally:
+        handle.remove()
+    return outputs[-1]

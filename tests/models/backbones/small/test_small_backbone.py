@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertModel
 
+from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.small.constant_derivation import derive_constants
@@ -23,7 +24,6 @@ from models.backbones.small.small_backbone import load_constants
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnsupported, ReleaseError
 from tests.random_frames import random_frames
-from trainer.methods import start_method
 
 torch.set_num_threads(1)
 

@@ -1,0 +1,169 @@
+"""Sequential learning in memory: tasks are learned in order, and each gets a release and a shard.
+
+The learning job does the same for one task at a time on a published library (:mod:`trainer.task_pipeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.rivals import start_method
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import select_query_tensors
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_state import ReleaseState
+from trainer.methods import Method
+from trainer.task_data import SeparateTasks, StoredVectors, TaskData, vector_ids
+from trainer.training_loop import TrainingProgress, fit, learn_task
+from trainer.video_embedding import MemoryShard, embed_clips
+
+__all__ = ["SequentialLearner"]
+
+Vectors = npt.NDArray[np.float32]
+
+
+class SequentialLearner:
+    """Learns tasks one after the other and keeps their releases and shards in memory.
+
+    As in the learning job, each task starts from the release of the task before, and the stored vectors of earlier
+    training videos are available to the loss::
+
+        learner = SequentialLearner("strata", backbone, settings)
+        for task in tasks:
+            learner.train(task)
+            learner.index(task)
+        encoder = learner.query_encoder()
+
+    Args:
+        method_name: Name of the continual-learning method.
+        backbone: Backbone that the method adapts.
+        settings: Settings of the method, over those of its recipe.
+        round_vectors: Whether shards are rounded to half precision, as the vector store rounds them.
+
+    Attributes:
+        method: Method after the newest task; None before the first task.
+        release: Release after the newest task; None before the first task.
+        tasks: Trained tasks in order.
+        shards: Vectors of each indexed task, by task id.
+        pinned: Release that embedded the shard of each indexed task, by task id.
+    """
+
+    def __init__(
+        self,
+        method_name: str,
+        backbone: Backbone,
+        settings: Mapping[str, Any],
+        *,
+        round_vectors: bool = False,
+    ) -> None:
+        self._method_name, self._backbone, self._settings = method_name, backbone, settings
+        self._round_vectors = round_vectors
+        self.method: Method | None = None
+        self.release: ReleaseState | None = None
+        self.tasks: list[TaskData] = []
+        self.shards: dict[str, MemoryShard] = {}
+        self.pinned: dict[str, ReleaseState] = {}
+
+    def learn(self, tasks: Sequence[TaskData]) -> None:
+        """Train and index each task in order."""
+        for task in tasks:
+            self.train(task)
+            self.index(task)
+
+    def start_task(self) -> Method:
+        """A method that is ready to learn the next task, starting from the newest release.
+
+        Raises:
+            MethodError: The settings are invalid, or the method cannot continue the release.
+        """
+        return start_method(self._method_name, self._backbone, self._settings, self.release)
+
+    def train(
+        self, task: TaskData, *, report: Callable[[TrainingProgress], None] = lambda progress: None
+    ) -> list[float]:
+        """Train the next task, starting from the newest release.
+
+        Args:
+            task: Task to learn.
+            report: Called after every optimizer step.
+
+        Returns:
+            The mean loss of each epoch; empty if the task has no training captions.
+
+        Raises:
+            TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
+            MethodError: See :meth:`start_task`.
+        """
+        method = self.start_task()
+        memory = StoredVectors(
+            [(self.shards[earlier.task_id], vector_ids(earlier.train)) for earlier in self.tasks]
+        )
+        losses = learn_task(method, task, memory, report=report)
+        self._complete(method, [task])
+        return losses
+
+    def train_jointly(
+        self,
+        tasks: Sequence[TaskData],
+        *,
+        mixed_batches: bool = True,
+        report: Callable[[TrainingProgress], None] = lambda progress: None,
+    ) -> list[float]:
+        """Train the union of all tasks from the backbone, with as many epochs as each task has alone.
+
+        The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
+
+        Args:
+            tasks: Tasks to learn.
+            mixed_batches: Whether a batch has videos of all tasks; without, a pair has no cross-task negatives.
+            report: Called after every optimizer step.
+
+        Returns:
+            The mean loss of each epoch.
+        """
+        clips = tuple(clip for task in tasks for clip in task.clips)
+        name = "all", "all tasks"
+        union = TaskData(*name, clips) if mixed_batches else SeparateTasks(*name, clips, tuple(tasks))
+        method = start_method(self._method_name, self._backbone, self._settings, None)
+        method.begin_task(union.task_id, union.name)
+        losses = fit(method, union, report=report)
+        method.end_task(union.pairs)
+        for task in tasks:
+            method.record_task(task.task_id, task.name, task.training_captions)
+        self._complete(method, tasks)
+        return losses
+
+    def index(self, task: TaskData) -> MemoryShard:
+        """Embed the task's videos with the current video encoder, and pin the newest release to the shard."""
+        if self.method is None or self.release is None:
+            raise ValueError("no task was trained")
+        vectors = embed_clips(self.method.encode_videos, task.clips)
+        if self._round_vectors:
+            vectors = vectors.astype(np.float16).astype(np.float32)
+        shard = MemoryShard(vector_ids(task.clips), vectors)
+        self.shards[task.task_id] = shard
+        self.pinned[task.task_id] = select_query_tensors(self.release)
+        return shard
+
+    def reindex(self) -> None:
+        """Embed the videos of all trained tasks again with the current video encoder.
+
+        This is the alternative to frozen shards that continual-cross-modal-retrieval compares with, and the procedure
+        of bmu-moco and ctp. It needs the old videos, and its cost grows with the library.
+        """
+        for task in self.tasks:
+            self.index(task)
+
+    def query_encoder(self) -> QueryEncoder:
+        """Query encoder of the newest release over the indexed shards."""
+        if self.method is None:
+            raise ValueError("no task was trained")
+        return self.method.query_encoder(self.pinned)
+
+    def _complete(self, method: Method, tasks: Sequence[TaskData]) -> None:
+        self.method, self.release = method, method.release()
+        self.tasks += tasks

@@ -1,0 +1,19 @@
+"""Methods of the papers' tables that the service does not offer, and a registry of them and of its methods.
+
+A rival consists of a module and a recipe (``configs/<name>.yaml``), like a method in :mod:`trainer.methods`.
+"""
+
+from __future__ import annotations
+
+from benchmarks.rivals.encoders.experts_family import EXPERTS_FAMILY
+from benchmarks.rivals.encoders.mapped_family import MAPPED_FAMILY
+from benchmarks.rivals.encoders.progressive_family import PROGRESSIVE_FAMILY
+from benchmarks.rivals.encoders.proxy_family import PROXY_FAMILY
+from models.encoders.encoder_registry import register_families
+from trainer.methods.registry import MethodRegistry
+
+__all__ = ["METHODS", "configure", "start_method"]
+
+register_families(EXPERTS_FAMILY, MAPPED_FAMILY, PROGRESSIVE_FAMILY, PROXY_FAMILY)
+_REGISTRY = MethodRegistry("trainer.methods", "benchmarks.rivals")
+METHODS, configure, start_method = _REGISTRY.methods, _REGISTRY.configure, _REGISTRY.start_method

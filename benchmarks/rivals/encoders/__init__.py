@@ -1,0 +1,1 @@
+"""Encoder families and adapters of rivals."""

@@ -1,0 +1,61 @@
+"""MAS: memory aware synapses (Aljundi et al. 2018, "Memory aware synapses: learning what (not) to forget").
+
+The importance of a weight is the sensitivity of the network's output to it: the mean magnitude, over the samples of a
+task, of the gradient of the output's squared norm. No label is involved, so each tower is measured on its own samples:
+the image tower on videos, the text tower on captions (continual-cross-modal-retrieval, equation 6). The importances of
+all tasks are added up.
+
+Differences from equation 6: taken literally, it gives zero, because the embeddings have unit length in the paper and
+here, and a constant has no gradient. The output is therefore taken before normalization; that of a video is the mean
+over its frames. Equation 6 also lacks the magnitude bars of Aljundi et al., equation 3, without which the gradients of
+samples would cancel each other. The norm of the similarity matrix, an alternative, is not an output of one branch, as
+the paper requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from trainer.methods.shared.weight_penalty import (
+    WeightPenaltyConfig,
+    WeightPenaltyMethod,
+    add_importance,
+    mean_gradients,
+    squared_text_norm,
+    squared_video_norm,
+)
+from trainer.task_data import Pair, load_frames
+
+
+class MasConfig(WeightPenaltyConfig):
+    """Settings of MAS."""
+
+    penalty: float = Field(
+        default=2.0,
+        ge=0,
+        le=1e12,
+        description="λ; twice that of Aljundi et al., whose penalty has no factor 1/2",
+    )
+
+
+class Mas(WeightPenaltyMethod):
+    """Fine-tuning with the sensitivity of the outputs as importance."""
+
+    name = "mas"
+    config_class = MasConfig
+    config: MasConfig
+
+    def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Return Ω plus equation 6 for both branches."""
+        weights = self.penalized_parameters()
+        clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, also with several captions
+        video_norms = (squared_video_norm(self.model, load_frames([clip])) for clip in clips)
+        text_norms = (squared_text_norm(self.model, [pair.caption]) for pair in pairs)
+        video_part, text_part = (
+            mean_gradients(norms, weights, torch.abs) for norms in (video_norms, text_norms)
+        )
+        return add_importance(self.importance, {name: video_part[name] + text_part[name] for name in weights})

@@ -1,0 +1,245 @@
+"""LwF, VR-LwF and ZSCL: each loss against loops, the teacher of each task, and the drift over two tasks."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.rivals.shared.distillation import distillation_loss, random_sentences
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.trainer.methods.method_driver import (
+    TEXTS,
+    create_method,
+    learn_steps,
+    random_frames,
+    run_steps,
+    weights,
+)
+from trainer.losses import in_task_loss
+
+NAMES = ["lwf", "vr_lwf", "zscl"]
+SENTENCES, WORDS = 5, 3  # the small settings of the driver
+
+
+def add_noise(model: Backbone) -> None:
+    """Add noise to all trained weights."""
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight += 0.02 * torch.randn_like(weight)
+
+
+def softmax(row: list[float], temperature: float) -> list[float]:
+    powers = [math.exp((value - max(row)) / temperature) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def slow_distillation_loss(now: Tensor, before: Tensor, temperature: float) -> float:
+    """Return T² times the cross-entropy of softened rows, mean over rows."""
+    total = 0.0
+    for row, old_row in zip(now.tolist(), before.tolist(), strict=True):
+        soft, old_soft = softmax(row, temperature), softmax(old_row, temperature)
+        total -= sum(target * math.log(share) for target, share in zip(old_soft, soft, strict=True))
+    return temperature**2 * total / len(now)
+
+
+# -- shared functions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
+def test_distillation_loss_equals_a_slow_loop(temperature: float) -> None:
+    torch.manual_seed(1)
+    now, before = 4 * torch.randn(3, 5), 4 * torch.randn(3, 5)
+    found = distillation_loss(now, before, temperature).item()
+    assert found == pytest.approx(slow_distillation_loss(now, before, temperature), rel=1e-4)
+    assert found > distillation_loss(before, before, temperature).item()
+
+
+def test_distillation_loss_is_minimal_at_the_teacher_up_to_a_constant() -> None:
+    torch.manual_seed(1)
+    before = torch.randn(3, 5)
+    now = (before + torch.tensor([[1.0], [2.0], [-3.0]])).requires_grad_()
+    (gradient,) = torch.autograd.grad(distillation_loss(now, before, 2.0), [now])
+    assert gradient.abs().max() < 1e-6
+
+
+def test_random_sentences_are_enclosed_by_special_tokens(backbone: Backbone) -> None:
+    torch.manual_seed(1)
+    ids = random_sentences(backbone, 50, 4)
+    start, end = backbone.tokenize([""])[0].tolist()
+    assert ids.shape == (50, 6)
+    assert ids[:, 0].tolist() == [start] * 50
+    assert ids[:, -1].tolist() == [end] * 50
+    assert backbone.end_of_text(ids).tolist() == [5] * 50
+    assert int(ids[:, 1:-1].min()) >= 0
+    assert int(ids[:, 1:-1].max()) < min(start, end)
+    assert len(ids[:, 1:-1].unique()) > 150, "words of the whole vocabulary"
+    torch.manual_seed(1)
+    assert torch.equal(random_sentences(backbone, 50, 4), ids)
+    real = backbone.tokenize(["a red circle"])[0].tolist()
+    assert (real[0], real[-1]) == (start, end)
+
+
+def test_random_sentences_contain_no_special_tokens_as_words() -> None:
+    few: Any = SimpleNamespace(vocabulary=6, tokenize=lambda texts: torch.tensor([[4, 1]]))
+    words = random_sentences(few, 200, 3)[:, 1:-1]
+    assert words.unique().tolist() == [0, 2, 3, 5]
+
+
+def test_teacher_of_each_task(backbone: Backbone) -> None:
+    for name, first in (("lwf", False), ("vr_lwf", True), ("zscl", True)):
+        method = create_method(name, backbone)
+        method.begin_task("bare", "bare", trained=False)
+        assert method.teacher is None
+        method.end_task()
+        method.record_task("bare", "bare", [])
+        method.begin_task("one", "one")
+        assert (method.teacher is not None) == first, name
+        method.end_task()
+        learn_steps(method, "one", [1])
+        assert method.teacher is None
+        found = weights(method.model)
+        resumed = create_method(name, backbone, method.release())
+        for run in (method, resumed):
+            run.begin_task("two", "two")
+            taught = weights(run.teacher)
+            like = weights(backbone) if name == "zscl" else found
+            assert all(torch.equal(taught[n], weight) for n, weight in like.items()), name
+            add_noise(run.model)
+            assert all(torch.equal(weights(run.teacher)[n], weight) for n, weight in taught.items())
+            assert not any(weight.requires_grad for weight in run.teacher.parameters())
+
+
+# -- the methods ----------------------------------------------------------------------------------------
+
+
+def second_task_method(name: str, backbone: Backbone, **settings: Any) -> Any:
+    """Return a method in its second task whose weights differ from those of its teacher."""
+    method = create_method(name, backbone, **settings)
+    learn_steps(method, "one", [1])
+    method.begin_task("two", "two")
+    add_noise(method.model)
+    return method
+
+
+def test_lwf_loss_equals_slow_loops(backbone: Backbone) -> None:
+    method = second_task_method("lwf", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+    with torch.no_grad():
+        queries, videos = method.embed(random_frames(2), TEXTS)
+        old_queries, old_videos = method.embed(random_frames(2), TEXTS, method.teacher)
+        now, before = 20 * queries @ videos.T, 20 * old_queries @ old_videos.T
+        kept = (slow_distillation_loss(now, before, 3.0) + slow_distillation_loss(now.T, before.T, 3.0)) / 2
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
+        assert method.loss(random_frames(2), TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
+
+
+def sentences_of_seed(backbone: Backbone, seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    return random_sentences(backbone, SENTENCES, WORDS)
+
+
+def test_vr_lwf_loss_equals_slow_loops(backbone: Backbone) -> None:
+    method = second_task_method("vr_lwf", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+    ids = sentences_of_seed(backbone, 5)
+    with torch.no_grad():
+        queries, videos = method.embed(random_frames(2), TEXTS)
+        now = 20 * videos @ encode_texts(method.model, ids)[0].T
+        before = (
+            20 * encode_frames(method.teacher, random_frames(2))[0] @ encode_texts(method.teacher, ids)[0].T
+        )
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * slow_distillation_loss(now, before, 3.0)
+        torch.manual_seed(5)
+        first = method.loss(random_frames(2), TEXTS, None).item()
+        assert first == pytest.approx(expected, rel=1e-4)
+        assert method.loss(random_frames(2), TEXTS, None).item() != first, "every step draws new sentences"
+
+
+def test_zscl_loss_equals_slow_loops(backbone: Backbone) -> None:
+    method = second_task_method("zscl", backbone, distillation=0.7, temperature=3.0, logit_scale=20.0)
+    ids = sentences_of_seed(backbone, 5)
+    with torch.no_grad():
+        queries, videos = method.embed(random_frames(2), TEXTS)
+        sentences = encode_texts(method.model, ids)[0]
+        old_videos, old_sentences = (
+            encode_frames(backbone, random_frames(2))[0],
+            encode_texts(backbone, ids)[0],
+        )
+        before = 20 * old_videos @ old_sentences.T
+        kept = slow_distillation_loss(20 * videos @ old_sentences.T, before, 3.0)
+        kept += slow_distillation_loss(20 * sentences @ old_videos.T, before.T, 3.0)
+        expected = in_task_loss(queries, videos, 20.0).item() + 0.7 * kept
+        torch.manual_seed(5)
+        assert method.loss(random_frames(2), TEXTS, None).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_teacher_loss_has_gradients_in_both_towers_of_the_student(name: str, backbone: Backbone) -> None:
+    method = second_task_method(name, backbone)
+    queries, videos = method.embed(random_frames(2), TEXTS)
+    method.teacher_loss(method.teacher, random_frames(2), TEXTS, queries, videos).backward()
+    for weight in (method.model.clip.visual.proj, method.model.clip.text_projection):
+        assert weight.grad is not None
+        assert weight.grad.abs().max() > 0
+    assert all(weight.grad is None for weight in method.teacher.parameters())
+
+
+@pytest.mark.parametrize(("interval", "members"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (100, [5])])
+def test_ensemble_of_zscl_is_the_mean_of_the_weights_along_training(
+    interval: int, members: list[int], backbone: Backbone
+) -> None:
+    method = create_method("zscl", backbone, ensemble_interval=interval, learning_rate=1e-3)
+    method.begin_task("one", "one")
+    optimizer = torch.optim.AdamW(method.parameter_groups())
+    path = [weights(method.model)]
+    for _ in range(5):
+        run_steps(method, [1], optimizer)
+        path.append(weights(method.model))
+    method.end_task()
+    for name, weight in method.model.named_parameters():
+        mean = sum(path[step][name].double() for step in [0, *members]) / (1 + len(members))
+        torch.testing.assert_close(weight.double(), mean, rtol=1e-4, atol=1e-6)
+    assert (path[5]["clip.visual.proj"] - path[0]["clip.visual.proj"]).abs().max() > 1e-3
+    assert not any(name.startswith("ensemble.") for name in method.state_dict())
+
+
+# -- over two tasks -------------------------------------------------------------------------------------
+
+
+def test_lwf_with_weight_zero_equals_fine_tuning(backbone: Backbone) -> None:
+    method = create_method("lwf", backbone, distillation=0.0, learning_rate=1e-4)
+    plain = create_method("finetune", backbone, learning_rate=1e-4)
+    for run in (method, plain):
+        for seed, task in enumerate(("one", "two")):
+            learn_steps(run, task, [seed, seed])
+    assert all(torch.equal(method.model.tensors()[n], t) for n, t in plain.model.tensors().items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_distillation_reduces_the_distance_to_the_teacher(name: str, backbone: Backbone) -> None:
+    settings = {} if name == "lwf" else {"sentences": 40}
+    method = create_method(name, backbone, **settings)
+    learn_steps(method, "one", [1, 1])
+    release = method.release()
+    drifts = []
+    for weight in (0.0, 10.0):
+        method = create_method(name, backbone, release, distillation=weight, **settings)
+        method.begin_task("two", "two")
+        optimizer = torch.optim.SGD([p for p in method.model.parameters() if p.requires_grad], lr=5e-2)
+        torch.manual_seed(1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            method.loss(random_frames(2), TEXTS, None).backward()
+            torch.nn.utils.clip_grad_norm_(method.model.parameters(), 1.0)
+            optimizer.step()
+        with torch.no_grad():
+            torch.manual_seed(9)  # videos and sentences outside of training
+            vectors = method.embed(random_frames(50), TEXTS)
+            drifts.append(float(method.teacher_loss(method.teacher, random_frames(50), TEXTS, *vectors)))
+    assert drifts[1] < drifts[0] - 1e-3

@@ -1,0 +1,397 @@
+"""ER, DER, LUMP and Co2L: the memory of past pairs, and each loss against loops."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmarks.rivals.co2l import asymmetric_loss, relation_loss
+from benchmarks.rivals.der import response_loss
+from benchmarks.rivals.shared.replay import MemoryRows, ReplayMemory
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.trainer.methods.method_driver import (
+    FRAMES,
+    SIDE,
+    begin_second_task,
+    create_method,
+    random_frames,
+    replay_method,
+    write_task,
+)
+from trainer.losses import in_task_loss
+from trainer.task_data import TaskData
+from trainer.training_loop import learn_task
+
+TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
+
+
+def numbered_rows(tasks: list[int], first: int = 0) -> MemoryRows:
+    """Return distinguishable pairs: pair n has the id n."""
+    numbers = torch.arange(first, first + len(tasks))
+    frames = numbers.to(torch.uint8).view(-1, 1, 1, 1, 1).expand(-1, 1, 2, 2, 3)
+    return {"frames": frames, "ids": numbers.unsqueeze(1), "tasks": torch.tensor(tasks)}
+
+
+def empty_memory(capacity: int) -> ReplayMemory:
+    return ReplayMemory(capacity, {name: rows[:0] for name, rows in numbered_rows([0]).items()})
+
+
+def pair_numbers(memory: ReplayMemory) -> list[int]:
+    return memory.rows()["ids"].flatten().tolist()
+
+
+# -- the memory -----------------------------------------------------------------------------------------
+
+
+def test_ring_gives_equal_shares_within_its_capacity() -> None:
+    memory, first = empty_memory(10), 0
+    shares = []
+    for task in range(13):
+        count = memory.next_task_share()
+        memory.add_to_ring(numbered_rows([task] * 10, first))
+        kept = Counter(memory.rows()["tasks"].tolist())
+        assert len(memory) == 10
+        assert kept[task] == count, "next_task_share returns the share in advance"
+        assert max(kept.values()) - min(kept.values()) <= 1
+        for number, owner in zip(pair_numbers(memory), memory.rows()["tasks"].tolist(), strict=True):
+            assert number // 10 == owner
+            assert number % 10 < kept[owner], "the first pairs of a task stay"
+        shares.append(dict(kept))
+        first += 10
+    assert shares[2] == {0: 3, 1: 3, 2: 4}
+    assert sorted(shares[12]) == list(range(3, 13)), (
+        "with more tasks than capacity, the oldest tasks are removed"
+    )
+
+
+def test_ring_does_not_redistribute_unused_places() -> None:
+    memory = empty_memory(8)
+    memory.add_to_ring(numbered_rows([0, 0]))
+    memory.add_to_ring(numbered_rows([1] * 8, 10))
+    assert pair_numbers(memory) == [0, 1, 10, 11, 12, 13]
+
+
+def test_reservoir_is_algorithm_r() -> None:
+    memory = empty_memory(3)
+    torch.manual_seed(4)
+    memory.add_to_reservoir(numbered_rows([0] * 7))
+    memory.add_to_reservoir(numbered_rows([1] * 9, 7))
+    kept: list[int] = []
+    torch.manual_seed(4)
+    for number in range(16):
+        if number < 3:
+            kept.append(number)
+            continue
+        place = int(torch.randint(number + 1, ()))
+        if place < 3:
+            kept[place] = number
+    assert pair_numbers(memory) == kept != [0, 1, 2]
+    assert memory.rows()["tasks"].tolist() == [int(number >= 7) for number in kept]
+    assert memory.rows()["frames"][:, 0, 0, 0, 0].tolist() == kept
+    assert memory.seen == 16
+
+
+def test_reservoir_keeps_every_pair_with_equal_probability() -> None:
+    torch.manual_seed(0)
+    counts: Counter[int] = Counter()
+    for _ in range(400):
+        memory = empty_memory(4)
+        memory.add_to_reservoir(numbered_rows([0] * 12))
+        assert len(memory) == 4
+        counts.update(pair_numbers(memory))
+    expected, deviation = 400 * 4 / 12, math.sqrt(400 * (4 / 12) * (8 / 12))
+    assert all(abs(counts[number] - expected) < 4 * deviation for number in range(12))
+
+
+def test_samples_are_distinct_pairs_of_past_tasks() -> None:
+    memory = empty_memory(6)
+    memory.add_to_reservoir(numbered_rows([0, 1, 2, 1, 2, 2]))
+    assert memory.sample(4, before=0) is None
+    for _ in range(20):
+        drawn = memory.sample(2, before=2)
+        assert drawn is not None
+        assert len(set(drawn["ids"].flatten().tolist())) == 2
+        assert set(drawn["ids"].flatten().tolist()) < {0, 1, 3}
+    every = memory.sample(50, before=2)
+    assert every is not None
+    assert sorted(every["ids"].flatten().tolist()) == [0, 1, 3]
+    torch.manual_seed(1)
+    one = memory.sample(3, before=3)
+    torch.manual_seed(1)
+    two = memory.sample(3, before=3)
+    assert one is not None
+    assert two is not None
+    assert torch.equal(one["ids"], two["ids"])
+
+
+# -- whole tasks ----------------------------------------------------------------------------------------
+
+
+def captioned_task(folder: Path, name: str, *, videos: int = 5, captions: int = 2) -> TaskData:
+    """Write a task of several videos with several captions each."""
+    return write_task(
+        folder, name, [[f"{name} {number} caption {c}" for c in range(captions)] for number in range(videos)]
+    )
+
+
+@pytest.mark.parametrize("name", ["der", "er"])
+def test_release_grows_up_to_the_capacity(name: str, backbone: Backbone, tmp_path: Path) -> None:
+    release = None
+    for task, kept in zip("abcd", (4, 6, 6, 6), strict=True):
+        method = replay_method(name, backbone, release, epochs=1)
+        learn_task(method, captioned_task(tmp_path, task, videos=2))
+        release = method.release()
+        added = {n: t for n, t in release.tensors.items() if not n.startswith("clip.")}
+        assert added.pop("memory.seen").ndim == 0
+        columns = {"frames", "ids", "tasks"} | ({"queries", "videos"} if name == "der" else set())
+        assert set(added) == {f"memory.{column}" for column in columns}
+        assert {len(tensor) for tensor in added.values()} == {kept}
+        assert added["memory.frames"].shape[1:] == (FRAMES, SIDE, SIDE, 3)
+
+
+def test_ring_stores_one_caption_per_video_before_a_second(backbone: Backbone, tmp_path: Path) -> None:
+    task = captioned_task(tmp_path, "one", videos=5, captions=3)
+    method = replay_method("er", backbone, memory=7, epochs=1)
+    learn_task(method, task)
+    rows = method.memory.rows()
+    frames = {clip.id: torch.from_numpy(np.load(clip.frames_path)) for clip in task.clips}
+    owners: Counter[str] = Counter()
+    captions = set()
+    for kept, ids in zip(rows["frames"], rows["ids"], strict=True):
+        (clip,) = (clip for clip in task.clips if torch.equal(frames[clip.id], kept))
+        matching = [text for text in clip.captions if torch.equal(method.tokenize([text])[0], ids)]
+        assert len(matching) == 1, "a stored video has one of its own captions"
+        owners[clip.id] += 1
+        captions.add(matching[0])
+    assert len(captions) == 7
+    assert sorted(owners.values()) == [1, 1, 1, 2, 2]
+
+
+def test_task_without_training_does_not_change_the_memory(backbone: Backbone, tmp_path: Path) -> None:
+    method = replay_method("er", backbone, epochs=1)
+    learn_task(method, captioned_task(tmp_path, "one"))
+    before = method.memory.rows()["ids"].clone()
+    learn_task(method, captioned_task(tmp_path, "mute", captions=0))
+    assert torch.equal(method.memory.rows()["ids"], before)
+
+
+def test_padded_token_ids_are_encoded_like_their_texts(backbone: Backbone) -> None:
+    method = replay_method("er", backbone)
+    ids = method.tokenize(TEXTS)
+    assert ids.shape == (3, len(backbone.text.positional_embedding))
+    torch.testing.assert_close(method.encode_ids(ids), encode_texts(backbone, backbone.tokenize(TEXTS))[0])
+    shorter = encode_texts(backbone, backbone.tokenize(TEXTS[1:2]))[0]
+    torch.testing.assert_close(method.encode_ids(ids[1:2]), shorter)
+
+
+@pytest.mark.parametrize("name", ["der", "er", "lump"])
+def test_loss_without_past_pairs_equals_fine_tuning(name: str, backbone: Backbone) -> None:
+    method, plain = replay_method(name, backbone), create_method("finetune", backbone)
+    for each in (method, plain):
+        each.begin_task("one", "one")
+    frames = random_frames(1, 3)
+    assert torch.equal(method.loss(frames, TEXTS, None), plain.loss(frames, TEXTS, None))
+
+
+def test_replay_reduces_forgetting(backbone: Backbone, tmp_path: Path) -> None:
+    first, second = captioned_task(tmp_path, "one", captions=1), captioned_task(tmp_path, "two", captions=1)
+    settings = {
+        "epochs": 12,
+        "batch_size": 5,
+        "learning_rate": 1e-3,
+        "logit_scale": 20.0,
+        "schedule": "cosine",
+    }
+    left = {}
+    for name in ("finetune", "er"):
+        extra: dict[str, Any] = {"memory": 5, "replay_batch": 5} if name == "er" else {}
+        method = create_method(name, backbone, **settings, **extra)
+        learn_task(method, first)
+        learn_task(method, second)
+        frames = torch.from_numpy(np.stack([np.load(clip.frames_path) for clip in first.clips]))
+        with torch.no_grad():
+            left[name] = method.embed(frames, [c.captions[0] for c in first.clips])
+    losses = {name: in_task_loss(*vectors, 20.0).item() for name, vectors in left.items()}
+    assert losses["er"] < 0.5 * losses["finetune"]
+
+
+# -- the methods ----------------------------------------------------------------------------------------
+
+
+def test_er_loss_is_the_contrast_over_current_and_past_pairs(backbone: Backbone) -> None:
+    method = replay_method("er", backbone, fill="reservoir")
+    old_frames, old_texts = begin_second_task(method)
+    frames = random_frames(1, 3)
+    queries = encode_texts(method.model, method.model.tokenize(TEXTS + old_texts))[0]
+    videos = encode_frames(method.model, torch.cat([frames, old_frames]))[0]
+    expected = in_task_loss(queries, videos, method.config.logit_scale)
+    torch.testing.assert_close(method.loss(frames, TEXTS, None), expected, rtol=1e-4, atol=1e-4)
+    assert len(method.memory) == 2
+    method.after_step()
+    assert len(method.memory) == 5, "the reservoir stores current pairs and not replayed pairs"
+
+
+def test_der_loss_compares_current_and_stored_logits(backbone: Backbone) -> None:
+    method = replay_method("der", backbone, response=0.7, replay=0.0, logit_scale=20.0)
+    old_frames, old_texts = begin_second_task(method)
+    stored = method.memory.rows()
+    frames = random_frames(1, 3)
+    with torch.no_grad():
+        now = method.embed(old_frames, old_texts)
+    total = 0.0
+    for i in range(2):
+        for j in range(2):
+            before = 20.0 * float(stored["queries"][i] @ stored["videos"][j])
+            total += (20.0 * float(now[0][i] @ now[1][j]) - before) ** 2
+    assert total > 0.01, "the model has changed"
+    with torch.no_grad():
+        own = float(in_task_loss(*method.embed(frames, TEXTS), 20.0))
+        assert float(method.loss(frames, TEXTS, None)) == pytest.approx(own + 0.7 * total / 4, rel=1e-4)
+    assert not stored["queries"].requires_grad
+
+
+def test_der_plus_plus_adds_the_loss_of_past_pairs(backbone: Backbone) -> None:
+    losses = {}
+    for replay in (0.0, 0.5):
+        method = replay_method("der", backbone, response=0.7, replay=replay, logit_scale=20.0)
+        old = begin_second_task(method)
+        losses[replay] = method.loss(random_frames(1, 3), TEXTS, None).item()
+    expected = 0.5 * in_task_loss(*method.embed(*old), 20.0).item()
+    assert losses[0.5] - losses[0.0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_response_loss_of_an_unchanged_model_is_zero() -> None:
+    queries, videos = (F.normalize(torch.randn(4, 8), dim=-1) for _ in range(2))
+    assert float(response_loss((queries, videos), (queries, videos), 20.0)) == 0
+
+
+def test_der_stores_the_vectors_at_the_end_of_the_task(backbone: Backbone, tmp_path: Path) -> None:
+    method = replay_method("der", backbone, fill="ring", epochs=1, learning_rate=1e-3)
+    learn_task(method, captioned_task(tmp_path, "one"))
+    rows = method.memory.rows()
+    torch.testing.assert_close(rows["videos"], encode_frames(method.model, rows["frames"])[0])
+    torch.testing.assert_close(rows["queries"], method.encode_ids(rows["ids"]))
+    learn_task(method, captioned_task(tmp_path, "two"))
+    old = method.memory.rows()
+    assert torch.equal(old["videos"][:3], rows["videos"][:3]), "stored vectors do not change"
+    assert not torch.allclose(encode_frames(method.model, old["frames"][:3])[0], old["videos"][:3], atol=1e-3)
+
+
+def test_asymmetric_loss_has_current_anchors_only() -> None:
+    torch.manual_seed(2)
+    queries, videos = F.normalize(torch.randn(4, 6), dim=-1), F.normalize(torch.randn(8, 6), dim=-1)
+    scale, current = 5.0, 3
+    to_video = to_text = 0.0
+    for i in range(current):
+        total = sum(math.exp(scale * float(queries[i] @ videos[j])) for j in range(8))
+        for j in (i, i + 4):
+            to_video -= math.log(math.exp(scale * float(queries[i] @ videos[j])) / total) / 2
+    for j in (0, 1, 2, 4, 5, 6):
+        total = sum(math.exp(scale * float(queries[i] @ videos[j])) for i in range(4))
+        to_text -= math.log(math.exp(scale * float(queries[j % 4] @ videos[j])) / total)
+    expected = (to_video / current + to_text / (2 * current)) / 2
+    assert float(asymmetric_loss(queries, videos, current, scale)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_asymmetric_loss_of_two_equal_views_is_the_contrastive_loss() -> None:
+    torch.manual_seed(2)
+    queries, videos = (F.normalize(torch.randn(4, 6), dim=-1) for _ in range(2))
+    both = asymmetric_loss(queries, torch.cat([videos, videos]), 4, 5.0)
+    usual = in_task_loss(queries, videos, 5.0)
+    torch.testing.assert_close(both, usual + math.log(2) / 2)  # each text has twice as many negatives
+
+
+def test_relation_loss_equals_a_slow_loop() -> None:
+    torch.manual_seed(2)
+    now, before = torch.rand(3, 5) - 0.5, torch.rand(3, 5) - 0.5
+    expected = 0.0
+    for row, old in zip(now.tolist(), before.tolist(), strict=True):
+        p = [math.exp(s / 0.2) / sum(math.exp(t / 0.2) for t in row) for s in row]
+        q = [math.exp(s / 0.01) / sum(math.exp(t / 0.01) for t in old) for s in old]
+        expected -= sum(b * math.log(a) for a, b in zip(p, q, strict=True)) / 3
+    assert float(relation_loss(now, before, 0.2, 0.01)) == pytest.approx(expected, rel=1e-5)
+    moving = before.clone().requires_grad_()
+    relation_loss(moving, before, 0.3, 0.3).backward()
+    assert moving.grad is not None
+    assert moving.grad.abs().max() < 1e-6, "with equal temperatures the teacher is the minimum"
+
+
+def test_co2l_loss_is_the_sum_of_both_terms_on_two_views(backbone: Backbone) -> None:
+    settings = {"jitter": 0.0, "gray": 0.0, "logit_scale": 20.0, "distillation": 0.5}
+    method = replay_method("co2l", backbone, **settings)
+    old_frames, old_texts = begin_second_task(method)
+    teacher = method.previous_model
+    assert teacher is not None
+    with torch.no_grad():
+        method.model.clip.text_projection.mul_(1.5)
+        method.model.clip.visual.proj.add_(0.02)
+    frames = random_frames(1, 3)
+    joined_frames = torch.cat([frames, old_frames])
+    queries, videos = method.embed(joined_frames, TEXTS + old_texts)
+    old_queries, old_videos = method.embed(joined_frames, TEXTS + old_texts, teacher)
+    videos, old_videos = torch.cat([videos] * 2), torch.cat([old_videos] * 2)
+    now, before = queries @ videos.T, old_queries @ old_videos.T
+    relations = relation_loss(now, before, 0.2, 0.01) + relation_loss(now.T, before.T, 0.2, 0.01)
+    expected = asymmetric_loss(queries, videos, 3, 20.0) + 0.5 * relations / 2
+    torch.testing.assert_close(method.loss(frames, TEXTS, None), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_teacher_of_co2l_is_the_model_before_the_task(backbone: Backbone, tmp_path: Path) -> None:
+    method = replay_method("co2l", backbone, epochs=1, learning_rate=1e-3)
+    method.begin_task("one", "one")
+    assert method.previous_model is None, "the first task has no teacher"
+    method.end_task()
+    learn_task(method, captioned_task(tmp_path, "one"))
+    release = method.release()
+    resumed = replay_method("co2l", backbone, release, epochs=1)
+    resumed.begin_task("two", "two")
+    teacher = resumed.previous_model
+    assert all(torch.equal(tensor, release.tensors[name]) for name, tensor in teacher.tensors().items())
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not any("previous" in name for name in resumed.state_dict())
+    resumed.end_task()
+    assert resumed.previous_model is None
+
+
+def test_views_of_a_video_differ_and_its_frames_change_alike(backbone: Backbone) -> None:
+    method = replay_method("co2l", backbone, jitter=0.4, gray=0.0)
+    still = random_frames(1, 3)[:, :1].expand(-1, FRAMES, -1, -1, -1)
+    torch.manual_seed(0)
+    one, two = method.augment(still), method.augment(still)
+    assert one.shape == still.shape
+    assert one.dtype == torch.uint8
+    assert not torch.equal(one, two)
+    assert torch.equal(one[:, 0], one[:, 1])
+    gray = replay_method("co2l", backbone, jitter=0.0, gray=1.0)
+    grayscale = gray.augment(still)
+    assert torch.equal(grayscale[..., 0], grayscale[..., 1])
+
+
+def test_lump_mixes_pixels_and_query_vectors_with_one_share(backbone: Backbone) -> None:
+    method = replay_method("lump", backbone, logit_scale=20.0)
+    begin_second_task(method)
+    frames = random_frames(1, 3)
+    torch.manual_seed(12)
+    loss = method.loss(frames, TEXTS, None)
+    torch.manual_seed(12)
+    past = method.memory.sample(3, before=1)
+    assert past is not None
+    share = float(torch.distributions.Beta(0.4, 0.4).sample())
+    assert 0.01 < share < 0.99
+    order = [0, 1, 0]  # two past pairs for three current ones
+    current, old = method.encode_ids(method.tokenize(TEXTS)), method.encode_ids(past["ids"])
+    queries, mixed = [], []
+    for i, j in enumerate(order):
+        query = share * current[i] + (1 - share) * old[j]
+        queries.append(query / query.norm())
+        mixed.append(share * frames[i].float() + (1 - share) * past["frames"][j].float())
+    videos = encode_frames(method.model, torch.stack(mixed))[0]
+    torch.testing.assert_close(loss, in_task_loss(torch.stack(queries), videos, 20.0), rtol=1e-4, atol=1e-4)

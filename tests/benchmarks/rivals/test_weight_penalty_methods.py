@@ -1,0 +1,394 @@
+"""EWC, MAS, SI and RWalk: each importance against loops, the shared penalty, and the drift over two tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.rivals.ewc import Ewc, EwcConfig
+from benchmarks.rivals.mas import MasConfig
+from benchmarks.rivals.rwalk import Rwalk, RwalkConfig
+from benchmarks.rivals.si import Si, SiConfig
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.trainer.methods.method_driver import (
+    TEXTS,
+    create_method,
+    index_task,
+    random_frames,
+    weights,
+    write_task,
+)
+from trainer.losses import in_task_loss
+from trainer.methods.shared.weight_penalty import WeightPenaltyMethod, mean_gradients
+from trainer.task_data import Clip, Pair, TaskData, load_frames
+from trainer.training_loop import learn_task
+
+NAMES = ["ewc", "mas", "rwalk", "si"]
+BIAS = "clip.visual.ln_post.bias"  # a small weight on which every video depends
+
+
+def captioned_task(folder: Path, name: str, captions: int = 1) -> TaskData:
+    """Write a task of four videos with several captions each."""
+    return write_task(folder, name, [[f"{text} {name} {c}" for c in range(captions)] for text in TEXTS])
+
+
+def video_output(model: Backbone, clip: Clip) -> Tensor:
+    """Return the output ``[dim]`` of open_clip's own forward pass, without normalization."""
+    pixels = load_frames([clip])[0].permute(0, 3, 1, 2).float()
+    return model.clip.encode_image((pixels - model.mean) / model.std, normalize=False).mean(dim=0)
+
+
+def text_output(model: Backbone, text: str) -> Tensor:
+    ids = model.tokenize([text])
+    ids = torch.nn.functional.pad(ids, (0, len(model.text.positional_embedding) - ids.shape[1]))
+    return model.clip.encode_text(ids, normalize=False)[0]
+
+
+# -- the shared term ------------------------------------------------------------------------------------
+
+
+class RandomImportance(WeightPenaltyMethod):
+    """A method with random importance."""
+
+    name = "random_importance"
+
+    def compute_importance(self, pairs: Any) -> dict[str, Tensor]:
+        torch.manual_seed(3)
+        return {name: torch.rand_like(weight) for name, weight in self.penalized_parameters().items()}
+
+
+class TextTowerImportance(RandomImportance):
+    def is_penalized(self, name: str) -> bool:
+        return not name.startswith("clip.visual.")
+
+
+def second_task_method(kind: type[RandomImportance], backbone: Backbone, penalty: float) -> RandomImportance:
+    method = kind(backbone, kind.config_class(penalty=penalty))
+    method.begin_task("one", "one")
+    method.end_task()
+    method.begin_task("two", "two")
+    return method
+
+
+def test_penalty_loss_equals_a_slow_loop(backbone: Backbone) -> None:
+    method = second_task_method(RandomImportance, backbone, penalty=3.0)
+    with torch.no_grad():
+        for weight in method.penalized_parameters().values():
+            weight += 0.01 * torch.randn_like(weight)
+    expected = 0.0
+    for name, weight in method.model.named_parameters():
+        if name == "clip.logit_scale":
+            assert name not in method.importance
+            continue
+        path_integral = method.importance[name].double().numpy()
+        moved = weight.detach().double().numpy() - method.anchor[name].double().numpy()
+        expected += 3.0 / 2 * float((path_integral * moved**2).sum())
+    assert expected > 1
+    assert method.penalty_loss().item() == pytest.approx(expected, rel=1e-4)
+    plain = method.task_loss(random_frames(1), TEXTS, None)
+    assert method.loss(random_frames(1), TEXTS, None).item() == pytest.approx(
+        plain.item() + expected, rel=1e-4
+    )
+    method.penalty_loss().backward()
+    gradient = method.penalized_parameters()[BIAS].grad
+    found = (
+        3.0 * method.importance[BIAS] * (method.penalized_parameters()[BIAS].detach() - method.anchor[BIAS])
+    )
+    torch.testing.assert_close(gradient, found)
+
+
+def test_penalty_can_be_limited_to_one_tower(backbone: Backbone) -> None:
+    both, text = (
+        second_task_method(RandomImportance, backbone, penalty=1.0),
+        second_task_method(TextTowerImportance, backbone, penalty=1.0),
+    )
+    assert {n for n in both.importance if not n.startswith("clip.visual.")} == set(text.importance)
+    assert set(text.anchor) == set(text.importance)
+    with torch.no_grad():
+        text.model.clip.visual.proj += 1
+    assert text.penalty_loss().item() == 0
+    with torch.no_grad():
+        text.model.clip.text_projection += 1
+    assert text.penalty_loss().item() > 0
+    assert all(
+        weight.requires_grad for weight in (text.model.clip.visual.proj, text.model.clip.text_projection)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_task_equals_fine_tuning(name: str, backbone: Backbone, tmp_path: Path) -> None:
+    settings = {"epochs": 1, "batch_size": 2, "learning_rate": 1e-4}
+    method, plain = create_method(name, backbone, **settings), create_method("finetune", backbone, **settings)
+    task = captioned_task(tmp_path, "one")
+    for run in (method, plain):
+        learn_task(run, task)
+    assert all(torch.equal(method.model.tensors()[n], t) for n, t in plain.model.tensors().items())
+    assert method.importance.keys() == method.anchor.keys()
+    assert all(bool((path_integral >= 0).all()) for path_integral in method.importance.values())
+    assert sum(float(path_integral.sum()) for path_integral in method.importance.values()) > 0
+    assert torch.equal(method.anchor[BIAS], plain.model.tensors()[BIAS])
+
+
+def test_mean_gradients_of_polynomials() -> None:
+    weights = {"a": torch.tensor([1.0, 2.0], requires_grad=True), "b": torch.tensor(1.0, requires_grad=True)}
+
+    def outputs() -> Iterator[Tensor]:
+        yield (weights["a"] ** 2).sum()  # gradient [2, 4]
+        yield -weights["a"].sum()  # gradient [-1, -1]
+
+    squares = mean_gradients(outputs(), weights, torch.square)
+    torch.testing.assert_close(squares["a"], torch.tensor([2.5, 8.5]))
+    sizes = mean_gradients(outputs(), weights, torch.abs)
+    torch.testing.assert_close(sizes["a"], torch.tensor([1.5, 2.5]))
+    assert sizes["b"] == 0
+    assert mean_gradients([], weights, torch.abs)["a"].tolist() == [0, 0]
+
+
+# -- EWC ------------------------------------------------------------------------------------------------
+
+
+def slow_fisher(method: Ewc, pairs: list[Pair], size: int) -> Tensor:
+    """Return the Fisher information of one weight, by backward passes through open_clip."""
+    method.model.zero_grad()
+    total, count = torch.zeros(()), 0
+    remaining = [pair.caption for pair in pairs]
+    for frames, texts in method.small_batches(pairs, size):
+        batch = [next(pair for pair in pairs if pair.caption == text) for text in texts]
+        assert torch.equal(frames, load_frames([pair.clip for pair in batch]))
+        queries = torch.stack([text_output(method.model, text) for text in texts])
+        videos = torch.stack([video_output(method.model, pair.clip) for pair in batch])
+        queries, videos = (v / v.norm(dim=-1, keepdim=True) for v in (queries, videos))
+        in_task_loss(queries, videos, method.config.logit_scale).backward()
+        gradient = method.penalized_parameters()[BIAS].grad
+        assert gradient is not None
+        total, count = total + gradient**2, count + 1
+        gradient.zero_()
+        remaining = [text for text in remaining if text not in texts]
+    assert not remaining
+    assert count == len(pairs) // size
+    return total / count
+
+
+def test_fisher_of_ewc_equals_a_slow_loop_and_is_summed_over_tasks(
+    backbone: Backbone, tmp_path: Path
+) -> None:
+    method = create_method("ewc", backbone, fisher_batch=2, decay=0.5, epochs=1, batch_size=4)
+    pairs = [captioned_task(tmp_path, name, captions=2).pairs for name in ("one", "other")]
+    method.begin_task("one", "one")
+    first = slow_fisher(method, pairs[0], 2)
+    method.end_task(pairs[0])
+    torch.testing.assert_close(method.importance[BIAS], first, rtol=1e-3, atol=1e-9)
+    assert first.max() > 1e-6
+    method.record_task("one", "one", TEXTS)
+    method.begin_task("two", "two")
+    second = slow_fisher(method, pairs[1], 2)
+    method.end_task(pairs[1])
+    torch.testing.assert_close(method.importance[BIAS], first / 2 + second, rtol=1e-3, atol=1e-9)
+
+
+def test_small_batches_separate_the_captions_of_a_video(backbone: Backbone, tmp_path: Path) -> None:
+    pairs = captioned_task(tmp_path, "one", captions=3).pairs
+    for _, texts in create_method("ewc", backbone).small_batches(pairs, 4):
+        assert len({text.split(" one ")[0] for text in texts}) == 4
+
+
+# -- MAS ------------------------------------------------------------------------------------------------
+
+
+def test_importance_of_mas_equals_a_slow_loop(backbone: Backbone, tmp_path: Path) -> None:
+    method = create_method("mas", backbone)
+    names = [BIAS, "clip.visual.proj", "clip.text_projection", "clip.ln_final.weight"]
+    total = {name: torch.zeros(()) for name in names}
+    for word in ("one", "other"):
+        task = captioned_task(tmp_path, word, captions=2)
+        method.begin_task(word, word)
+        videos = [video_output(method.model, clip) for clip in task.train]
+        texts = [text_output(method.model, text) for text in task.training_captions]
+        for outputs in (videos, texts):
+            for output in outputs:
+                method.model.zero_grad()
+                (output**2).sum().backward()
+                for name in names:
+                    gradient = method.penalized_parameters()[name].grad
+                    if gradient is not None:
+                        total[name] = total[name] + gradient.abs() / len(outputs)
+        method.end_task(task.pairs)
+        for name in names:
+            assert total[name].max() > 1e-3
+            torch.testing.assert_close(method.importance[name], total[name], rtol=1e-3, atol=1e-5)
+
+
+def test_norm_of_unit_vectors_has_no_gradient(backbone: Backbone) -> None:
+    method = create_method("mas", backbone)
+    method.begin_task("one", "one")
+    queries, videos = method.embed(random_frames(1), TEXTS)
+    lengths = (vectors.square().sum() for vectors in (queries, videos))
+    assert all(
+        path_integral.max() < 1e-4
+        for path_integral in mean_gradients(lengths, method.penalized_parameters(), torch.abs).values()
+    )
+
+
+# -- SI -------------------------------------------------------------------------------------------------
+
+
+def random_walk(method: Any, steps: int) -> list[tuple[Tensor, Tensor]]:
+    """Run steps in random directions; return the gradient of the task loss and the update of one weight per step."""
+    path = []
+    weight = dict(method.model.named_parameters())[BIAS]
+    for step in range(steps):
+        loss = in_task_loss(
+            encode_texts(method.model, method.model.tokenize(TEXTS))[0],
+            encode_frames(method.model, random_frames(step))[0],
+            method.config.logit_scale,
+        )
+        (gradient,) = torch.autograd.grad(loss, [weight])
+        before = weight.detach().clone()
+        method.model.zero_grad()
+        method.loss(random_frames(step), TEXTS, None).backward()
+        assert torch.nn.utils.clip_grad_norm_(method.model.parameters(), 1e-2) > 0.1
+        with torch.no_grad():
+            weight += 5e-3 * torch.randn_like(weight)
+        method.after_step()
+        path.append((gradient, weight.detach() - before))
+    return path
+
+
+class SiOfOneWeight(Si):
+    def is_penalized(self, name: str) -> bool:
+        return name == BIAS
+
+
+class RwalkOfOneWeight(Rwalk):
+    def is_penalized(self, name: str) -> bool:
+        return name == BIAS
+
+
+def test_path_integral_of_si_over_two_tasks(backbone: Backbone) -> None:
+    """Equations 3 and 5 use the gradient of the task loss before clipping and without the penalty."""
+    method = SiOfOneWeight(backbone, SiConfig(penalty=50.0, damping=1e-5, logit_scale=20.0))
+    expected = torch.zeros(())
+    for number, task in enumerate(("one", "two")):
+        start = weights(method.model)[BIAS]
+        method.begin_task(task, task)
+        path = random_walk(method, 3)
+        path_integral = sum((-gradient * step for gradient, step in path), torch.zeros(()))
+        torch.testing.assert_close(method.path[BIAS], path_integral, rtol=1e-3, atol=1e-9)
+        assert (path_integral < 0).any()
+        if number:
+            assert method.penalty_loss().item() > 1e-6
+        moved = weights(method.model)[BIAS] - start
+        method.end_task()
+        expected = expected + path_integral.clamp(min=0) / (moved**2 + 1e-5)
+        torch.testing.assert_close(method.importance[BIAS], expected, rtol=1e-3, atol=1e-6)
+        assert not method.path
+    assert list(method.importance) == [BIAS]
+
+
+def test_path_integrals_of_all_weights_add_up_to_the_decrease_of_the_loss(backbone: Backbone) -> None:
+    method = create_method("si", backbone)
+    method.begin_task("one", "one")
+    optimizer = torch.optim.SGD([p for p in method.model.parameters() if p.requires_grad], lr=1e-5)
+    before = method.loss(random_frames(1), TEXTS, None).item()
+    for _ in range(3):
+        optimizer.zero_grad()
+        method.loss(random_frames(1), TEXTS, None).backward()
+        optimizer.step()
+        method.after_step()
+    lost = before - method.loss(random_frames(1), TEXTS, None).item()
+    assert lost > 1e-3
+    assert sum(float(path_integral.sum()) for path_integral in method.path.values()) == pytest.approx(
+        lost, rel=0.1
+    )
+
+
+# -- RWalk ----------------------------------------------------------------------------------------------
+
+
+def test_importance_of_rwalk_equals_a_slow_loop_over_two_tasks(backbone: Backbone) -> None:
+    """Equations 6 to 8 with windows of two steps, the last of each task with one step."""
+    rate, damping = 0.7, 1e-12
+    config = RwalkConfig(penalty=5.0, window=2, fisher_rate=rate, damping=damping, logit_scale=20.0)
+    method = RwalkOfOneWeight(backbone, config)
+    fisher: Tensor | None = None
+    score: Tensor | None = None
+    for task in ("one", "two"):
+        method.begin_task(task, task)
+        path = random_walk(method, 5)
+        method.end_task()
+        walked = torch.zeros(())
+        for window in (path[:2], path[2:4], path[4:]):
+            newest = torch.stack([gradient**2 for gradient, _ in window]).mean(dim=0)
+            fisher = newest if fisher is None else fisher
+            gain = sum((-gradient * step for gradient, step in window), torch.zeros(()))
+            moved = sum((step for _, step in window), torch.zeros(()))
+            walked = walked + gain.clamp(min=0) / (fisher * moved**2 / 2 + damping)
+            fisher = rate * newest + (1 - rate) * fisher
+        assert fisher is not None
+        score = walked if score is None else (score + walked) / 2
+        torch.testing.assert_close(method.fisher[BIAS], fisher, rtol=1e-3, atol=1e-10)
+        torch.testing.assert_close(method.score[BIAS], score, rtol=1e-2, atol=1e-4)
+        importance = method.importance[BIAS]
+        torch.testing.assert_close(
+            importance, fisher / fisher.max() + score / score.max(), rtol=1e-2, atol=1e-3
+        )
+        assert importance.max() <= 2
+
+
+def test_window_of_rwalk_ends_with_the_epoch(backbone: Backbone) -> None:
+    method = RwalkOfOneWeight(backbone, RwalkConfig(window=10))
+    method.begin_task("one", "one")
+    random_walk(method, 1)
+    assert not method.fisher
+    method.after_epoch(())
+    assert method.fisher[BIAS].max() > 0
+    stored = method.fisher[BIAS].clone()
+    method.after_epoch(())
+    assert torch.equal(method.fisher[BIAS], stored)
+
+
+# -- over two tasks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_larger_penalty_reduces_the_change_of_important_weights(
+    name: str, backbone: Backbone, tmp_path: Path
+) -> None:
+    settings = {"epochs": 6, "batch_size": 4, "learning_rate": 1e-4}
+    method = create_method(name, backbone, **settings)
+    learn_task(method, captioned_task(tmp_path, "one"))
+    release = method.release()
+    importance, anchor = dict(method.importance), dict(method.anchor)
+    distances = []
+    for penalty in (0.0, 1e9):
+        again = create_method(name, backbone, release, penalty=penalty, **settings)
+        learn_task(again, captioned_task(tmp_path, "other"))
+        now = weights(again.model)
+        distances.append(sum(float((o * (now[n] - anchor[n]) ** 2).sum()) for n, o in importance.items()))
+    assert distances[1] < 0.5 * distances[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_task_without_captions_does_not_change_the_importance(
+    name: str, backbone: Backbone, tmp_path: Path
+) -> None:
+    method = create_method(name, backbone, epochs=1, batch_size=4)
+    learn_task(method, captioned_task(tmp_path, "one"))
+    before = method.release().tensors
+    index_task(method, "bare")
+    after = method.release().tensors
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
+
+
+def test_default_settings_are_those_of_the_papers() -> None:
+    assert (EwcConfig().penalty, MasConfig().penalty) == (2e6, 2.0)
+    assert (SiConfig().penalty, SiConfig().damping) == (0.2, 0.1)
+    assert (RwalkConfig().penalty, RwalkConfig().fisher_rate, RwalkConfig().window) == (2.0, 0.9, 50)

@@ -1,0 +1,249 @@
+"""Base-MoCo: cross-modal momentum contrast (bmu-moco, sections 3.2 and 3.3, equations 7 to 11).
+
+A pair of momentum encoders f_θm follows the encoders f_θ slowly (eq. 8) and computes the keys. The loss contrasts a
+query with its own key against the keys of earlier steps, which are stored in queues (eqs. 10 and 11). At the start of
+every task the momentum encoders are copies of the encoders (algorithm 1, line 20). The result of a task is the epoch
+with the highest Recall@1 on the task's ``val`` videos (section 4.1); the latest among equal epochs, and therefore the
+last epoch without such videos. The queues are never emptied: the first negatives of a task are keys of the previous
+task.
+
+Choices where the paper is silent: vectors and keys have unit length; the keys of the other pairs of a step are not
+negatives, as equation 10 reads; momentum encoders receive the same frames as the encoders.
+
+Differences from the paper: frames are not augmented (grayscale would remove colors that captions mention), the frames
+of a video are the same in every epoch, and gradients are clipped, as for every method. A CLIP backbone takes the
+vector of a text from its last token instead of a mean over tokens. Queues do not distinguish videos: earlier keys of
+a query's own video count as negatives. This is also true in the paper, where it is rare on most tasks (9,000 to 25,991
+training videos) but not on the last one (1,200 videos, and queues of 1,440 keys); on small tasks a queue should hold no
+more keys than the task has videos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_texts
+from models.releases.release_state import tensors_with_prefix
+from trainer.batching import chunks
+from trainer.methods.finetune import Finetune, FinetuneConfig
+from trainer.methods.shared.key_queues import KeyQueues
+from trainer.task_data import Clip, Pair, load_frames
+
+_TIE = 1e-6  # closer scores count as equal, as in the evaluation
+
+
+class MomentumConfig(FinetuneConfig):
+    """Settings of momentum contrast; the defaults are those of the paper, section 4.1."""
+
+    logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000, description="1/τ of equations 10 and 11")
+    momentum: float = Field(default=0.99, ge=0, le=1, description="m of equation 8")
+    queue: int = Field(default=1440, ge=1, le=1_000_000, description="N_Q, keys per queue")
+
+
+class MomentumEncoders(nn.Module):
+    """A pair of momentum encoders (video and text) and the queues of their keys.
+
+    Args:
+        encoders: Encoders that the momentum encoders start as a copy of.
+        length: N_Q, keys per queue.
+    """
+
+    def __init__(self, encoders: Backbone, length: int) -> None:
+        super().__init__()
+        self.encoders = encoders.clone().requires_grad_(False)
+        self.queues = KeyQueues(length, encoders.dim).to(encoders.device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return weights (``clip.…``) and queues (``queues.…``) by name."""
+        queues = {f"queues.{name}": tensor for name, tensor in self.queues.state_dict().items()}
+        return {**self.encoders.tensors(), **queues}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the result of :meth:`tensors`."""
+        self.encoders.load_tensors({name: t for name, t in tensors.items() if not name.startswith("queues.")})
+        self.queues.load_state_dict(tensors_with_prefix("queues.", tensors))
+
+
+class MomentumMethod(Finetune):
+    """Fine-tuning of both towers against keys of momentum encoders.
+
+    Attributes:
+        momentum: Pairs of momentum encoders by name: ``local`` is reset at every task, ``global`` never.
+        is_training: Whether a trained task is in progress.
+    """
+
+    config_class = MomentumConfig
+    config: MomentumConfig
+    architecture_settings: ClassVar[tuple[str, ...]] = ("queue",)
+
+    def __init__(self, backbone: Backbone, config: MomentumConfig) -> None:
+        super().__init__(backbone, config)
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            self.momentum = {
+                name: MomentumEncoders(self.model, config.queue) for name in self.momentum_names()
+            }
+        self.is_training = False
+        self._keys: list[tuple[Tensor, Tensor]] = []
+        self._best: dict[str, Tensor] = {}
+        self._best_recall = 0.0
+
+    def momentum_names(self) -> tuple[str, ...]:
+        """Return the names of the pairs of momentum encoders."""
+        return ("local",)
+
+    # -- hooks ------------------------------------------------------------------------------------------
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        super().begin_task(task_id, name, trained=trained)
+        self.is_training = trained
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        """Return L_V2T + L_T2V (eq. 18) of equations 10 and 11."""
+        queries, videos = self.embed(frames, texts)  # q^T, q^V of eq. 7
+        with torch.no_grad():  # k^T, k^V of eqs. 9 and 15
+            self._keys = [self.embed(frames, texts, pair.encoders) for pair in self.momentum.values()]
+        count = self.contrasted_pair_count()
+        text_keys, video_keys = (torch.stack(keys) for keys in zip(*self._keys[:count], strict=True))
+        queues = [pair.queues for pair in self.momentum.values()][:count]
+        scale = self.config.logit_scale
+        to_text = moco_loss(videos, text_keys, torch.cat([q.texts for q in queues]), scale)
+        to_video = moco_loss(queries, video_keys, torch.cat([q.videos for q in queues]), scale)
+        return to_text + to_video
+
+    def contrasted_pair_count(self) -> int:
+        """Return the number of first pairs of momentum encoders whose keys enter the loss."""
+        return len(self.momentum)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Update the momentum encoders, then enqueue the keys of this step (algorithm 1, lines 14 to 18)."""
+        for pair in self.momentum:
+            self.update_momentum(pair)
+        self.enqueue_keys()
+
+    def update_momentum(self, pair: str) -> None:
+        """θ_m ← m θ_m + (1 − m) θ (eq. 8, and eq. 14 of the global pair)."""
+        for trained, momentum in self.weight_pairs(pair):
+            momentum.lerp_(trained, 1 - self.config.momentum)
+
+    def enqueue_keys(self) -> None:
+        """Replace the oldest keys of the queues by the keys of this step's loss."""
+        for pair, keys in zip(self.momentum.values(), self._keys, strict=False):
+            pair.queues.push(*keys)
+        self._keys = []
+
+    def after_epoch(self, validation: Sequence[Clip]) -> None:
+        """Store the current state if its validation recall is at least that of all earlier epochs."""
+        recall = self.validation_recall(validation)
+        if recall is not None and recall >= self._best_recall:
+            self._best_recall = recall
+            self._best = {
+                name: tensor.to("cpu", copy=True) for name, tensor in self.training_tensors().items()
+            }
+
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+        """Restore the best epoch and reset the local momentum encoders (algorithm 1, line 20)."""
+        if self.is_training:
+            self.restore_best()
+            self.reset_local_momentum()
+        super().end_task(pairs)
+        self.is_training = False
+
+    def restore_best(self) -> None:
+        """Restore the state after the best epoch; without validation videos, keep that of the last epoch."""
+        if self._best:
+            self.load_training_tensors(self._best)
+        self._best, self._best_recall = {}, 0.0
+
+    def reset_local_momentum(self) -> None:
+        """θ_m ← θ."""
+        if "local" in self.momentum:
+            self.momentum["local"].encoders.load_tensors(self.model.tensors())
+
+    # -- state ------------------------------------------------------------------------------------------
+
+    def training_tensors(self) -> dict[str, Tensor]:
+        """Return the state that a training step reads and changes: encoders, momentum encoders, queues."""
+        momentum = {
+            f"{name}.{tensor_name}": tensor
+            for name, pair in self.momentum.items()
+            for tensor_name, tensor in pair.tensors().items()
+        }
+        return {**self.model.tensors(), **momentum}
+
+    def load_training_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the result of :meth:`training_tensors`; missing local momentum encoders equal the encoders."""
+        self.model.load_tensors({name: t for name, t in tensors.items() if name.startswith("clip.")})
+        for name, pair in self.momentum.items():
+            default = self.model.tensors() if name == "local" else {}
+            pair.load_tensors({**default, **tensors_with_prefix(f"{name}.", tensors)})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state; during a task with its best epoch, between tasks without the local momentum encoders.
+
+        Between tasks the local momentum encoders equal the encoders.
+        """
+        tensors = self.training_tensors()
+        if not self.is_training:
+            return {name: t for name, t in tensors.items() if not name.startswith("local.clip.")}
+        best = {f"best.{name}": tensor for name, tensor in self._best.items()}
+        return {**tensors, **best, "best_recall": torch.tensor(self._best_recall, dtype=torch.float64)}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        self.load_training_tensors(tensors)
+        self._best = {
+            name: tensor.to("cpu", copy=True)
+            for name, tensor in tensors_with_prefix("best.", tensors).items()
+        }
+        self._best_recall = float(tensors.get("best_recall", 0.0))
+
+    # -- internal ---------------------------------------------------------------------------------------
+
+    def weight_pairs(self, pair: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every trained weight with its counterpart in a pair of momentum encoders."""
+        parameters = self.momentum[pair].encoders.parameters()
+        for trained, momentum in zip(self.model.parameters(), parameters, strict=True):
+            if trained.requires_grad:
+                yield trained, momentum
+
+    @torch.inference_mode()
+    def validation_recall(self, clips: Sequence[Clip]) -> float | None:
+        """Return the share of captions, 0..1, whose clip ranks first without ties; None without captions."""
+        queries = [(place, caption) for place, clip in enumerate(clips) for caption in clip.captions]
+        if not queries:
+            return None
+        size = self.config.batch_size
+        videos = torch.cat([self.encode_videos(load_frames(chunk)) for chunk in chunks(clips, size)])
+        found = 0
+        for chunk in chunks(queries, size):
+            places, captions = zip(*chunk, strict=True)
+            scores = encode_texts(self.model, self.model.tokenize(captions))[0] @ videos.T
+            truth = torch.tensor(places, device=scores.device).unsqueeze(1)
+            own = scores.gather(1, truth)
+            others = scores.scatter(1, truth, -torch.inf)
+            found += int((others < own - _TIE).all(dim=1).sum())
+        return found / len(queries)
+
+
+def moco_loss(vectors: Tensor, keys: Tensor, queue: Tensor, scale: float) -> Tensor:
+    """Return one direction of the momentum contrast: equations 10 and 11 (P = 1), 16 and 17 (P = 2).
+
+    The loss is −log of the share of a vector's own keys in the sum over its own keys and all queued keys.
+
+    Args:
+        vectors: ``[B, D]`` vectors of texts or of videos.
+        keys: ``[P, B, D]`` keys of the other modality; P positives for each vector.
+        queue: ``[N, D]`` keys of the other modality; negatives for all vectors.
+        scale: 1/τ.
+    """
+    positives = scale * torch.einsum("bd,pbd->bp", vectors, keys)
+    negatives = scale * vectors @ queue.T
+    share = positives.logsumexp(dim=1) - torch.cat([positives, negatives], dim=1).logsumexp(dim=1)
+    return -share.mean()
