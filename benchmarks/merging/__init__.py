@@ -1,1 +1,0 @@
-"""Merging benchmarks: rules that make scores of different shards comparable, and the quality of confidence."""
