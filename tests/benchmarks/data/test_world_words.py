@@ -100,13 +100,6 @@ def test_many_words_have_different_meanings_in_different_domains() -> None:
     assert len(all_meanings) >= 100
 
 
-def test_demo_domains_share_words_with_different_meanings() -> None:
-    demo = list(DOMAINS)[:3]
-    table = {word: {name: m[name] for name in demo if name in m} for word, m in _senses().items()}
-    ambiguous = {word for word, m in table.items() if len(set(m.values())) > 1}
-    assert len(ambiguous) >= 12, sorted(ambiguous)
-
-
 def test_pretraining_uses_every_plain_color() -> None:
     plain = {word for hue in HUES for word in hue.words}
     assert {hue.words[-1] for domain in DOMAINS.values() for hue in domain.hues} <= plain

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ingest.clip_files import write_ordinary_clips, write_tiny_clips
-from benchmarks.ingest.stage_bounds import bare_frames
+from benchmarks.ingest.ingest_cost import bare_frames
 from media import VideoDecoder, content_hash, load_frames
 from media.media_paths import frame_cache_path
 
