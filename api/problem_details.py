@@ -63,6 +63,7 @@ def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
             ProblemField(field=_encodable(e.field), message=_encodable(e.message), hint=_encodable(e.hint))
             for e in error.errors
         ],
+        remedy=error.remedy,
     )
     return JSONResponse(body.model_dump(), error.status, {**error.headers}, media_type=MEDIA_TYPE)
 
@@ -173,7 +174,7 @@ def http_problem_response(request: Request, error: Exception) -> JSONResponse:
         headers["Allow"] = ", ".join(allowed_methods(request))
         detail = f"This path does not support {request.method}; it supports {headers['Allow']}."
     if error.status_code == HTTPStatus.NOT_FOUND and detail.capitalize() == title:
-        detail = f"There is no resource at {request.url.path}; /docs lists all paths."
+        detail = f"There is no resource at {request.url.path}."
     body = Problem(
         type=problem_type(title),
         title=title,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -22,15 +24,18 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from cli.terminal_hints import terminal_text
 from service.core.control_characters import CONTROL_CHARACTERS
 
 if TYPE_CHECKING:
+    from cinestrata_client.models import Action as ServiceAction
     from pydantic import ValidationError
+
+    from cinestrata_schemas.problems import Action
 
 __all__ = [
     "NOTHING_FOUND",
     "USAGE_FAULT",
+    "action_command",
     "console",
     "error_console",
     "explain_error",
@@ -47,6 +52,18 @@ _REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
 # Exit statuses; 1 is an error.
 USAGE_FAULT = 2  # a call with invalid values, as of click
 NOTHING_FOUND = 3  # a search without a matching video, or a page beyond the last one
+
+# Commands of the actions that errors recommend.
+_COMMANDS = {
+    "add_domain": "cinestrata ingest FOLDER",
+    "append_videos": "cinestrata ingest FOLDER --into {name}",
+    "delete_task": "cinestrata delete --task {name}",
+    "list_releases": "cinestrata releases list",
+    "list_syncs": "cinestrata syncs list",
+    "retry_task": "cinestrata tasks retry {name}",
+    "serve_release": "cinestrata releases serve {name}",
+    "show_task": "cinestrata tasks show {name}",
+}
 
 _CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 
@@ -78,6 +95,22 @@ def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
     if hint:
         error_console.print(hint, soft_wrap=True)
     raise typer.Exit(status)
+
+
+def action_command(action: Action | ServiceAction, name: str | None = None) -> str:
+    """The command of an action.
+
+    Args:
+        action: An action that an error recommends.
+        name: Argument that names its task in a shell; None uses its ID.
+    """
+    command = _COMMANDS.get(action.name, "cinestrata --help").format(name=name or shlex.quote(action.id or ""))
+    body = action.body or {}
+    if "method" in body:
+        command += f" --method {body['method']}"
+    for key, value in (body.get("settings") or {}).items():
+        command += f" --set {key}={value if isinstance(value, str) else json.dumps(value)}"
+    return command
 
 
 def refuse_call(message: str, hint: str = "") -> NoReturn:
@@ -165,7 +198,9 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
         further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
         if isinstance(error, UnauthorizedError):
             further.append("Set CINESTRATA_API_KEY to a key of the service.")
-        return terminal_text(error.detail), terminal_text("\n".join(further))
+        if error.remedy is not None:
+            further.append(f"Run: {action_command(error.remedy)}")
+        return error.detail, "\n".join(further)
     if isinstance(error, ValidationError):
         if error.title == Settings.__name__:
             name_variable = functools.partial(variable_name, Settings)

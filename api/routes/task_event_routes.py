@@ -34,7 +34,7 @@ HEARTBEAT_POLLS = 30
 # Each stream reads the catalog twice a second, in the threads of all requests.
 STREAMS = StreamLimit(
     "event streams",
-    "close one, or read the task with GET /tasks/{id} instead",
+    "close one, or read the task repeatedly instead",
     most=128,
     most_of_caller=32,
 )

@@ -153,7 +153,7 @@ def cancel_task(task_id: str) -> TaskDetails:
 def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks.
 
-    A task whose method or settings do not fit the library has a `remedy`: send it as the body.
+    A task whose method or settings do not fit the library has a `remedy` with a `body`: send that.
     """
     return commands.retry_task(task_id, spec)
 

@@ -106,7 +106,7 @@ class ScopedRoute(APIRoute):
                 return _redirect_to_sign_in(request)
             if principal is None:
                 raise Unauthorized(
-                    "The request needs an API key: send it as X-API-Key, or sign in at /login.",
+                    "The request needs an API key.",
                     headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'},
                 )
             if not includes_scope(principal.scope, scope or "admin"):

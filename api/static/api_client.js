@@ -1,17 +1,11 @@
 // Calls of the HTTP API. Errors contain the problem details of the server.
 
-import { pageText } from "./page_texts.js";
-
 export class Problem extends Error {
   constructor(status, body) {
-    super(pageText(body.detail) || "The request failed.");
+    super(body.detail || "The request failed.");
     this.status = status;
     this.title = body.title || "";
-    this.fields = (body.errors || []).map((error) => ({
-      ...error,
-      message: pageText(error.message),
-      hint: pageText(error.hint),
-    }));
+    this.fields = body.errors || [];
   }
 }
 

@@ -10,7 +10,6 @@ import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
 import { showLossCurve } from "./loss_curve.js";
 import { domainPath, pageId } from "./page_links.js";
-import { pageText } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
@@ -106,12 +105,7 @@ function drawHead(task) {
   $("work-bar").value = task.progress.fraction;
   setText($("work-text"), [task.progress.stage || task.state, timeLeft(task)].filter(Boolean).join(", "));
   $("failure").hidden = !task.error;
-  setText(
-    $("failure"),
-    [pageText(task.error), task.remedy ? remedyText(task) : pageText(task.error_hint)]
-      .filter(Boolean)
-      .join(" "),
-  );
+  setText($("failure"), [task.error, remedyText(task)].filter(Boolean).join(" "));
 }
 
 function drawRetry(task) {

@@ -3,7 +3,7 @@
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, percent, points, timeLeft } from "./formatting.js";
-import { fileName, pageText, rejectionReason } from "./page_texts.js";
+import { fileName, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES, lossFacts, rating } from "./recall_matrix.js";
 import { NOT_SEARCHED } from "./served_release.js";
@@ -221,14 +221,11 @@ function adviseOnFailure(failed, refresh) {
     button(retryText(failed), retry, { className: "primary" }),
     button("Delete", () => confirmTaskDeletion(failed, refresh), { "aria-label": `Delete ${failed.name}` }),
   ];
-  const remedy = failed.remedy
-    ? remedyText(failed)
-    : pageText(failed.error_hint) || "See the reason below, then retry it.";
   const sentences = [
     `“${failed.name}” failed.`,
-    pageText(failed.error),
+    failed.error,
     ...rejectedSentences(failed),
-    remedy,
+    remedyText(failed) || "See the reason below, then retry it.",
   ];
   return { text: sentences.filter(Boolean).join(" "), actions: isPermitted("ingest") ? actions : [] };
 }

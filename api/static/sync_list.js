@@ -4,7 +4,6 @@ import { api } from "./api_client.js";
 import { $, button, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { count, duration, timeAgo } from "./formatting.js";
-import { pageText } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 
 const KINDS = ["new", "changed", "recaptioned", "unchanged", "vanished", "deleted", "rejected", "left_out"];
@@ -23,7 +22,7 @@ function syncRow(sync) {
     "aria-label": `Remove the sync of ${sync.name}; its videos stay`,
     title: "The domain no longer follows the folder; its videos stay",
   });
-  const error = sync.error ? el("div", { className: "wrong", textContent: pageText(sync.error) }) : null;
+  const error = sync.error ? el("div", { className: "wrong", textContent: sync.error }) : null;
   return el(
     "tr",
     { "data-testid": `sync-${sync.name}` },

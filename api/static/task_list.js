@@ -5,7 +5,7 @@ import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
-import { fileName, pageText, rejectionReason } from "./page_texts.js";
+import { fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
 import { isSearched, NOT_SEARCHED } from "./served_release.js";
@@ -278,8 +278,8 @@ class TaskRow {
 
   updateNotes(task, isActive) {
     setOptionalText(this.facts, isActive ? activeFacts(task) : finalFacts(task));
-    setOptionalText(this.error, pageText(task.error));
-    setOptionalText(this.hint, task.remedy ? remedyText(task) : pageText(task.error_hint));
+    setOptionalText(this.error, task.error);
+    setOptionalText(this.hint, remedyText(task));
     const rejected = Math.max(task.counts.rejected, task.rejected.length);
     this.rejected.hidden = !rejected;
     // The reasons explain the failure; a user who closes the list keeps it closed.

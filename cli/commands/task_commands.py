@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -10,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cinestrata_schemas.domain_names import normalize_name
-from cli.console import console, fail, plain_table, print_json, report_errors
+from cli.console import action_command, console, fail, plain_table, print_json, report_errors
 from cli.option_values import parse_settings
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url
-from cli.terminal_hints import rejected_lines, task_text
 from service.core.domain_names import name_key
 
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from cinestrata_schemas.tasks import Drift, TaskDetails
     from cli.service_client import ServiceClient
 
-__all__ = ["app", "find_task", "follow", "report_created", "task_facts", "task_table"]
+__all__ = ["app", "find_task", "follow", "report_created", "shown_name", "task_facts", "task_table"]
 
 app = typer.Typer(help="List, show, watch, move, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
+_MAX_REJECTED = 5  # shown files of a task
+_UPLOAD = re.compile(r"upload://[^/\s]+/")
 _NAME_COLUMNS = 18  # longer names take several lines
 _STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
@@ -279,15 +282,35 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
 
     progress = task.progress
     if task.error:
-        yield Text(f"{_title(task)}: {task_text(task, task.error)}", style="red")
+        yield Text(f"{_title(task)}: {task.error}", style="red")
     if with_rejected and task.state in FINAL_STATES:
-        yield from map(Text, rejected_lines(task))
+        yield from map(Text, _rejected_lines(task))
     if task.error and task.error_hint:
-        yield Text(task_text(task, task.error_hint))
+        yield Text(task.error_hint)
+    if task.error and task.remedy:
+        yield Text(f"Run: {action_command(task.remedy, shown_name(task))}")
     if progress.unmeasured:
         yield Text(f"{_title(task)}: not measured: {progress.unmeasured}", style="yellow")
     if progress.drift and progress.drift.relearn:
         yield Text(f"{_title(task)}: {_drift_advice(progress.drift, task.into or task.id)}", style="yellow")
+
+
+def shown_name(task: TaskDetails) -> str:
+    """Argument of a command that names a task: its name, or its id where the name would need attention."""
+    # The name of an append is that of its domain with its id; a leading dash begins an option.
+    return task.id if task.into or task.name.startswith("-") else shlex.quote(task.name)
+
+
+def _rejected_lines(task: TaskDetails) -> Iterator[str]:
+    """Lines with the rejected files of a task and their reasons; the last line has the number of further ones."""
+    for video in task.rejected[:_MAX_REJECTED]:
+        # An uploaded file is known by its name, without the folder that the service stores it in.
+        name, reason = _UPLOAD.sub("", video.uri), _UPLOAD.sub("", video.reason)
+        yield f"rejected: {reason if name in reason else f'{name}: {reason}'}"
+    further = task.counts.rejected - _MAX_REJECTED
+    if further > 0:
+        name = shown_name(task)
+        yield f"{further} further rejected videos: cinestrata videos list --task {name} --status rejected"
 
 
 def _title(task: TaskDetails) -> str:

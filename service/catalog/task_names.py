@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from service.catalog.tables import PositionCounter, Task
 from service.core.domain_names import name_key, unused_slug
 from service.core.errors import Conflict, NotFound
@@ -65,10 +66,11 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
     if taken is None:
         return
     if taken.name_key == key:
-        remedy = "Choose another name"
+        detail = f"name: A task {taken.name!r} already exists. Choose another name"
         if may_append and taken.state == "ready" and taken.target_id is None:
-            remedy += f", or append the videos to it with POST /tasks/{taken.id}/videos"
-        raise Conflict(f"name: A task {taken.name!r} already exists. {remedy}.")
+            remedy = Action(name="append_videos", id=taken.id)
+            raise Conflict(f"{detail}, or append the videos to it.", remedy=remedy)
+        raise Conflict(f"{detail}.")
     raise Conflict(f"name: {name!r} is the slug of the task {taken.name!r}. Choose another name.")
 
 

@@ -35,6 +35,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from cinestrata_schemas.problems import Action
 from service.core.validation_messages import describe_validation_error
 
 __all__ = [
@@ -93,18 +94,24 @@ class CinestrataError(Exception):
         detail: Description of this error.
         errors: Errors of single fields.
         headers: Headers of the response.
+        remedy: What the caller may do next.
     """
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
 
     def __init__(
-        self, detail: str, errors: Iterable[FieldError] = (), headers: Mapping[str, str] | None = None
+        self,
+        detail: str,
+        errors: Iterable[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        remedy: Action | None = None,
     ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.errors: list[FieldError] = list(errors)
         self.headers: dict[str, str] = dict(headers or {})
+        self.remedy = remedy
 
     @classmethod
     def problem_type(cls) -> str:
@@ -221,8 +228,8 @@ class Unavailable(CinestrataError):
     status = 503
     title = "Temporarily unavailable"
 
-    def __init__(self, detail: str, retry_after: int = 1) -> None:
-        super().__init__(detail, headers={"Retry-After": str(retry_after)})
+    def __init__(self, detail: str, retry_after: int = 1, remedy: Action | None = None) -> None:
+        super().__init__(detail, headers={"Retry-After": str(retry_after)}, remedy=remedy)
         self.retry_after = retry_after
 
 

@@ -20,6 +20,7 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.releases import DomainChange, PinnedRelease, ServedChange, ServeOutcome
 from cinestrata_schemas.webhooks import ServedReleaseFacts
 from index.errors import ReleaseCorrupt, ShardStoreError
@@ -149,7 +150,7 @@ def _find_release(session: Session, name_or_id: str, manifest: Manifest) -> str:
         matches = [release for release in manifest.releases if release.startswith(name_or_id)]
         found = matches[0] if len(matches) == 1 else None
     if found is None or not _releases(session, [found]):
-        raise NotFound(f"There is no release {name_or_id[:100]!r}; GET /releases lists the releases.")
+        raise NotFound(f"There is no release {name_or_id[:100]!r}.", remedy=Action(name="list_releases"))
     return found
 
 

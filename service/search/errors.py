@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cinestrata_schemas.problems import Action
 from service.core.errors import Conflict, FieldError, InvalidInput
 
 __all__ = ["TaskNotLoaded", "TaskNotServed", "UnknownTask"]
@@ -35,7 +36,8 @@ class TaskNotLoaded(Conflict):
 
     def __init__(self, video_id: str, task: str) -> None:
         super().__init__(
-            f"Video {video_id!r} has no vector yet: see GET /tasks/{task} for the progress of its task."
+            f"Video {video_id!r} has no vector yet: its task is not finished.",
+            remedy=Action(name="show_task", id=task),
         )
         self.task = task
 
@@ -50,5 +52,6 @@ class TaskNotServed(Conflict):
     def __init__(self, task: str) -> None:
         super().__init__(
             f"Task {task[:100]!r} was learned after the release that is served, so it is not searched: serve a later "
-            "release (POST /releases/newest/serve)."
+            "release.",
+            remedy=Action(name="serve_release", id="newest"),
         )

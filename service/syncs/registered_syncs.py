@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import VanishedVideos
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.audit.audit_log import record_change
@@ -96,7 +97,7 @@ def remove_sync(name_or_id: str) -> None:
     with session_scope(write=True) as session:
         row = session.get(Sync, text) or next(iter(_syncs_of_domain(session, text)), None)
         if row is None:
-            raise NotFound(f"There is no sync {name_or_id!r}. GET /syncs lists all.")
+            raise NotFound(f"There is no sync {name_or_id!r}.", remedy=Action(name="list_syncs"))
         record_change(session, "sync.remove", row.id, {"name": row.name})
         session.delete(row)
 

@@ -78,8 +78,8 @@ def _synchronize(run: SyncRun) -> SyncCounts | None:
     run.renew(task_id=domain.id)
     if domain.state in ("failed", "cancelled"):
         raise Conflict(
-            f"The domain {domain.name!r} is {domain.state}: correct the cause, then POST /tasks/{domain.id}/retry, "
-            "or delete the task."
+            f"The domain {domain.name!r} is {domain.state}: correct the cause, then retry the task, or "
+            "delete it."
         )
     if domain.state != "ready":
         return None  # the next run continues
@@ -125,9 +125,7 @@ def _find_domain(run: SyncRun) -> TaskDetails | None:
     tasks = [task for task in commands.list_tasks() if task.into is None]
     found = next((task for task in tasks if name_key(run.name) in (name_key(task.name), task.slug)), None)
     if found is None and run.task_id is not None:
-        raise Conflict(
-            f"The domain {run.name!r} was deleted. Remove the sync with DELETE /syncs/{run.id}, or register it again."
-        )
+        raise Conflict(f"The domain {run.name!r} was deleted. Remove the sync, or register it again.")
     return found
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.uri_redaction import redact_uri
 from media import (
     DecoderUnavailable,
@@ -125,7 +126,8 @@ def probe(claim: Claim) -> None:
         _probe_chunks(claim)
     except DataFolderNotWritable as error:
         # Every video of every task would be rejected for a fault of the installation.
-        claim.fail(error.detail, f"{error.hint} Then POST /tasks/{claim.task.id}/retry.")
+        remedy = Action(name="retry_task", id=claim.task.id)
+        claim.fail(error.detail, f"{error.hint} Then retry the task.", remedy)
         return
     complete_probing(claim)
 

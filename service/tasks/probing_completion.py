@@ -8,6 +8,7 @@ from itertools import islice
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import aliased
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Video
@@ -60,7 +61,9 @@ def complete_probing(claim: Claim) -> None:
     total, accepted = counts["videos"], counts["accepted"]
     if not total:
         claim.fail(
-            "All videos of the task were deleted.", "Add a domain with the videos that you want to keep."
+            "All videos of the task were deleted.",
+            "Add a domain with the videos that you want to keep.",
+            Action(name="add_domain"),
         )
         return
     bad = counts["rejected"] - (copies or 0)
@@ -71,21 +74,14 @@ def complete_probing(claim: Claim) -> None:
             f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed)."
             if accepted
             else f"None of the {total} videos can be used.",
-            _retry_hint(claim.task.id, is_uploaded=is_uploaded),
+            # A retry would read the same bytes of uploaded files again.
+            "Correct the rejected files, then delete the task and add the videos again."
+            if is_uploaded
+            else "Correct the rejected files, then retry the task; or delete it and add the other videos again.",
+            Action(name="delete_task" if is_uploaded else "retry_task", id=claim.task.id),
         )
         return
     claim.finish_probing(counts=counts, held_out=held_out)
-
-
-def _retry_hint(task_id: str, *, is_uploaded: bool) -> str:
-    """Next step after a failure because of rejected videos. A retry reads the same bytes of uploaded files again."""
-    reasons = f"GET /tasks/{task_id}/rejected lists the reason of each video."
-    if is_uploaded:
-        return f"{reasons} Correct the files, then DELETE /tasks/{task_id} and add the videos again."
-    return (
-        f"{reasons} Correct the files, then POST /tasks/{task_id}/retry; or DELETE /tasks/{task_id} and add the "
-        "other videos again."
-    )
 
 
 def _reject_copies(claim: Claim) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import RelearnSpec, StageTimes
 from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
@@ -83,7 +84,8 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
         if not videos:
             raise Conflict(
                 f"The domain {domain.name!r} has no appended videos; there is nothing to relearn. "
-                "Append videos with POST /tasks/{id}/videos first."
+                "Append videos first.",
+                remedy=Action(name="append_videos", id=domain.id),
             )
         require_disk_space(len(videos))
         task = Task(

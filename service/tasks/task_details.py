@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.tasks import RejectedVideo, RetrySpec, TaskDetails, TaskProgress, VideoCounts
+from cinestrata_schemas.problems import Action
+from cinestrata_schemas.tasks import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.tasks.remaining_time import remaining_seconds
@@ -36,7 +37,7 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             rejected=rejected.get(task.id, []),
             error=task.error,
             error_hint=task.error_hint,
-            remedy=RetrySpec.model_validate(task.remedy) if task.remedy else None,
+            remedy=Action.model_validate(task.remedy) if task.remedy else None,
             counts=VideoCounts.model_validate(task.counts),
             learned_order=task.learned_order,
             release=task.release_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import click
 import pytest
@@ -18,16 +20,15 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from cinestrata_schemas.problems import Action, ActionName
 from cinestrata_schemas.tasks import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
-from cli.commands.task_commands import task_facts, task_table
-from cli.console import console, fail, plain_table
+from cli.commands.task_commands import shown_name, task_facts, task_table
+from cli.console import action_command, console, fail, plain_table
 from cli.embedded.data_folder_lock import hold_data_folder
 from cli.main import app
-from cli.terminal_hints import shown_name, terminal_text
 from index.files.manifest_format import Manifest
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from tests.shown_texts import REQUEST, shown_texts
 from tests.web_files import WebFiles
 
 # Commands that run until they are stopped, or write their results to files.
@@ -115,7 +116,8 @@ def test_task_table_fits_80_columns(show_ids: bool) -> None:
         into=None,
         state="evaluating",
         error="The disk is full. " * 10,
-        error_hint="Then POST /tasks/tsk_0123456789abcdef/retry.",
+        error_hint="Then retry the task.",
+        remedy=Action(name="retry_task", id="tsk_0123456789abcdef"),
         counts=VideoCounts(accepted=100_000, rejected=1_234),
         rejected=[],
         progress=TaskProgress(stage="training", epoch=3, epochs=10, loss=0.1234, eta_seconds=5000),
@@ -163,7 +165,8 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
         created_at=datetime.now(UTC),
         state="failed",
         error="None of the 120 videos can be used.",
-        error_hint="GET /tasks/tsk_1/rejected lists the reason of each video. Then DELETE /tasks/tsk_1 and repeat.",
+        error_hint="Delete the task and repeat.",
+        remedy=Action(name="delete_task", id="tsk_1"),
         counts=VideoCounts(videos=120, rejected=120),
         rejected=rejected,
         progress=TaskProgress(stage="probing"),
@@ -173,14 +176,14 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
         output = io.StringIO()
         Console(file=output, width=200).print(shown)
         lines = output.getvalue().splitlines()
-        assert lines[-8:] == [
+        assert lines[-9:] == [
             "my cats: None of the 120 videos can be used.",
             "rejected: in 0.mp4: The file is empty.",
             "rejected: in 1.mp4: same content as in 0.mp4",
             *(f"rejected: in {n}.mp4: The file is empty." for n in (2, 3, 4)),
             "115 further rejected videos: cinestrata videos list --task 'my cats' --status rejected",
-            "cinestrata videos list --task 'my cats' --status rejected lists the reason of each video. "
-            "Then cinestrata delete --task 'my cats' and repeat.",
+            "Delete the task and repeat.",
+            "Run: cinestrata delete --task 'my cats'",
         ]
     output = io.StringIO()
     Console(file=output, width=200).print(task_table([task], show_ids=True))
@@ -226,28 +229,45 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
         assert (empty.exit_code, json.loads(empty.output)["results"]) == (3, [])
         del web.files["/v1/access/current"]  # the service needs a key that the environment does not have
         local = cinestrata("search", "a cat", "--data", folder.data_dir)
-        assert (local.exit_code, "add one with cinestrata ingest" in local.output) == (1, True), local.output
+        assert (local.exit_code, "Run: cinestrata ingest FOLDER" in local.output) == (1, True), local.output
 
 
-def test_hints_of_the_service_name_commands_in_a_terminal() -> None:
-    texts = shown_texts("service", "trainer", "media", "index", "models", "cli")
-    named = [text for text in texts if REQUEST.search(text)]
-    assert len(named) > 5
-    assert not [text for text in named if REQUEST.search(terminal_text(text))]
+def _shown_texts(*packages: str) -> Iterator[str]:
+    """String constants of packages, without docstrings and the descriptions that the API documentation shows."""
+    for package in packages:
+        for path in (Path(__file__).parents[2] / package).rglob("*.py"):
+            module = ast.parse(path.read_text(encoding="utf-8"))
+            skipped: set[int] = set()
+            for node in ast.walk(module):
+                if isinstance(node, ast.Expr):
+                    skipped.add(id(node.value))
+                elif isinstance(node, ast.keyword) and node.arg == "description":
+                    skipped.update(id(child) for child in ast.walk(node.value))
+            for node in ast.walk(module):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+                    yield node.value
 
 
-def test_retry_with_other_settings_is_named_as_a_command() -> None:
-    hint = "Repeat the task with settings that fit: POST /tasks/tsk_1/retry with method strata and rank=4 and lr=0.5."
-    assert terminal_text(hint).endswith(
-        ": cinestrata tasks retry tsk_1 --method strata --set rank=4 --set lr=0.5."
+def test_errors_name_no_request_because_each_front_end_words_their_action() -> None:
+    request = re.compile(r"\b(?:GET|POST|PUT|PATCH|DELETE) /\w")
+    texts = list(_shown_texts("service", "trainer", "media", "index", "models", "cli"))
+    assert len(texts) > 1000
+    assert not [text for text in texts if request.search(text)]
+
+
+@pytest.mark.parametrize("name", get_args(ActionName))
+def test_each_action_is_a_request_and_a_command(name: str) -> None:
+    action = Action(name=name, id="tsk_1")
+    assert re.match(r"(?:GET|POST|DELETE) /(?:tasks|releases|syncs)\b", action.request)
+    words = action_command(action).split()
+    assert cinestrata(*words[1 : 2 if words[1] in ("ingest", "delete") else 3], "--help").exit_code == 0
+
+
+def test_retry_with_other_settings_is_a_command() -> None:
+    body = {"method": "strata", "settings": {"rank": 4, "lr": 0.5, "device": "cpu", "fast": True}}
+    assert action_command(Action(name="retry_task", id="tsk_1", body=body), "cats") == (
+        "cinestrata tasks retry cats --method strata --set rank=4 --set lr=0.5 --set device=cpu --set fast=true"
     )
-
-
-def test_answers_about_paths_and_headers_are_translated() -> None:
-    missing = "There is no resource at /v1/videos/a/b; /docs lists all paths."
-    assert terminal_text(missing) == "There is no entry a/b in videos."
-    denied = "The request needs an API key: send it as X-API-Key, or sign in at /login."
-    assert terminal_text(denied) == "The service needs an API key."
 
 
 def test_unknown_domain_of_a_search_is_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,11 +171,11 @@ def _refused(
                 422,
                 "k: 0 is too small. Send at least 1. (1 more)",
                 {"field": "k", "message": "0 is too small.", "hint": "Send at least 1."},
-                {"field": "task[0]", "message": "There is no task 'x'.", "hint": "See GET /tasks/t."},
+                {"field": "task[0]", "message": "There is no task 'x'.", "hint": "See the list of tasks."},
             ),
             [
                 "k: 0 is too small. Send at least 1. (1 more)",
-                "task[0]: There is no task 'x'. See cinestrata tasks show t.",
+                "task[0]: There is no task 'x'. See the list of tasks.",
             ],
         ),
         (

@@ -33,12 +33,12 @@ def test_failed_checkpoint_leaves_no_files(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(CheckpointNotWritten) as caught:
         checkpoints.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {"state": [torch.ones(2)]}))
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00001.0"]
-    reason, hint, _ = failure_message(caught.value, "POST /tasks/tsk_1/retry") or ("", "", None)
+    reason, hint, _ = failure_message(caught.value, "tsk_1") or ("", "", None)
     free = re.search(r"([\d,]+) bytes are free\.$", reason)
     assert f"the folder {tmp_path} is full; about 20 bytes are needed" in reason
     assert free is not None
     assert int(free[1].replace(",", "")) > 0
-    assert hint == "Free space on this disk, then POST /tasks/tsk_1/retry."
+    assert hint == "Free space on this disk, then retry the task."
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_folder_that_cannot_be_written_is_named(
         CheckpointStore(tmp_path / "tsk_1", "run").save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
     copied = copy.copy(caught.value)  # as from a process that trains together with others
     for problem in (caught.value, copied):
-        reason, hint, _ = failure_message(problem, "POST /tasks/tsk_1/retry") or ("", "", None)
+        reason, hint, _ = failure_message(problem, "tsk_1") or ("", "", None)
         assert reason == f"The training cannot store its checkpoint: the folder {tmp_path / 'tsk_1'} {state}."
-        assert hint == "Make the folder writable for the user of the worker, then POST /tasks/tsk_1/retry."
+        assert hint == "Make the folder writable for the user of the worker, then retry the task."
 
 
 def test_other_errors_of_a_write_are_not_those_of_the_folder(
@@ -75,10 +75,10 @@ def test_other_errors_of_a_write_are_not_those_of_the_folder(
 
 def test_other_files_of_a_read_only_data_folder_are_named() -> None:
     error = OSError(errno.EROFS, "Read-only file system", "/data/index/tmp/x")
-    reason, hint, _ = failure_message(error, "retry") or ("", "", None)
+    reason, hint, _ = failure_message(error, "tsk_1") or ("", "", None)
     assert "/data/index/tmp/x" in reason
     assert "read-only" in reason
-    assert hint == "Make the data folder writable, then retry."
+    assert hint == "Make the data folder writable, then retry the task."
 
 
 class _HangingClaim:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from cinestrata_schemas.problems import Action
 from index.errors import ShardStoreError, StoreUnavailable
 from models.errors import ModelError
 from trainer.errors import (
@@ -27,66 +28,61 @@ class FailureMessage(NamedTuple):
     Attributes:
         reason: Sentence that describes the failure.
         hint: Sentence that describes the remedy.
-        remedy: Method and settings with which a retry fits the library; None if a retry needs no others.
+        remedy: What ends the failure after that.
     """
 
     reason: str
     hint: str
-    remedy: dict[str, Any] | None = None
+    remedy: Action
 
 
-def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
-    """Reason and hint for an error; None for an unexpected error.
-
-    Args:
-        error: Error raised by the learning job.
-        retry: How the task is retried, for example ``POST /tasks/tsk_1/retry``.
-    """
+def failure_message(error: BaseException, task_id: str) -> FailureMessage | None:
+    """Reason, hint and remedy for an error of the learning job; None for an unexpected error."""
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+    retry, add = Action(name="retry_task", id=task_id), Action(name="add_domain")
     if isinstance(error, TrainingDiverged):
         return FailureMessage(
             f"Training diverged: {message}.",
             "Add the domain again with a smaller learning rate in its settings.",
+            add,
         )
     if isinstance(error, MethodMismatch):
-        assignments = "".join(f" and {key}={value}" for key, value in error.settings.items())
+        fitting = {"method": error.method, "settings": error.settings}
         return FailureMessage(
             f"{message}.",
-            f"Repeat the task with settings that fit: {retry} with method {error.method}{assignments}.",
-            {"method": error.method, "settings": error.settings},
+            "Retry the task with settings that fit.",
+            retry.model_copy(update={"body": fitting}),
         )
     if isinstance(error, MethodError):
-        return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.")
-    if isinstance(error, CheckpointNotWritten):
-        return FailureMessage(f"{message}.", f"{error.hint}, then {retry}.")
-    if isinstance(error, FramesMissing):
-        return FailureMessage(f"{message}.", f"Put the video back where it was, then {retry}.")
+        return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.", add)
     if isinstance(error, NothingToLearn):
-        return FailureMessage(f"{message}.", "Add a domain with the videos that you want to keep.")
+        return FailureMessage(f"{message}.", "Add a domain with the videos that you want to keep.", add)
     if isinstance(error, VectorIdsTaken):
         return FailureMessage(
-            f"{message}.", "Delete the task, then add its videos again: they get other ids."
+            f"{message}.",
+            "Delete the task, then add its videos again: they get other ids.",
+            Action(name="delete_task", id=task_id),
         )
-    if isinstance(error, StoreUnavailable):
-        return FailureMessage(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
-    if isinstance(error, LibraryDamaged | ShardStoreError):
-        return FailureMessage(f"{message}.", f"Restore the index folder from a backup, then {retry}.")
-    if isinstance(error, ModelError):
-        return FailureMessage(
-            f"{message}.", f"Start the worker with the backbone that the library needs, then {retry}."
+    reason = f"{message}."
+    if isinstance(error, CheckpointNotWritten):
+        correction = error.hint
+    elif isinstance(error, FramesMissing):
+        correction = "Put the video back where it was"
+    elif isinstance(error, StoreUnavailable):
+        correction = "Bring the store of the vectors back"
+    elif isinstance(error, LibraryDamaged | ShardStoreError):
+        correction = "Restore the index folder from a backup"
+    elif isinstance(error, ModelError):
+        correction = "Start the worker with the backbone that the library needs"
+    elif "No space left on device" in str(error):
+        reason, correction = f"The disk is full ({message}).", "Make room for the data folder"
+    elif "Read-only file system" in str(error):
+        reason, correction = f"The data folder is read-only ({message}).", "Make the data folder writable"
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        reason = f"Out of memory while learning ({message})."
+        correction = (
+            "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
         )
-    if "No space left on device" in str(error):
-        return FailureMessage(
-            f"The disk is full ({message}).", f"Make room for the data folder, then {retry}."
-        )
-    if "Read-only file system" in str(error):
-        return FailureMessage(
-            f"The data folder is read-only ({message}).", f"Make the data folder writable, then {retry}."
-        )
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return FailureMessage(
-            f"Out of memory while learning ({message}).",
-            f"Give the worker more memory, then {retry}; or add the domain again with a smaller batch_size in its "
-            "settings.",
-        )
-    return None
+    else:
+        return None
+    return FailureMessage(reason, f"{correction}, then retry the task.", retry)

@@ -76,7 +76,7 @@ def recorded_failure(claim: Claim) -> Iterator[None]:
         claim.log(f"The task is repeated: {error}.")
         raise Unavailable(str(error)) from error
     except Exception as error:
-        message = failure_message(error, f"POST /tasks/{claim.task.id}/retry")
+        message = failure_message(error, claim.task.id)
         if message is None:
             raise
         log.warning("task_exception", task=claim.task.id, exc_info=error)

@@ -34,6 +34,7 @@ class ServiceError(Exception):
         title: Name of the class of errors.
         detail: Description of this error.
         errors: Invalid fields, each with a message and a hint.
+        remedy: What the caller may do next; None if the service recommends nothing.
         request_id: Identifier of the request, which log lines of the service carry.
         retry_after: Seconds after which the request may be repeated; None: the service names no time.
     """
@@ -47,6 +48,7 @@ class ServiceError(Exception):
         self.title = problem.title
         self.detail = problem.detail
         self.errors: list[ProblemField] = list(problem.errors or [])
+        self.remedy = problem.remedy
         self.request_id = request_id
         self.retry_after = retry_after
 

@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any, Literal
 
-from cinestrata_schemas.model_types import ResponseModel
+from pydantic import Field, computed_field
+
+from cinestrata_schemas.model_types import Open, ResponseModel
+
+ActionName = Literal[
+    "add_domain",
+    "append_videos",
+    "delete_task",
+    "list_releases",
+    "list_syncs",
+    "retry_task",
+    "serve_release",
+    "show_task",
+]
+
+_REQUESTS: dict[str, str] = {
+    "add_domain": "POST /tasks",
+    "append_videos": "POST /tasks/{id}/videos",
+    "delete_task": "DELETE /tasks/{id}",
+    "list_releases": "GET /releases",
+    "list_syncs": "GET /syncs",
+    "retry_task": "POST /tasks/{id}/retry",
+    "serve_release": "POST /releases/{id}/serve",
+    "show_task": "GET /tasks/{id}",
+}
+
+
+class Action(ResponseModel):
+    """What a reader of an error may do next. Each front end words it: as a request, a command, or a control."""
+
+    name: Open[ActionName]
+    id: str = Field(default="", description="ID of the task or release that it concerns.")
+    body: dict[str, Any] | None = Field(
+        default=None, description="Body of the request; without it, the action would fail again."
+    )
+
+    @computed_field(description="Request of the API.")  # type: ignore[prop-decorator]
+    @property
+    def request(self) -> str:
+        """The request of the API, such as ``POST /tasks/tsk_1/retry``; empty for an unknown action."""
+        return _REQUESTS.get(self.name, "").format(id=self.id)
 
 
 class ProblemField(ResponseModel):
@@ -24,3 +64,4 @@ class Problem(ResponseModel):
     detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
     instance: str = Field(description="Path of the request.")
     errors: list[ProblemField] = Field(default=[], description="Invalid fields, at most 100.")
+    remedy: Action | None = Field(default=None, description="What the caller may do next.")

@@ -22,6 +22,7 @@ from cinestrata_schemas.model_types import (
     ShownUri,
     Uri,
 )
+from cinestrata_schemas.problems import Action
 
 
 class VideoSpec(RequestModel):
@@ -228,10 +229,8 @@ class TaskDetails(ResponseModel):
     )
     error: str | None
     error_hint: str | None
-    remedy: RetrySpec | None = Field(
-        default=None,
-        description="Of a task whose method or settings do not fit the library: the body of POST "
-        "/tasks/{task_id}/retry with which they do. A retry without it fails again.",
+    remedy: Action | None = Field(
+        default=None, description="What ends the failure, once its cause is corrected."
     )
     counts: VideoCounts
     learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")

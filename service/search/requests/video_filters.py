@@ -266,7 +266,7 @@ def _require_known_fields(
                 f"No video of the searched tasks has a field {name[:100]!r}.",
                 f"Known fields: {', '.join(map(repr, known[:20]))}{' …' if len(known) > 20 else ''}."
                 if known
-                else "The videos carry no metadata; send metadata with the videos in POST /tasks.",
+                else "The videos have no metadata; it is sent with the videos when they are added.",
             )
         if isinstance(condition, _Range) and not any(column.has_numbers for column in columns):
             raise InvalidInput.at(

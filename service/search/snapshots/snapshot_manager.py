@@ -12,6 +12,7 @@ import numpy.typing as npt
 import structlog
 
 from cinestrata_schemas.operations import Readiness
+from cinestrata_schemas.problems import Action
 from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
 from service.catalog.catalog_reads import CatalogReads
@@ -128,7 +129,7 @@ class SnapshotManager:
             raise Unavailable(f"Searches cannot be answered: {self.last_error}", self._seconds_to_retry())
         if not self._has_looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
-        raise Unavailable(f"The library is empty: {NOTHING_LEARNED}.", 10)
+        raise Unavailable(f"The library is empty: {NOTHING_LEARNED}.", 10, Action(name="add_domain"))
 
     def loaded(self) -> SearchSnapshot | None:
         """The current snapshot; None where none is loaded."""

@@ -7,7 +7,7 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 
 __all__ = ["NOTHING_LEARNED", "describe_readiness"]
 
-NOTHING_LEARNED = "no domain has been learned yet; add one with POST /tasks"
+NOTHING_LEARNED = "no domain has been learned yet"
 
 
 def describe_readiness(

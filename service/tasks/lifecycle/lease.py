@@ -19,6 +19,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import TaskProgress
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Chunk, Task
@@ -281,18 +282,17 @@ class Claim:
             yield session, task
         self._finished.set()
 
-    def fail(self, reason: str, hint: str | None = None, remedy: dict[str, Any] | None = None) -> None:
+    def fail(self, reason: str, hint: str | None = None, remedy: Action | None = None) -> None:
         """Fail the task with a reason and a hint.
 
         Args:
             reason: Sentence that describes the failure.
             hint: Sentence that describes the remedy.
-            remedy: Method and settings with which a retry fits the library, as the fields of ``RetrySpec``.
+            remedy: What ends the failure after that.
         """
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)
-            set_state(session, task, "failed", error=reason, hint=hint)
-            task.remedy = remedy
+            set_state(session, task, "failed", error=reason, hint=hint, remedy=remedy)
             record_worker_error(session, self.owner, f"Task {self.task.name!r}: {reason}")
         self._finished.set()
 
@@ -364,7 +364,8 @@ class Claim:
                 if not isinstance(error, (ValueError, CinestrataError))
                 else str(error),
                 getattr(error, "hint", None)
-                or f"See the log of the worker, correct the cause, then POST /tasks/{self.task.id}/retry.",
+                or "See the log of the worker, and correct the cause. Then retry the task.",
+                Action(name="retry_task", id=self.task.id),
             )
 
     def _beat(self) -> bool:

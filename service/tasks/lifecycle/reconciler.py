@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, delete, exists, or_, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
 from service.core.settings import settings
@@ -159,7 +160,8 @@ def _settle(session: Session, task: Task) -> str:
             "failed",
             error=f"The worker stopped {task.attempts} times in a row while {stage} this task, without a message.",
             hint="Often it ran out of memory: give the worker more memory, or choose a smaller batch or model in the "
-            f"settings of the task. Then POST /tasks/{task.id}/retry.",
+            "settings of the task. Then retry it.",
+            remedy=Action(name="retry_task", id=task.id),
         )
         return "failed"
     clear_lease(task)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import StageTimes, TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import Task, Video
@@ -40,8 +41,8 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
             task,
             "failed",
             error=error.detail,
-            hint=f"No video was rejected for this. Make {error.awaited} available, then "
-            f"POST /tasks/{task.id}/retry.",
+            hint=f"No video was rejected for this. Make {error.awaited} available, then retry the task.",
+            remedy=Action(name="retry_task", id=task.id),
         )
         return
     pause = min(_FIRST_PAUSE * 2 ** (outages - 1), _MAX_PAUSE)

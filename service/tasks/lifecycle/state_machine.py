@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy import ColumnElement, Select, delete, select
 from sqlalchemy.orm import Session
 
+from cinestrata_schemas.problems import Action
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task
 from service.core.errors import LeaseLost, NotFound
@@ -72,12 +73,19 @@ def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
 
 
 def set_state(
-    session: Session, task: Task, state: str, *, error: str | None = None, hint: str | None = None
+    session: Session,
+    task: Task,
+    state: str,
+    *,
+    error: str | None = None,
+    hint: str | None = None,
+    remedy: Action | None = None,
 ) -> None:
     """Change the state of a locked task. A final state ends the lease and invalidates its token."""
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
-    task.state, task.error, task.error_hint, task.remedy = state, error, hint, None
+    task.state, task.error, task.error_hint = state, error, hint
+    task.remedy = remedy.model_dump(exclude={"request"}) if remedy else None
     if error:
         data |= {"error": error, "hint": hint}
     if state in FINAL_STATES:

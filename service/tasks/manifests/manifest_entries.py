@@ -58,7 +58,7 @@ class ManifestEntries:
         except ValidationError as error:
             first = InvalidInput.from_pydantic(error.errors()).errors[0]
             raise InvalidInput.at(
-                f"{location}.{first.field}", first.message, "Write it as in POST /tasks."
+                f"{location}.{first.field}", first.message, "Write it as in the body of a new task."
             ) from None
         if _CONTROL.search(video.uri):
             raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")

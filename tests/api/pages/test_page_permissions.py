@@ -164,7 +164,11 @@ def test_failed_task_offers_the_method_that_fits(
     with session_scope(write=True) as session:
         row = session.get_one(Task, task)
         set_state(session, row, "failed", error="The method does not fit.", hint="Use another.")
-        row.remedy = {"method": "zero_shot", "settings": {}}
+        row.remedy = {
+            "name": "retry_task",
+            "id": row.id,
+            "body": {"method": "zero_shot", "settings": {}},
+        }
     try:
         browser.get(f"{address}/admin")
         css = f"[data-task={task}]"

@@ -9,8 +9,8 @@ from threading import Barrier
 
 import pytest
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
-from cli.terminal_hints import terminal_text
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.catalog.task_names import find_task
@@ -53,18 +53,20 @@ def test_name_of_a_learned_domain_is_refused_with_the_request_that_appends(
     sqlite_catalog: Settings, post: Post
 ) -> None:
     task = post("cameras")
-    for state, remedy in (
-        ("training", "Choose another name."),
-        ("ready", f"Choose another name, or append the videos to it with POST /tasks/{task.id}/videos."),
+    for state, advice, remedy in (
+        ("training", "Choose another name.", None),
+        (
+            "ready",
+            "Choose another name, or append the videos to it.",
+            Action(name="append_videos", id=task.id),
+        ),
     ):
         with session_scope(write=True) as session:
             session.get_one(Task, task.id).state = state
         with pytest.raises(Conflict) as refusal:
             post("cameras")
-        assert str(refusal.value) == f"name: A task 'cameras' already exists. {remedy}"
-    assert "append the videos to it with cinestrata ingest FOLDER --into DOMAIN." in terminal_text(
-        str(refusal.value)
-    )
+        assert str(refusal.value) == f"name: A task 'cameras' already exists. {advice}"
+        assert refusal.value.remedy == remedy
 
 
 def test_name_and_slug_of_a_deleted_domain_are_free(sqlite_catalog: Settings, post: Post) -> None:

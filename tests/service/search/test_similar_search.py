@@ -149,7 +149,7 @@ def test_invalid_field_is_reported(
     [
         ("nobody", NotFound, "no video 'nobody'"),
         ("broken", Conflict, "was rejected. The file is empty."),
-        ("waiting", Conflict, "GET /tasks/tsk_late"),
+        ("waiting", Conflict, "its task is not finished"),
         ("forgotten", Conflict, "was not available when its task was indexed"),
     ],
 )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import RetrySpec
-from cli.terminal_hints import terminal_text
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
@@ -93,7 +93,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
     assert "'day-3'" in view.error
     assert str(settings().data_dir) not in view.error
     assert view.error_hint is not None
-    assert f"POST /tasks/{task}/retry" in view.error_hint
+    assert view.remedy == Action(name="retry_task", id=task)
     replaced = post_videos("night")
     shutil.rmtree(settings().cache_dir)
     (settings().media_root / "night" / "2.mp4").write_bytes(content)
@@ -177,10 +177,9 @@ def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: st
     assert view.state == "failed"
     assert "cannot continue" in str(view.error)
     library = commands.get_task(learned_task).method
-    assert view.remedy == RetrySpec(method=library, settings={})
-    assert f"POST /tasks/{view.id}/retry with method {library}" in str(view.error_hint)
-    assert f"tasks retry {view.id} --method {library}." in terminal_text(str(view.error_hint))
-    retried = commands.retry_task(view.id, view.remedy)
+    body = {"method": library, "settings": {}}
+    assert view.remedy == Action(name="retry_task", id=view.id, body=body)
+    retried = commands.retry_task(view.id, RetrySpec.model_validate(body))
     assert (retried.method, retried.settings, retried.remedy) == (library, {}, None)
     probe(view.id)
     assert learn(view.id).learned_order == 2

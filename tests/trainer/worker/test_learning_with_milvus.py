@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from cinestrata_schemas.problems import Action
 from index.errors import StoreUnavailable
 from service.celery_worker import probe
 from service.core.settings import settings
@@ -35,7 +36,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     failed = commands.get_task(task)
     assert failed.state == "failed"
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
-    assert f"POST /tasks/{task}/retry" in (failed.error_hint or "")
+    assert failed.remedy == Action(name="retry_task", id=task)
     assert library_store(settings()).manifest().shards == {}
     configure_milvus(milvus_server.uri)
     commands.retry_task(task)
@@ -51,8 +52,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
 
 
 def test_failure_message_of_an_unavailable_store_has_a_hint() -> None:
-    message = failure_message(
-        StoreUnavailable("Milvus at http://m:1 could not be reached"), "POST /tasks/t/retry"
-    )
+    message = failure_message(StoreUnavailable("Milvus at http://m:1 could not be reached"), "t")
     assert message is not None
-    assert message.hint == "Bring the store of the vectors back, then POST /tasks/t/retry."
+    assert message.remedy == Action(name="retry_task", id="t")
+    assert message.hint == "Bring the store of the vectors back, then retry the task."

@@ -16,6 +16,7 @@ from cinestrata_client.models.access_models import (
 )
 from cinestrata_client.models.alerts_models import AlertPage, AlertThresholds, ThresholdPatch
 from cinestrata_client.models.common_models import (
+    Action,
     AlertDetails,
     DeletionResult,
     Drift,
@@ -24,7 +25,6 @@ from cinestrata_client.models.common_models import (
     Problem,
     ProblemField,
     RejectedVideo,
-    RetrySpec,
     SearchResult,
     StageTimes,
     TaskDetails,
@@ -93,6 +93,7 @@ from cinestrata_client.models.tasks_models import (
     DeletionRequest,
     RejectedVideoPage,
     RelearnSpec,
+    RetrySpec,
     TaskEvent,
     TaskMove,
     TaskSpec,
@@ -123,6 +124,7 @@ from cinestrata_client.models.webhooks_models import (
 )
 
 __all__ = [
+    "Action",
     "AlertDetails",
     "AlertPage",
     "AlertThresholds",

@@ -10,6 +10,7 @@ from pydantic import Field
 from cinestrata_client.models.base_model import Model
 
 __all__ = [
+    "Action",
     "AlertDetails",
     "DeletionResult",
     "Drift",
@@ -18,7 +19,6 @@ __all__ = [
     "Problem",
     "ProblemField",
     "RejectedVideo",
-    "RetrySpec",
     "SearchResult",
     "StageTimes",
     "TaskDetails",
@@ -29,6 +29,30 @@ __all__ = [
     "VideoSpec",
     "VideoSummary",
 ]
+
+
+class Action(Model):
+    """What a reader of an error may do next. Each front end words it: as a request, a command, or a
+    control.
+    """
+
+    name: (
+        Literal[
+            "add_domain",
+            "append_videos",
+            "delete_task",
+            "list_releases",
+            "list_syncs",
+            "retry_task",
+            "serve_release",
+            "show_task",
+        ]
+        | str
+    )
+    id: str = Field(default="", description="ID of the task or release that it concerns.")
+    body: dict[str, Any] | None = Field(
+        default=None, description="Body of the request; without it, the action would fail again."
+    )
 
 
 class AlertDetails(Model):
@@ -105,6 +129,7 @@ class Problem(Model):
     detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
     instance: str = Field(description="Path of the request.")
     errors: list[ProblemField] = Field(default_factory=list, description="Invalid fields, at most 100.")
+    remedy: Action | None = Field(default=None, description="What the caller may do next.")
 
 
 class ProblemField(Model):
@@ -122,17 +147,6 @@ class RejectedVideo(Model):
     task_id: str = Field(description="Task that rejected it: a domain, or an append.")
     uri: str
     reason: str
-
-
-class RetrySpec(Model):
-    """Changes of a task that is queued again; without any, it keeps its method and settings."""
-
-    method: str | None = Field(
-        default=None, description="Another method; its settings are then those given here, or its defaults."
-    )
-    settings: dict[str, bool | int | float | str | None] | None = Field(
-        default=None, description="Settings in place of those of the task."
-    )
 
 
 class SearchResult(Model):
@@ -203,10 +217,8 @@ class TaskDetails(Model):
     )
     error: str | None
     error_hint: str | None
-    remedy: RetrySpec | None = Field(
-        default=None,
-        description="Of a task whose method or settings do not fit the library: the body of POST "
-        "/tasks/{task_id}/retry with which they do. A retry without it fails again.",
+    remedy: Action | None = Field(
+        default=None, description="What ends the failure, once its cause is corrected."
     )
     counts: VideoCounts
     learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")

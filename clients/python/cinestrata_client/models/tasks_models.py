@@ -15,6 +15,7 @@ __all__ = [
     "DeletionRequest",
     "RejectedVideoPage",
     "RelearnSpec",
+    "RetrySpec",
     "TaskEvent",
     "TaskMove",
     "TaskSpec",
@@ -45,6 +46,17 @@ class RelearnSpec(Model):
 
     name: str | None = Field(
         default=None, description="Name of the new domain; derived from that of the domain if omitted."
+    )
+
+
+class RetrySpec(Model):
+    """Changes of a task that is queued again; without any, it keeps its method and settings."""
+
+    method: str | None = Field(
+        default=None, description="Another method; its settings are then those given here, or its defaults."
+    )
+    settings: dict[str, bool | int | float | str | None] | None = Field(
+        default=None, description="Settings in place of those of the task."
     )
 
 

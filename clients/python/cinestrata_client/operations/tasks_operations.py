@@ -226,7 +226,7 @@ def cancel_task(task_id: str) -> Call[TaskDetails]:
 def retry_task(task_id: str, *, body: RetrySpec | None = None) -> Call[TaskDetails]:
     """Queue a failed or cancelled task again, after all waiting tasks.
 
-    A task whose method or settings do not fit the library has a `remedy`: send it as the body.
+    A task whose method or settings do not fit the library has a `remedy` with a `body`: send that.
 
     Args:
         task_id: Id of the task.

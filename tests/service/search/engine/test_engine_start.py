@@ -30,10 +30,8 @@ def test_empty_library_is_ready_and_searches_are_unavailable(
     ready = service.readiness()
     assert ready.ready  # otherwise a client that waits for readiness never posts the first task
     assert (ready.tasks, ready.generation) == (0, 0)
-    assert "POST /tasks" in ready.checks["index"]
-    with pytest.raises(
-        Unavailable, match="no domain has been learned yet; add one with POST /tasks"
-    ) as refused:
+    assert "no domain has been learned" in ready.checks["index"]
+    with pytest.raises(Unavailable, match="no domain has been learned yet") as refused:
         service.search("a taxi")
     assert refused.value.retry_after > 0
     assert not configured.index_dir.exists()  # reading creates no folder
