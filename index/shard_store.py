@@ -314,9 +314,8 @@ class ShardStore(ShardReader):
     def move(self, task: str) -> Manifest:
         """Copy the vectors of a task that are not deleted to the store of new tasks; nothing is embedded again.
 
-        A shard that is in that store already stays as it is. Vectors in half precision are copied bit by bit; those of
-        schema 1 are rounded to half precision on their way to another store, by less than 0.0005 of a cosine. A task
-        whose vectors are all deleted gets an empty shard, as by :meth:`compact`.
+        A shard that is in that store already stays as it is. Vectors are copied bit by bit. A task whose vectors
+        are all deleted gets an empty shard, as by :meth:`compact`.
 
         Raises:
             ShardMissing, ManifestError, ShardCorrupt: As :meth:`compact`.
@@ -382,9 +381,7 @@ class ShardStore(ShardReader):
             require_intact(self.shard_folder(entry.id), entry, verify=True)
             self.check(entry, "bytes")
         shard = self.open(segments, deleted)
-        return self._replace_shard(
-            current, self._writer.copy(shard, target, keep_dtype=target is self._local)
-        )
+        return self._replace_shard(current, self._writer.copy(shard, target))
 
     def _replace_shard(self, current: Manifest, shard: SegmentEntry) -> Manifest:
         """Publish a shard in place of all segments and tombstones of its task."""

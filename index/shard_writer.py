@@ -19,8 +19,6 @@ from index.shards.vector_store import VectorBatches, VectorStore
 
 __all__ = ["ShardWriter"]
 
-_DTYPE = "float16"  # precision of new segments
-_DTYPES_BY_WIDTH = ("float16", "float32")
 _BATCH_ROWS = 16_384
 _UNIT_TOLERANCE = 1e-3  # maximum deviation of the length of a vector from 1
 
@@ -68,15 +66,12 @@ class ShardWriter:
         self,
         shard: SearchableShard,
         vector_store: VectorStore,
-        *,
-        keep_dtype: bool,
     ) -> SegmentEntry:
         """Copy the vectors of a shard that are not deleted into one new segment.
 
         Args:
             shard: Shard to copy.
             vector_store: Store of the new rows.
-            keep_dtype: Store the maximum precision of the segments, rather than the precision of new segments.
         """
         ids = shard.ids
 
@@ -84,11 +79,8 @@ class ShardWriter:
             for batch in batches(ids, _BATCH_ROWS):
                 yield shard.vectors(batch)
 
-        dtype = max((entry.dtype for entry in shard.segments), key=_DTYPES_BY_WIDTH.index)
         pinned = shard.entry
-        entry = _new_entry(
-            pinned.task, pinned.release, pinned.fingerprint, pinned.dim, dtype if keep_dtype else _DTYPE
-        )
+        entry = _new_entry(pinned.task, pinned.release, pinned.fingerprint, pinned.dim)
         queries = self._stored_queries(shard.segments)
         return self._write_segment(vector_store, entry, ids, rows, queries)
 
@@ -131,11 +123,9 @@ class ShardWriter:
         return np.concatenate(queries) if queries else None
 
 
-def _new_entry(task: str, release: str, fingerprint: str, dim: int, dtype: str = _DTYPE) -> SegmentEntry:
+def _new_entry(task: str, release: str, fingerprint: str, dim: int) -> SegmentEntry:
     """An entry of a segment that has no vectors and no folder yet."""
-    return SegmentEntry(
-        "", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={}, dtype=dtype
-    )
+    return SegmentEntry("", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={})
 
 
 def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:

@@ -47,7 +47,7 @@ def add_measured_domains(
         mode: Query mode.
         gallery: Gallery; that of all shards has the recall as its router accuracy, too.
         queries: Number of queries of a cell.
-        has_outcomes: Whether the outcome of each query is stored, as this version does.
+        has_outcomes: Whether the outcome of each query is stored.
     """
     with session_scope(write=True) as session:
         for t in sorted({t for _, t in cells} | {i for i, _ in cells if i}):

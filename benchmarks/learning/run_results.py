@@ -221,7 +221,7 @@ def write_result(folder: Path, result: RunResult) -> Path:
 
 
 def read_result(path: Path) -> RunResult | None:
-    """Read a result, also of an earlier version; None if the file does not exist or is not a result."""
+    """Read a result; None if the file does not exist or is not a result."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return RunResult(**{f.name: content[f.name] for f in fields(RunResult) if f.name in content})

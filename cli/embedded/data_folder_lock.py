@@ -112,8 +112,6 @@ def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
     flags = os.O_RDONLY if mode == "r" else os.O_RDWR | os.O_CREAT | os.O_APPEND
     try:
         descriptor = os.open(path, flags, 0o600)
-        if mode != "r":
-            os.fchmod(descriptor, 0o600)  # files of earlier versions were readable by all users
     except PermissionError:
         fail(
             f"{path} belongs to another user. Cinestrata ran on this folder as that user.",

@@ -12,20 +12,6 @@
 Where a remote store holds the vectors (see :mod:`index.shards.vector_store`), the folder of a segment has
 ``vectors.json``, a digest of its rows, in place of ``vectors.faiss``; all else is the same.
 
-==========  ==================================================================================================
-schema      adds
-==========  ==================================================================================================
-1           float32 rows in an IndexFlatIP. Such shards stay as they are; the next publication replaces the manifest by
-            one of schema 2, which versions that only know schema 1 refuse by name.
-2           float16 rows, appended segments, tombstones
-3           ANN structures and places in remote stores
-4           shards without vectors (:mod:`index.shards.empty_vector_store`)
-5           a pinned release, which searches use instead of the newest one
-==========  ==================================================================================================
-
-A manifest is written with the lowest schema that describes it, so that earlier versions can read as many libraries as
-possible.
-
 The id of a folder is the SHA-256 of the names and hashes of its files, so a folder can only ever have one content.
 """
 
@@ -34,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from index.errors import ManifestError
@@ -49,10 +35,7 @@ __all__ = [
     "content_id",
 ]
 
-SCHEMA = 5
-_EMPTY_SCHEMA = 4  # lowest schema with empty shards
-_ANN_SCHEMA = 3  # lowest schema with structures and places
-_PLAIN_SCHEMA = 2
+SCHEMA = 1
 _RESTORE = "restore it from a backup"
 
 
@@ -98,7 +81,6 @@ class SegmentEntry:
         last_id: Highest id; −1 without vectors.
         bytes: Total size of its files.
         files: Name → SHA-256.
-        dtype: Precision of the stored vectors. Schema 1 only knew ``float32`` and does not state it.
         structure: Its ANN structure; None: every vector is scanned, and no structure was measured.
         place: Where the vectors are: empty for its folder, otherwise the name of a remote store, a colon and the
             place there, such as ``milvus:cinestrata_512_0/t_tsk_1``.
@@ -114,19 +96,13 @@ class SegmentEntry:
     last_id: int
     bytes: int
     files: dict[str, str]
-    dtype: str = "float32"
     structure: AnnStructure | None = None
     place: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Its fields; without ``structure`` and ``place`` where they are empty, as in schema 2."""
-        fields = asdict(self)
-        return {name: value for name, value in fields.items() if value or name not in ("structure", "place")}
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SegmentEntry:
-        """Inverse of :meth:`to_json`; raises TypeError for unknown or missing fields."""
-        structure = fields.get("structure")
+        """Inverse of ``asdict``; raises KeyError or TypeError for unknown or missing fields."""
+        structure = fields["structure"]
         return cls(**{**fields, "structure": AnnStructure(**structure) if structure is not None else None})
 
 
@@ -213,25 +189,7 @@ class Manifest:
 
     def dumps(self) -> str:
         """The manifest as JSON, with its own checksum."""
-        segments = self.all_segments()
-        if self.pinned is not None:
-            schema = SCHEMA
-        elif not all(entry.count for entry in segments):
-            schema = _EMPTY_SCHEMA
-        else:
-            has_structures = any(entry.structure or entry.place for entry in segments)
-            schema = _ANN_SCHEMA if has_structures else _PLAIN_SCHEMA
-        plain = asdict(replace(self, shards={}, appended={}))
-        if self.pinned is None:
-            del plain["pinned"]
-        body = {
-            "schema": schema,
-            **plain,
-            "shards": {task: entry.to_json() for task, entry in self.shards.items()},
-            "appended": {
-                task: [entry.to_json() for entry in entries] for task, entries in self.appended.items()
-            },
-        }
+        body = {"schema": SCHEMA, **asdict(self)}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
     @classmethod
@@ -239,7 +197,7 @@ class Manifest:
         """Parse and verify the JSON of a manifest.
 
         Raises:
-            ManifestError: The text is not JSON, has a newer schema, a wrong checksum, or unknown or missing fields.
+            ManifestError: The text is not JSON, has another schema, a wrong checksum, or unknown or missing fields.
         """
         try:
             body: dict[str, Any] = json.loads(text)
@@ -247,10 +205,9 @@ class Manifest:
             schema = body["schema"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ManifestError(f"manifest.json is not a manifest ({error}); {_RESTORE}") from error
-        if not isinstance(schema, int) or schema > SCHEMA:
+        if schema != SCHEMA:
             raise ManifestError(
-                f"manifest.json has schema {schema}, and this version reads {SCHEMA}: "
-                "it was written by a newer Cinestrata; use that version"
+                f"manifest.json has schema {schema}, and this version reads {SCHEMA}: use the version that wrote it"
             )
         if checksum != _checksum(body):
             raise ManifestError(f"manifest.json was altered: its checksum is wrong; {_RESTORE}")
@@ -263,12 +220,10 @@ class Manifest:
                 shards={key: SegmentEntry.from_json(entry) for key, entry in body["shards"].items()},
                 appended={
                     key: tuple(SegmentEntry.from_json(entry) for entry in entries)
-                    for key, entries in body.get("appended", {}).items()
+                    for key, entries in body["appended"].items()
                 },
-                tombstones={
-                    key: TombstoneEntry(**entry) for key, entry in body.get("tombstones", {}).items()
-                },
-                pinned=body.get("pinned"),
+                tombstones={key: TombstoneEntry(**entry) for key, entry in body["tombstones"].items()},
+                pinned=body["pinned"],
             )
             if manifest.pinned is not None and manifest.pinned not in manifest.releases:
                 raise ManifestError(f"manifest.json pins a release that it does not list; {_RESTORE}")

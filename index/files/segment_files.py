@@ -30,9 +30,7 @@ VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
 QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments
 DIGEST = "vectors.json"  # of segments whose vectors are in a remote store
 
-_ANN_SCHEMA = 3  # of segments with a measured ANN structure or a place in a remote store
-_EMPTY_SCHEMA = 4  # of segments without vectors
-_DTYPE_SCHEMAS = {"float32": 1, "float16": 2}
+_SCHEMA = 1
 
 
 def display_name(entry: SegmentEntry) -> str:
@@ -42,23 +40,10 @@ def display_name(entry: SegmentEntry) -> str:
 
 def describe(entry: SegmentEntry) -> dict[str, Any]:
     """The content of ``shard.json``, which describes a segment without the manifest."""
-    structure = {} if entry.structure is None else {"structure": asdict(entry.structure)}
-    schema = _ANN_SCHEMA if structure or entry.place else _DTYPE_SCHEMAS.get(entry.dtype)
-    return {
-        "schema": schema if entry.count else _EMPTY_SCHEMA,
-        "task": entry.task,
-        "release": entry.release,
-        "fingerprint": entry.fingerprint,
-        "count": entry.count,
-        "dim": entry.dim,
-        "first_id": entry.first_id,
-        "last_id": entry.last_id,
-        "metric": "inner_product",
-        "dtype": entry.dtype,
-        **structure,
-        **({"place": entry.place} if entry.place else {}),
-        "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
-    }
+    fields = asdict(entry)
+    del fields["id"], fields["bytes"]
+    files = {name: digest for name, digest in entry.files.items() if name != DESCRIPTION}
+    return {"schema": _SCHEMA, "metric": "inner_product", "dtype": "float16", **fields, "files": files}
 
 
 def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:

@@ -13,7 +13,7 @@ from index.scanning.candidate_pool import CandidatePool
 from index.scanning.row_bitmap import RowBitmap, contains_rows, count_rows, unpack_rows
 from index.scanning.search_threads import SearchThreadLimit
 
-__all__ = ["BLOCK_BYTES", "ExactScan", "RowHits", "dtype_of", "empty_flat_index"]
+__all__ = ["BLOCK_BYTES", "ExactScan", "RowHits", "empty_flat_index", "is_flat_index"]
 
 BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about the cache size of a core
 _GATHERED_ROWS = 16_384  # rows copied at a time
@@ -42,8 +42,7 @@ class ExactScan:
         self.dim = int(flat.d)
         self.code_size = int(flat.code_size)
         codes = faiss.rev_swig_ptr(flat.codes.data(), self.count * self.code_size)
-        stored: Any = codes.view(np.float16 if dtype_of(flat) == "float16" else np.float32)
-        self._stored: npt.NDArray[np.floating] = stored.reshape(self.count, self.dim)
+        self._stored: npt.NDArray[np.float16] = codes.view(np.float16).reshape(self.count, self.dim)
 
     def search(self, query: Vectors, k: int, live: RowBitmap | None = None) -> RowHits:
         """The k best rows for one query.
@@ -92,7 +91,7 @@ class ExactScan:
         """The k best of these rows, which are distinct, for one query ``float32 [dim]``."""
         best = RowHits(np.empty(0, np.int64), np.empty(0, np.float32))
         for batch in batches(rows, _GATHERED_ROWS):
-            copied = empty_flat_index(self.dim, dtype_of(self.flat))
+            copied = empty_flat_index(self.dim)
             copied.add_sa_codes(np.ascontiguousarray(self._stored[batch]).view(np.uint8))
             with SearchThreadLimit():
                 scores, found = copied.search(query[None], len(batch))
@@ -154,24 +153,15 @@ class ExactScan:
         return rows[0][present], scores[0][present]
 
 
-def empty_flat_index(dim: int, dtype: str) -> faiss.Index:
-    """A flat FAISS index without vectors, for inner products.
-
-    Args:
-        dim: Dimension of the vectors.
-        dtype: Precision of the stored vectors: ``float16`` or ``float32``.
-    """
-    if dtype == "float32":
-        return faiss.IndexFlatIP(dim)
+def empty_flat_index(dim: int) -> faiss.Index:
+    """A flat FAISS index in half precision without vectors, for inner products."""
     return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
 
 
-def dtype_of(index: faiss.Index) -> str:
-    """Precision of the vectors in a flat index; empty for any other index."""
-    if isinstance(index, faiss.IndexFlatIP):
-        return "float32"
+def is_flat_index(index: faiss.Index) -> bool:
+    """Whether an index is one of :func:`empty_flat_index`, with vectors."""
     half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
-    return "float16" if half and index.metric_type == faiss.METRIC_INNER_PRODUCT else ""
+    return half and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
 def _top_k(rows: Rows, scores: Scores, k: int) -> RowHits:

@@ -23,7 +23,7 @@ from index.files.segment_files import (
 )
 from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
-from index.scanning.exact_scan import ExactScan, RowHits, dtype_of
+from index.scanning.exact_scan import ExactScan, RowHits, is_flat_index
 from index.scanning.gpu_scan import GpuScan
 from index.scanning.row_bitmap import RowBitmap, contains_rows, count_rows
 
@@ -86,7 +86,7 @@ class Segment:
             flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
             if description != describe(entry):
                 raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
-            if dtype_of(flat) != entry.dtype or (flat.ntotal, flat.d) != (entry.count, entry.dim):
+            if not is_flat_index(flat) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
                 raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
             exact, kind = ExactScan(flat), entry.structure.kind if entry.structure else "flat"
             ann = open_ann(folder / STRUCTURE, kind, exact) if kind != "flat" and not gpu else None

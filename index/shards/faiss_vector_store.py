@@ -45,7 +45,7 @@ class FaissVectorStore(VectorStore):
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> AnnStructure | None:
-        flat = empty_flat_index(entry.dim, entry.dtype)
+        flat = empty_flat_index(entry.dim)
         for batch in rows():
             flat.add(batch)
 

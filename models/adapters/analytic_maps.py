@@ -116,11 +116,6 @@ class AnalyticVideoMap(_TensorFields):
     zero_shot_weight: Tensor
     fitted_length: Tensor
 
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device | None = None) -> Self:
-        # Older releases have no length: both parts of all their videos have unit length.
-        return super().from_tensors({"fitted_length": torch.ones(()), **tensors}, device)
-
     def __call__(
         self, backbone: Backbone, features: Tensor, layout: VectorLayout, is_fitted: Tensor | None = None
     ) -> Tensor:

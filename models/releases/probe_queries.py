@@ -7,8 +7,7 @@ reader that omits some of the weights.
 The texts are constants and the same for every release. Captions would work too, but a release is immutable, and the
 deletion of a video must include its captions.
 
-A release stores its probe queries in ``probes.safetensors``, checksummed like its other files. Older releases have
-none.
+A release stores its probe queries in ``probes.safetensors``, checksummed like its other files.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 A release holds everything that was learned up to a task: adapters or a whole tower, prototypes, routing profiles, and
 for every task the fingerprint of the encoder that made its shard. It stores only the tasks and routing profiles that it
 adds; the others are in its ancestors (:mod:`models.releases.release_lineage`).
-
-Schema 2 stored the tasks and routing profiles of all earlier releases too, the profiles in the weights file; schema 1
-stored dense profiles. Both are read as releases without a parent.
 """
 
 from __future__ import annotations
@@ -30,11 +27,9 @@ from models.routing.routing_profiles import RoutingProfiles
 
 __all__ = ["LINEAGE_FILES", "read_lineage", "read_release", "write_release"]
 
-_SCHEMA = 3
-_DENSE_PROFILES_SCHEMA, _ALL_PROFILES_SCHEMA = 1, 2
+_SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
-LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs, since schema 3
-_OLD_PROFILE_PREFIX = "routing."  # of the names of routing profiles in the weights file before schema 3
+LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs
 
 
 def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | None = None) -> None:
@@ -100,7 +95,7 @@ def read_release(
         read_parent: Function from the identifier of an ancestor to the tasks that it adds.
 
     Raises:
-        ReleaseError: A file is missing, unreadable, of a newer schema, or lacks a field (the message names the file);
+        ReleaseError: A file is missing, unreadable, of another schema, or lacks a field (the message names the file);
             or an ancestor is unavailable or does not match.
     """
     description = _read_description(folder)
@@ -115,8 +110,6 @@ def read_release(
         prefixes = ("",) if tensor_prefixes is None else tensor_prefixes(description["kind"])
     except ReleaseError as error:
         raise ReleaseError(f"release {folder.name}: {error}") from error
-    tensors = _read_tensors(folder, _WEIGHTS, prefixes)
-    tensors = {name: t for name, t in tensors.items() if not name.startswith(_OLD_PROFILE_PREFIX)}
     stored_confidence = description.pop("confidence", None)
     try:
         confidence = None if stored_confidence is None else ConfidenceModel.from_json(stored_confidence)
@@ -128,7 +121,7 @@ def read_release(
             **{name: value for name, value in description.items() if name not in lineage_fields},
             tasks=list(lineage.tasks if lineage else _parse_tasks(description)),
             profiles=lineage.profiles if lineage else RoutingProfiles.from_dense(np.empty((0, 0))),
-            tensors=tensors,
+            tensors=_read_tensors(folder, _WEIGHTS, prefixes),
             confidence=confidence,
             calibration=read_calibration(folder) if tensor_prefixes is None else (),
         )
@@ -156,10 +149,10 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict):
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} is not a JSON object")
     schema = description.get("schema")
-    if schema not in (_DENSE_PROFILES_SCHEMA, _ALL_PROFILES_SCHEMA, _SCHEMA):
+    if schema != _SCHEMA:
         raise ReleaseError(
-            f"release {folder.name}: this version cannot read schema {schema} (it reads up to {_SCHEMA}); "
-            "use the version of Cinestrata that wrote the release"
+            f"release {folder.name} has schema {schema}, and this version reads {_SCHEMA}: "
+            "use the version that wrote it"
         )
     if not isinstance(description.get("kind"), str):
         raise ReleaseError(f"release {folder.name}: kind {description.get('kind')!r} is not a string")
@@ -171,24 +164,19 @@ def _parse_tasks(description: Mapping[str, Any]) -> tuple[ReleaseTask, ...]:
 
 
 def _parse_lineage(folder: Path, description: Mapping[str, Any]) -> TaskLineage:
-    is_old = description["schema"] < _SCHEMA
-    file, prefix = (_WEIGHTS, _OLD_PROFILE_PREFIX) if is_old else (_ROUTING, "")
-    tensors = _read_tensors(folder, file, (prefix,))
-    parent = description.get("before")
+    tensors = _read_tensors(folder, _ROUTING, ("",))
     try:
-        routing = {name.removeprefix(prefix): tensor.numpy() for name, tensor in tensors.items()}
-        if description["schema"] == _DENSE_PROFILES_SCHEMA:
-            profiles = RoutingProfiles.from_dense(routing["profiles"])
-        else:
-            tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
-            profiles = RoutingProfiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
+        parent = description["before"]
+        routing = {name: tensor.numpy() for name, tensor in tensors.items()}
+        tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
+        profiles = RoutingProfiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
         if not np.isfinite(profiles.values).all():
             raise ValueError("a value is not finite")
         return TaskLineage(
             _parse_tasks(description), profiles, None if parent is None else ParentRelease(**parent)
         )
     except (KeyError, TypeError) as error:
-        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {file} lacks {error}") from error
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_ROUTING} lacks {error}") from error
     except ValueError as error:
         raise ReleaseError(f"release {folder.name}: the lineage is invalid: {error}") from error
 

@@ -101,11 +101,11 @@ def install_catalog(settings: Settings, source: Path, *, origin: Path, last_vide
 
     Args:
         settings: Settings that name the target, an absent SQLite file or an empty PostgreSQL database.
-        source: Catalog of the backup; it may have an older schema.
+        source: Catalog of the backup.
         origin: The backup, as the audit log names it.
-        last_video: Highest id of a video in the index. The catalog assigns higher ids only: the index of a
-            snapshot of an earlier version may contain videos that were added after its catalog was copied, and new
-            videos must not take their vectors over.
+        last_video: Highest id of a video in the index. The catalog assigns higher ids only: an index that was
+            restored on its own may contain videos that the catalog does not know, and new videos must not take their
+            vectors over.
     """
     from service.catalog.database import sqlite_path
     from service.catalog.migrations import upgrade_engine

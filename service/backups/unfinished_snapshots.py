@@ -62,7 +62,7 @@ def _is_abandoned(folder: Path) -> bool:
         if _last_change(folder) >= time.time() - _ABANDONED_SECONDS:
             return False
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:  # removed by its process, or written by a version without locks
+    except FileNotFoundError:  # removed by its process, or killed before it made the lock
         return folder.exists()
     except OSError:
         return False

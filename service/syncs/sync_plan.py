@@ -111,7 +111,7 @@ def plan_sync(
         report_alive: Called after each file.
         domain: Name of the domain, which keeps the ids of equal files of two domains apart.
         left_out: Reasons of files that the listing left out, by path. They have not vanished.
-        uploaded: Paths of uploaded files, which are no part of the source. Videos that an earlier version made of them
+        uploaded: Paths of uploaded files, which are no part of the source. Videos that a manifest made of them
             stay as they are.
     """
     versions: dict[str, list[VideoSummary]] = {}

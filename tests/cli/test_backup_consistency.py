@@ -163,7 +163,7 @@ def test_videos_after_a_restore_have_ids_above_those_of_the_index(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The index of a snapshot of an earlier version may contain videos that its catalog does not know."""
+    """An index that was restored on its own may contain videos that the catalog does not know."""
     publish_task("a", 5)
     publish_task("b", 3)
     _require_success("snapshot", tmp_path / "copy")

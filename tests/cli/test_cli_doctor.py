@@ -46,7 +46,7 @@ def _truncate(path: Path) -> None:
 
 
 def _from_the_future(store: ShardStore) -> None:
-    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 9'))
+    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 1', '"schema": 9'))
 
 
 def _catalog(statement: object) -> Damage:

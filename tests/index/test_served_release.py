@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -99,15 +98,6 @@ def test_damaged_or_unknown_release_is_not_served(store: ShardStore, publish_tas
     with pytest.raises(ReleaseCorrupt, match="restore it from a backup"):
         store.serve(first)
     assert store.manifest() == before
-
-
-def test_pin_raises_the_schema_of_the_manifest(store: ShardStore, publish_task: Callable) -> None:
-    first = publish_task(store, "a", [1]).release
-    publish_task(store, "b", [2])
-    before = json.loads(store.manifest().dumps())
-    assert (before["schema"], "pinned" in before) == (2, False)
-    assert json.loads(store.serve(first).dumps())["schema"] == 5
-    assert json.loads(store.serve(None).dumps())["schema"] == 2
 
 
 def test_manifest_with_unknown_pinned_release_is_refused(store: ShardStore, publish_task: Callable) -> None:

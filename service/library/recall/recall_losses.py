@@ -1,7 +1,7 @@
 """Losses of earlier domains: recall right after they were learned, minus that of the newest of the releases.
 
 Both releases answer the same queries, so a loss is compared query by query. The interval is omitted where the queries
-differ, after a deletion or an edit of captions, and for cells that an earlier version has measured. With pinned queries
+differ, after a deletion or an edit of captions. With pinned queries
 a domain whose queries differ is omitted from the loss in its own shard: only the queries changed, not their results.
 """
 

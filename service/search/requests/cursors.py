@@ -24,7 +24,7 @@ _MAX_CHARS = 2000
 # Created once, because every response with a next page encodes several values.
 _BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
-# Attribute → key in the encoded form, which older cursors share.
+# Attribute → key in the encoded form.
 _KEYS = {
     "release": "release",
     "generation": "generation",
@@ -52,7 +52,7 @@ class Cursor:
         parameters: Parameter name → digest of its value, for all parameters that determine the list.
         tasks_in_first_page: Number of likeliest tasks that the first page took into account; see
             :class:`service.search.text_search.planner.WavePlanner`.
-        last_hit: Last hit of the page before, with its cosine as its score; None in the cursor of an earlier version.
+        last_hit: Last hit of the page before, with its cosine as its score.
     """
 
     release: str
@@ -61,14 +61,12 @@ class Cursor:
     hit_offset: int
     result_offset: int
     parameters: dict[str, str]
-    tasks_in_first_page: int = 0
-    last_hit: Hit | None = None
+    tasks_in_first_page: int
+    last_hit: Hit
 
     def __str__(self) -> str:
         fields = {key: getattr(self, attribute) for attribute, key in _KEYS.items()}
-        last = fields.pop("last")
-        if last is not None:
-            fields["last"] = last.task, last.id, last.score
+        fields["last"] = self.last_hit.task, self.last_hit.id, self.last_hit.score
         body = _BODY_ENCODER.encode(fields).encode()
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
@@ -88,9 +86,7 @@ def parse_cursor(text: str) -> Cursor | None:
         if raw[:_CHECKSUM_BYTES] != _checksum(body):
             return None
         fields = {_ATTRIBUTES[key]: value for key, value in json.loads(body).items()}
-        if (last := fields.get("last_hit")) is not None:
-            fields["last_hit"] = Hit(*last)
-        cursor = Cursor(**fields)
+        cursor = Cursor(**{**fields, "last_hit": Hit(*fields["last_hit"])})
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, RecursionError):
         return None
     return cursor if _is_valid(cursor) else None
@@ -116,7 +112,7 @@ def _is_valid(cursor: Cursor) -> bool:
         and isinstance(cursor.release, str)
         and isinstance(cursor.mode, str)
         and isinstance(cursor.parameters, dict)
-        and (cursor.last_hit is None or _is_valid_hit(cursor.last_hit))
+        and _is_valid_hit(cursor.last_hit)
     )
 
 

@@ -21,7 +21,7 @@ def find_page_start(state: SearchState) -> int:
         state: Search whose hits are ranked.
     """
     cursor, count = state.request.cursor, state.offset
-    if cursor is None or cursor.last_hit is None:
+    if cursor is None:
         return count
     last, ids = cursor.last_hit, [hit.id for hit in state.ranked]
     if last.id in ids:

@@ -200,7 +200,7 @@ def test_garbage_collection_keeps_segment_while_structure_is_built(store: ShardS
 
 
 def _exact(vectors: np.ndarray) -> ExactScan:
-    flat = empty_flat_index(vectors.shape[1], "float16")
+    flat = empty_flat_index(vectors.shape[1])
     flat.add(vectors)
     return ExactScan(flat)
 
@@ -267,27 +267,16 @@ def test_no_structure_without_enough_queries(store: ShardStore, queries: np.ndar
     assert sorted(entry.files) == ["ids.npy", "shard.json", "vectors.faiss"]
 
 
-def test_small_segment_keeps_schema_2(store: ShardStore, publish_task: Callable) -> None:
-    manifest = publish_task(store, "t", range(20))
-    text = json.loads(store.manifest_path.read_text())
-    assert text["schema"] == 2
-    assert "structure" not in text["shards"]["t"]
-    assert "structure" not in json.loads(
-        (store.shard_folder(manifest.shards["t"].id) / "shard.json").read_text()
-    )
-
-
 def test_structure_is_recorded_in_manifest_and_description(
     kind: str, large: tuple[ShardStore, SegmentEntry]
 ) -> None:
     store, entry = large
     assert entry.structure is not None
     text = json.loads(store.manifest_path.read_text())
-    assert text["schema"] == 3
     assert text["shards"]["t"]["structure"] == asdict(entry.structure)
     assert Manifest.loads(store.manifest_path.read_text()).shards["t"] == entry
     described = json.loads((store.shard_folder(entry.id) / "shard.json").read_text())
-    assert (described["schema"], described["structure"]["kind"]) == (3, kind)
+    assert described["structure"]["kind"] == kind
     assert {"search.faiss", "queries.npy"} < described["files"].keys()
     assert (np.load(store.shard_folder(entry.id) / "queries.npy") == TEXTS).all()
     assert audit(store).problems == []

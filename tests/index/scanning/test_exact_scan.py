@@ -17,8 +17,8 @@ from index.shards.faiss_shard import FaissShard
 DIM = 16
 
 
-def _exact(vectors: np.ndarray, dtype: str) -> ExactScan:
-    flat = empty_flat_index(vectors.shape[1], dtype)
+def _exact(vectors: np.ndarray) -> ExactScan:
+    flat = empty_flat_index(vectors.shape[1])
     flat.add(vectors)
     return ExactScan(flat)
 
@@ -29,16 +29,15 @@ def _brute_force(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> li
     return sorted((-score, row) for row, score in enumerate(scores) if alive[row])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("share", [None, 0.97, 0.6, 0.1, 0.0])
 def test_batched_search_equals_single_search_and_loop(
-    unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str, share: float | None
+    unit: Callable, monkeypatch: pytest.MonkeyPatch, share: float | None
 ) -> None:
     monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 37)  # blocks start within bytes of the bitmap
     vectors = unit(200, seed=1, dim=DIM)
     alive = np.random.default_rng(2).random(200) < (1 if share is None else share)
     bits = None if share is None else np.packbits(alive, bitorder="little")
-    exact, queries = _exact(vectors, dtype), unit(9, seed=3, dim=DIM)
+    exact, queries = _exact(vectors), unit(9, seed=3, dim=DIM)
     for k in (1, 7, 50, 300):
         many = exact.search_many(queries, k, bits)
         assert len(many) == 9
@@ -54,7 +53,7 @@ def test_batched_search_equals_single_search_and_loop(
 def test_ties_are_ordered_by_row_across_blocks(unit: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 11)
     vectors = np.tile(unit(4, seed=4, dim=DIM), (30, 1))  # 30 copies of each of four
-    exact, queries = _exact(vectors, "float16"), unit(8, seed=5, dim=DIM)
+    exact, queries = _exact(vectors), unit(8, seed=5, dim=DIM)
     for k in (1, 5, 29, 31, 64):
         for query, found in zip(queries, exact.search_many(queries, k), strict=True):
             order = sorted(range(120), key=lambda row: (-float(vectors[row % 4] @ query), row % 4, row))
@@ -65,16 +64,15 @@ def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
     # Rows that only differ in the last bits: a matrix product may order them differently.
     base = unit(1, seed=6, dim=512)[0]
     noise = np.random.default_rng(7).normal(scale=3e-5, size=(500, 512)).astype(np.float32)
-    exact, queries = _exact(base + noise, "float32"), unit(32, seed=8, dim=512)
+    exact, queries = _exact(base + noise), unit(32, seed=8, dim=512)
     for query, found in zip(queries, exact.search_many(queries, 20), strict=True):
         one = exact.search(query, 20)
         assert (found.rows == one.rows).all()
         assert (found.scores == one.scores).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_batched_search_reads_every_vector_once_in_blocks(
-    unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str
+    unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4096)
     blocks: list[tuple[int, np.ndarray]] = []
@@ -86,11 +84,11 @@ def test_batched_search_reads_every_vector_once_in_blocks(
 
     monkeypatch.setattr(CandidatePool, "add", recorded)
     vectors, queries = unit(1000, seed=9, dim=DIM), unit(8, seed=10, dim=DIM)
-    _exact(vectors, dtype).search_many(queries, 3)
+    _exact(vectors).search_many(queries, 3)
     assert max(len(scores) for _, scores in blocks) * 4 * DIM <= 4096
     sizes = [len(scores) for _, scores in blocks]
     assert [start for start, _ in blocks] == np.cumsum([0, *sizes[:-1]]).tolist()
-    stored = vectors.astype(dtype).astype(np.float32)
+    stored = vectors.astype(np.float16).astype(np.float32)
     assert np.allclose(np.concatenate([scores for _, scores in blocks]), stored @ queries.T, atol=1e-6)
 
 
@@ -135,7 +133,7 @@ def test_queries_of_wrong_shape_raise_with_task_name(
 
 
 def test_exact_scan_reads_stored_bytes_in_place(unit: Callable) -> None:
-    exact = _exact(unit(50, seed=11), "float16")
+    exact = _exact(unit(50, seed=11))
     flat = faiss.downcast_index(exact.flat)
     assert (exact.vectors(np.arange(50)) == flat.reconstruct_n(0, 50)).all()
     assert exact.vectors(np.empty(0, np.int64)).shape == (0, 8)

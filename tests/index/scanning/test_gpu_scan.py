@@ -68,7 +68,7 @@ def test_available_gpu_is_used(gpu: None) -> None:
 def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | None) -> None:
     vectors = unit(2000, seed=1, dim=16)
     vectors[100:130] = vectors[7]  # ties
-    flat = empty_flat_index(16, "float16")
+    flat = empty_flat_index(16)
     flat.add(vectors)
     exact = ExactScan(flat)
     live = None

@@ -1,23 +1,13 @@
-"""Storage in half precision with scores in single precision, and libraries in single precision (schema 1)."""
+"""Storage in half precision with scores in single precision."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
-from pathlib import Path
-
-import faiss
 import numpy as np
 import pytest
 
-from index.files.durable_files import hash_files
-from index.files.manifest_format import SegmentEntry, content_id
-from index.index_snapshot import IndexSnapshot
+from index.files.manifest_format import SegmentEntry
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
-
-DIM = 8
 
 
 def _open(store: ShardStore, entry: SegmentEntry) -> Segment:
@@ -66,65 +56,3 @@ def test_vector_takes_two_bytes_per_dimension(store: ShardStore) -> None:
     )
     size = (store.shard_folder(entry.id) / "vectors.faiss").stat().st_size
     assert 1000 * 64 * 2 <= size < 1000 * 64 * 2 + 1024
-    assert entry.dtype == "float16"
-
-
-def _write_schema_1(root: Path, vectors: np.ndarray, ids: np.ndarray) -> bytes:
-    """Write a library of one task with schema 1; returns the bytes of its vector file."""
-    release = root / "releases" / "new"
-    release.mkdir(parents=True)
-    (release / "release.json").write_text("{}")
-    released = hash_files(release)
-    release.rename(root / "releases" / content_id(released))
-    shard = root / "shards" / "new"
-    shard.mkdir(parents=True)
-    flat = faiss.IndexFlatIP(vectors.shape[1])
-    flat.add(vectors)
-    faiss.write_index(flat, str(shard / "vectors.faiss"))
-    np.save(shard / "ids.npy", ids)
-    described = {
-        "schema": 1,
-        "task": "old",
-        "release": content_id(released),
-        "fingerprint": "encoder of old",
-        "count": len(ids),
-        "dim": vectors.shape[1],
-        "first_id": int(ids[0]),
-        "last_id": int(ids[-1]),
-    }
-    files = hash_files(shard)
-    full = {**described, "metric": "inner_product", "dtype": "float32", "files": files}
-    (shard / "shard.json").write_text(json.dumps(full, indent=1) + "\n")
-    files = hash_files(shard)
-    size = sum(path.stat().st_size for path in shard.iterdir())
-    shard.rename(root / "shards" / content_id(files))
-    del described["schema"]
-    body = {
-        "schema": 1,
-        "generation": 1,
-        "created": "2026-01-01T00:00:00+00:00",
-        "release": content_id(released),
-        "releases": {content_id(released): {"id": content_id(released), "bytes": 2, "files": released}},
-        "shards": {"old": {"id": content_id(files), **described, "bytes": size, "files": files}},
-    }
-    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    (root / "manifest.json").write_text(json.dumps({**body, "checksum": checksum}))
-    return (root / "shards" / content_id(files) / "vectors.faiss").read_bytes()
-
-
-def test_schema_1_library_is_read_and_extended(store: ShardStore, publish_task: Callable) -> None:
-    vectors, ids = _unrounded(20, DIM, seed=5), np.arange(0, 40, 2)
-    before = _write_schema_1(store.root, vectors, ids)
-    for tasks in (["old"], ["old", "new"]):
-        snapshot = IndexSnapshot.open(store)
-        assert (snapshot.tasks, snapshot.degraded) == (tasks, {})
-        old = snapshot.shard("old", fingerprint="encoder of old")
-        assert old.entry.dtype == "float32"
-        assert (old.vectors(ids) == vectors).all()  # not rounded
-        for query in _unrounded(3, DIM, seed=6):
-            assert old.search(query, 5).ids.tolist() == ids[np.argsort(-(vectors @ query))[:5]].tolist()
-        if tasks == ["old"]:
-            publish_task(store, "new", [1, 3, 5])
-    assert (store.shard_folder(snapshot.manifest.shards["old"].id) / "vectors.faiss").read_bytes() == before
-    assert snapshot.manifest.shards["new"].dtype == "float16"
-    assert json.loads(store.manifest_path.read_text())["schema"] == 2

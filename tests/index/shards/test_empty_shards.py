@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -11,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.errors import ManifestError, ShardInvalid, ShardMissing
-from index.files import manifest_format
+from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
@@ -204,21 +202,6 @@ def test_append_replaces_empty_segment(
     again = publish_task(store, "new", range(4), seed=5)
     assert list(again.shards) == ["a", "new"]
     assert IndexSnapshot.open(store).shard("new", fingerprint="encoder of new").count == 4
-
-
-def test_manifest_with_empty_shard_has_schema_4(
-    tmp_path: Path, publish_task: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = ShardStore(tmp_path / "index")
-    publish_task(store, "a", range(4))
-    publish_task(store, "b", range(10, 14))
-    assert json.loads(store.manifest_path.read_text())["schema"] == 2
-    manifest = _delete_and_compact(store, "a", range(4))
-    assert json.loads(store.manifest_path.read_text())["schema"] == 4
-    assert Manifest.loads(manifest.dumps()) == manifest
-    monkeypatch.setattr(manifest_format, "SCHEMA", 3)
-    with pytest.raises(ManifestError, match="written by a newer Cinestrata"):
-        store.manifest()
 
 
 def test_move_empties_deleted_task_and_skips_empty_one(

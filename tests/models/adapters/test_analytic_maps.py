@@ -201,10 +201,3 @@ def test_maps_survive_storage_and_refuse_a_missing_tensor(draw: Callable[..., Te
     del tensors["center"]
     with pytest.raises(KeyError, match="center"):
         AnalyticQueryMap.from_tensors(tensors)
-
-
-def test_video_map_of_an_older_release_keeps_the_length_of_all_videos(draw: Callable[..., Tensor]) -> None:
-    tensors = AnalyticVideoMap(draw(6, 5), draw(5), torch.tensor(0.3), torch.tensor(0.8)).tensors()
-    assert AnalyticVideoMap.from_tensors(tensors).fitted_length.item() == pytest.approx(0.8)
-    del tensors["fitted_length"]
-    assert AnalyticVideoMap.from_tensors(tensors).fitted_length.item() == 1

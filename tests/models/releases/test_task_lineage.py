@@ -18,9 +18,7 @@ from models.errors import ReleaseError
 from models.releases.release_files import LINEAGE_FILES, read_lineage, read_release, write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
 from models.releases.release_state import ReleaseState
-from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
-from tests.models.releases.old_releases import write_schema_2
 
 VOCABULARY, TOKENS_PER_TASK = 500, 20
 
@@ -92,22 +90,19 @@ def _size(folder: Path, name: str = "*") -> int:
 
 def test_release_size_is_independent_of_the_number_of_tasks(tmp_path: Path) -> None:
     whole = _state(1000)
-    sizes, before = {}, {}
+    sizes = {}
     for count in (10, 100, 1000):
         state = replace(
             whole,
             tasks=whole.tasks[:count],
             profiles=RoutingProfiles.from_dense(whole.profiles.to_dense(range(count))),
         )
-        folder, old = tmp_path / f"{count}", tmp_path / f"old {count}"
+        folder = tmp_path / f"{count}"
         folder.mkdir()
-        old.mkdir()
         write_release(folder, state, parent=ParentRelease("a" * 64, count - 1))
-        write_schema_2(old, state)
-        sizes[count], before[count] = _size(folder), _size(old)
+        sizes[count] = _size(folder)
     assert sizes[100] - sizes[10] == len("99") - len("9")
     assert sizes[1000] - sizes[100] == len("999") - len("99")
-    assert before[1000] - before[100] > 900 * (6 * TOKENS_PER_TASK + 100)
 
 
 def test_release_with_ancestors_reads_like_a_single_release(tmp_path: Path) -> None:
@@ -125,29 +120,6 @@ def test_only_lineage_files_of_ancestors_are_read(tmp_path: Path) -> None:
             if path.name not in LINEAGE_FILES:
                 path.unlink()
     _assert_equal(_read(root, "4"), _state(4))
-
-
-def test_releases_of_old_schemas_are_read_and_continued(tmp_path: Path) -> None:
-    """Profiles and routing evidence are bitwise equal, also for an old release in the middle of a lineage."""
-    tokens, tasks = np.arange(0, VOCABULARY, 3), np.arange(6)
-    expected = Router(_state(6).profiles).word_evidence(tokens, tasks)
-    for name, older in (("two", 3), ("one", 1)):
-        root = tmp_path / name
-        root.mkdir()
-        _write(root, 6)
-        for number in range(1, older + 1):
-            for path in (root / str(number)).iterdir():
-                path.unlink()
-            write_schema_2(root / str(number), _state(number))
-        if name == "one":  # dense profiles of schema 1
-            dense = {"routing.profiles": torch.from_numpy(_state(1).profiles.to_dense()).half()}
-            save_file({**_state(1).tensors, **dense}, root / "1" / "weights.safetensors")
-            _rewrite(root / "1", schema=1)
-        for number in (1, 3, 6):
-            _assert_equal(_read(root, str(number)), _state(number))
-        assert read_lineage(root / str(older)).parent is None
-        found = Router(_read(root, "6").profiles).word_evidence(tokens, tasks)
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_profiles_concatenate_and_split_like_matrices() -> None:

@@ -15,21 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from index.files.manifest_format import ReleaseEntry
 from index.index_snapshot import IndexSnapshot
-from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.releases import release_files
-from models.releases.release_files import read_lineage, read_release, write_release
-from models.releases.release_lineage import ParentRelease, ReleaseTask
-from models.releases.release_state import ReleaseState
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from tests.models.releases.old_releases import write_schema_2
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
@@ -288,66 +284,3 @@ def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Ba
         before.shard_releases,
     )
     assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
-
-
-# -- former layout ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_library_of_the_former_layout_answers_equally_and_can_be_extended(
-    library: Library, service: SearchEngine, backbone: Backbone, tmp_path: Path
-) -> None:
-    old = ShardStore(tmp_path / "old" / "index")
-    _copy(library.store, old, write_schema_2)
-    elder = SearchEngine(library.settings.model_copy(update={"data_dir": tmp_path / "old"}))
-    assert service.refresh()
-    assert elder.refresh()
-    assert _answers(elder) == _answers(service)
-
-    library.add_task("sea", SEA)
-    assert service.refresh()
-    goes_on = _whole(library.store, str(library.store.manifest().release))
-    newest = _adopt(old, goes_on, lambda f, s: write_release(f, s, parent=_before(old)))
-    _shard(library.store, old, "tsk_sea", newest)
-    assert len(read_lineage(old.release_folder(newest.id)).tasks) == 1
-    assert elder.refresh()
-    assert _answers(elder) == _answers(service)
-    elder.close()
-
-
-def _before(store: ShardStore) -> ParentRelease:
-    manifest = store.manifest()
-    return ParentRelease(str(manifest.release), len(manifest.shards))
-
-
-def _whole(store: ShardStore, release: str) -> ReleaseState:
-    folder = store.release_folder
-    return read_release(folder(release), read_parent=lambda name: read_lineage(folder(name)))
-
-
-def _adopt(
-    store: ShardStore, state: ReleaseState, write: Callable[[Path, ReleaseState], None]
-) -> ReleaseEntry:
-    with store.staging() as staged:
-        write(staged, state)
-        return store.adopt_release(staged)
-
-
-def _copy(source: ShardStore, target: ShardStore, write: Callable[[Path, ReleaseState], None]) -> None:
-    """Copy all tasks in order, with releases in another layout."""
-    for task, entry in source.manifest().shards.items():
-        release = _adopt(target, _whole(source, entry.release), write)
-        _shard(source, target, task, release)
-
-
-def _shard(source: ShardStore, target: ShardStore, task: str, release: ReleaseEntry) -> None:
-    entry = source.manifest().shards[task]
-    vectors = IndexSnapshot.open(source).shard(task, fingerprint=entry.fingerprint)
-    shard = target.write_shard(
-        task=task,
-        release=release.id,
-        fingerprint=entry.fingerprint,
-        ids=vectors.ids,
-        vectors=vectors.vectors(vectors.ids),
-    )
-    target.publish(release=release, shards=[shard])

@@ -43,7 +43,7 @@ def _same(one: SearchResponse, other: SearchResponse) -> None:
             exclude={"timing_ms": True, "routing": True, "results": {"__all__": {"score"}}}
         )
         cursor = parse_cursor(answer.next_cursor) if answer.next_cursor else None
-        if cursor is not None and cursor.last_hit is not None:
+        if cursor is not None:
             # Its score may differ in rounding, like those of results.
             cursor = replace(cursor, last_hit=replace(cursor.last_hit, score=0.0))
         return fields | {"next_cursor": cursor}

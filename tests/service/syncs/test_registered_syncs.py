@@ -181,7 +181,7 @@ def test_lost_source_deletes_nothing(films: Path) -> None:
 
 
 def test_uploaded_files_are_no_part_of_the_media_root(films: Path) -> None:
-    """A manifest that names one added its video, as syncs of earlier versions did: it stays."""
+    """A manifest that names one added its video, which stays."""
     uploads = settings().media_root / "uploads"
     for name, letter in (("0123456789abcdef", "c"), ("fedcba9876543210", "d")):
         folder = uploads / f"tsk_{name}"
