@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Health check of a container; exit status 0 means healthy.
 
-``healthy api`` requests ``/readyz``. ``healthy worker`` reads the file that a worker writes every few seconds (its
-reconciler does, also while the worker trains) and requires that the file is recent and that the worker reaches the
-catalog and the broker. ``healthy worker --alive`` requires a recent file only: a liveness probe must not restart
-workers because the database is down.
+``healthy api`` requests ``/readyz``. ``healthy worker FILE`` reads the file that a worker writes every few seconds (its
+maintenance thread does, also while the worker trains) and requires that the file is recent and that the worker reaches
+the catalog and the broker. ``healthy worker FILE --alive`` requires a recent file only: a liveness probe must not
+restart workers because the database is down.
 
 The check uses the standard library alone, so it costs milliseconds however large the product is.
 """
@@ -32,9 +32,8 @@ def check_api() -> str | None:
     return None
 
 
-def check_worker(only_alive: bool) -> str | None:
+def check_worker(path: Path, only_alive: bool) -> str | None:
     """Return why the worker is unhealthy, or None."""
-    path = Path(os.environ["CINESTRATA_HEALTH_FILE"])
     try:
         age = time.time() - path.stat().st_mtime
         checks: dict[str, str] = json.loads(path.read_text())
@@ -47,7 +46,8 @@ def check_worker(only_alive: bool) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    problem = check_api() if arguments[:1] == ["api"] else check_worker(only_alive="--alive" in arguments)
+    part, *rest = arguments
+    problem = check_api() if part == "api" else check_worker(Path(rest[0]), only_alive="--alive" in rest)
     if problem is not None:
         sys.stderr.write(f"{problem}\n")
     return problem is not None

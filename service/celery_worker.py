@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from celery.apps import worker as celery_worker_app
@@ -63,6 +64,7 @@ def maintain(job_id: str) -> None:
     maintenance_jobs.run_job(int(job_id))
 
 
+health_file: Path | None = None  # set by the worker command; the probes of containers read the file
 _maintenance_threads: list[MaintenanceThread | DeliveryThread] = []
 
 
@@ -72,7 +74,7 @@ def _name_actor(**_: Any) -> None:
 
 def _start_maintenance(**_: Any) -> None:
     shutdown.reset()
-    _maintenance_threads.extend([MaintenanceThread(), DeliveryThread()])
+    _maintenance_threads.extend([MaintenanceThread(health_file), DeliveryThread()])
     for thread in _maintenance_threads:
         thread.start()
 

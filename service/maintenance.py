@@ -37,14 +37,8 @@ _ALERT_SECONDS = 30.0
 log = structlog.get_logger(__name__)
 
 
-def write_health(path: Path | None) -> None:
-    """Replace the health file of this worker, which container probes read (``docker/healthy.py``).
-
-    Args:
-        path: Path of the file; None writes nothing.
-    """
-    if path is None:
-        return
+def write_health(path: Path) -> None:
+    """Replace the health file of this worker, which container probes read (``docker/healthy.py``)."""
     checks = {
         "catalog": "ok",
         "broker": "ok" if broker.is_reachable() else "The broker does not answer.",
@@ -73,8 +67,9 @@ def _report_worker() -> None:
 class MaintenanceThread(threading.Thread):
     """Reconciles every few seconds and sweeps every few minutes, until it is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, health_file: Path | None = None) -> None:
         super().__init__(name="maintenance", daemon=True)
+        self._health_file = health_file
         self._stop_requested = threading.Event()
 
     def run(self) -> None:
@@ -118,7 +113,8 @@ class MaintenanceThread(threading.Thread):
                 log.warning("maintenance_postponed", reason=str(error))
             except Exception:
                 log.exception("maintenance_failed")
-            write_health(settings().health_file)
+            if self._health_file is not None:
+                write_health(self._health_file)
             if self._stop_requested.wait(RECONCILE_SECONDS):
                 return
 

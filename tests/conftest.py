@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -214,14 +213,6 @@ def _create_catalog(url: str) -> None:
     engine = create_engine(url)
     upgrade_engine(engine)
     engine.dispose()  # a database with connections cannot be copied
-
-
-@pytest.fixture(scope="session")
-def tiny_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Snapshot of a learned library of two domains, see :mod:`tests.tiny_library`."""
-    path = tmp_path_factory.mktemp("snapshot") / "library.tar"
-    subprocess.run([sys.executable, "-m", "tests.tiny_library", path], check=True)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse
 from cinestrata_schemas.videos import VideoDetails, VideoPage, VideoPatch
 from media.sources.source_uris import file_name, is_source_uri
+from service.core import request_limits
 from service.library import video_details, video_editing, video_listing
 
 __all__ = ["router"]
@@ -96,7 +97,7 @@ def explain_result(
     """
     query = parameters.query()
     if parameters.k is None:
-        query.k = service.settings.limits.max_results
+        query.k = request_limits.MAX_RESULTS
     with service.admit(1):
         return service.explain(video_id, query)
 

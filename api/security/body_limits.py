@@ -41,7 +41,7 @@ def body_limit(request: Request, settings: Settings) -> int:
     if path != "/tasks" and not _APPEND_PATH.fullmatch(path):
         return _MAX_OTHER_BYTES
     is_multipart = request.headers.get("content-type", "").startswith("multipart/")
-    return settings.limits.max_upload_bytes if is_multipart else _MAX_TASK_BYTES
+    return settings.max_upload_bytes if is_multipart else _MAX_TASK_BYTES
 
 
 def check_content_length(value: str, limit: int) -> None:

@@ -9,7 +9,7 @@ The phases, with their share of the duration:
 3. *learning* (40 %): 80 % of the capacity, in each round first alone and then while a task is learned. The median over
    the rounds of the ratio of the 99th percentiles of their latencies is at most two.
 4. *overload* (20 %): 200 % of the capacity. Responses are answers or 429 with ``Retry-After``. A search waits at most
-   two seconds until it starts (``CINESTRATA_LIMITS__MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
+   two seconds until it starts (``CINESTRATA_MAX_WAIT_SECONDS``), and 99 % of the answers take at most three.
    After it, the time until a search is answered as fast as 99 % of the steady phase is the recovery.
 
 The speed of a shared machine changes from second to second. A phase therefore consists of rounds of at most a minute,
@@ -68,8 +68,8 @@ _WARM_UP_CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _WARM_UP_SECONDS = 2.0  # of each number of clients
 _FILLING_SECONDS = 15.0  # of overload
 _FIRST_SECONDS = 60.0  # at 80 %, before any figure
-_CACHE_BYTES, _CACHED_TEXTS = 1024**2, 2048  # more texts than the cache of query vectors holds
-_BATCH_TEXTS = 128
+_CACHED_TEXTS = 131_072  # more than the cache of query vectors holds
+_BATCH_TEXTS = 256
 _STEP_TEXTS = 32  # most texts of a step of the service
 _SETTLING = 0.1  # share of a phase before its memory is fitted
 _GIVE_UP_SECONDS = 120.0
@@ -78,8 +78,7 @@ _DOMAINS, _DOMAIN_VIDEOS = 6, 40  # at the start
 _SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "4",
-    "CINESTRATA_LIMITS__MAX_WAIT_SECONDS": str(WAIT_SECONDS),
-    "CINESTRATA_LIMITS__QUERY_CACHE_BYTES": str(_CACHE_BYTES),
+    "CINESTRATA_MAX_WAIT_SECONDS": str(WAIT_SECONDS),
 }
 _TRAINING = {"epochs": 20, "batch_size": 8}
 

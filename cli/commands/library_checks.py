@@ -327,7 +327,7 @@ def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
     if not uploads.missing:
         return
     first = uploads.first_present
-    added: dict[int, datetime | None] = {}
+    added: dict[int, datetime] = {}
     with session_scope() as session:
         restored = session.scalar(
             select(func.max(AuditEntry.at)).where(AuditEntry.action == "snapshot.restore")
@@ -340,7 +340,7 @@ def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
             added.update({row.vector_id: row.added_at for row in session.execute(accepted)})
     faults = {vector_id: fault for vector_id, fault in uploads.missing.items() if vector_id in added}
     if restored is not None:
-        older = {vector_id for vector_id, time in added.items() if time is None or time < restored}
+        older = {vector_id for vector_id, time in added.items() if time < restored}
         if first not in older:  # ids grow with time, so no upload from before the restore exists
             report.unrestored_uploads = len(older)
             faults = {vector_id: fault for vector_id, fault in faults.items() if vector_id not in older}

@@ -81,27 +81,29 @@ def create_application() -> FastAPI:
     return app
 
 
-def run_worker(queue: str, data: Path | None) -> None:
+def run_worker(queue: str, data: Path | None, health_file: Path | None = None) -> None:
     """Run the jobs of one queue in this process, one at a time.
 
     Args:
         queue: ``cpu`` or ``gpu``.
         data: Data folder; None takes it from the environment.
+        health_file: File in which the worker writes its health every few seconds; None writes nothing.
     """
     # Set before torch is imported: waiting threads sleep instead of spinning. With spinning threads, a machine whose
     # cores are partly busy trains several times slower than its share of the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = _start_logging(data)
 
-    from service.celery_worker import celery_app
+    from service import celery_worker
 
+    celery_worker.health_file = health_file
     if queue == "gpu":
         # Registers the jobs of this queue.
         import trainer.worker.append_job
         import trainer.worker.learning_job
         import trainer.worker.shared_embedding  # noqa: F401
 
-    celery_app.worker_main(
+    celery_worker.celery_app.worker_main(
         [
             *(["--quiet"] if _logs_json() else []),  # no banner
             "worker",

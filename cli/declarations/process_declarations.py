@@ -47,11 +47,17 @@ def worker(
         Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos. gpu: learn and index.")
     ],
     data: Data = None,
+    health_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--health-file", help="File in which the worker writes its health, for probes of containers."
+        ),
+    ] = None,
 ) -> None:
     """Start one worker. Several workers may run; tasks are learned one at a time."""
     from cli.commands.process_commands import run_worker
 
-    run_worker(queue, data)
+    run_worker(queue, data, health_file)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The backups that workers have written to the folder ``backups``: list, download path, deletion and retention.
+"""The backups that workers have written to the folder ``backups``: list, download path and deletion.
 
 A name has one form, so no name leads out of the folder. Other files there, and links, are neither listed nor touched.
 """
@@ -11,8 +11,6 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
-
 from cinestrata_schemas.operations import SnapshotDetails
 from index.files.durable_files import sync
 from service.audit.audit_log import record_change
@@ -20,12 +18,10 @@ from service.catalog.database import session_scope
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
 
-__all__ = ["delete_snapshot", "list_snapshots", "remove_old_snapshots", "snapshot_name", "snapshot_path"]
+__all__ = ["delete_snapshot", "list_snapshots", "snapshot_name", "snapshot_path"]
 
 _TIME = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"cinestrata-([0-9]{8}T[0-9]{6}Z)-[0-9]{1,19}\.tar", re.ASCII)
-
-log = structlog.get_logger(__name__)
 
 
 def snapshot_name(at: datetime, job: int) -> str:
@@ -72,36 +68,9 @@ def delete_snapshot(name: str) -> None:
         NotFound: there is no such backup.
         Unavailable: the file cannot be deleted.
     """
-    _delete(name, "requested")
-
-
-def remove_old_snapshots(keep: int | None, *, written: str) -> list[str]:
-    """Delete all backups except the newest ones, and return their names. A file that cannot be deleted is logged.
-
-    Args:
-        keep: Number of backups that remain; None: all.
-        written: Name of the backup that was just written. It remains, also if the clock was ahead during earlier ones.
-    """
-    if keep is None:
-        return []
-    others = [snapshot for snapshot in list_snapshots() if snapshot.name != written]
-    removed = []
-    for snapshot in others[keep - 1 :]:
-        try:
-            _delete(snapshot.name, "retention")
-        except NotFound:  # deleted by a request meanwhile
-            continue
-        except Unavailable as error:
-            log.warning("old_snapshot_not_deleted", name=snapshot.name, reason=str(error))
-            continue
-        removed.append(snapshot.name)
-    return removed
-
-
-def _delete(name: str, reason: str) -> None:
     path = snapshot_path(name)
     with session_scope(write=True) as session:
-        record_change(session, "snapshot.delete", name, {"reason": reason})
+        record_change(session, "snapshot.delete", name)
         session.flush()
         try:
             path.unlink()

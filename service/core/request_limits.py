@@ -1,4 +1,4 @@
-"""Fixed limits on requests. Limits that an operator can set are in :class:`service.core.settings.Limits`.
+"""Fixed limits on requests. Limits that an operator can set are in :class:`service.core.settings.Settings`.
 
 Modules read them as attributes (``request_limits.MAX_QUERY_CHARS``), so that a test can replace one in a single place.
 """
@@ -16,11 +16,13 @@ __all__ = [
     "MAX_PENDING_BYTES",
     "MAX_PENDING_UPLOADS",
     "MAX_QUERY_CHARS",
+    "MAX_RESULTS",
     "MAX_SETTINGS_BYTES",
     "MAX_TEXT_LINES",
     "MAX_UNPACKED_BYTES",
     "MAX_VIDEOS_PER_TASK",
     "MAX_VIDEO_BYTES",
+    "MAX_WAITING_TEXTS",
     "MAX_WORST_QUERIES",
 ]
 
@@ -29,6 +31,8 @@ _GIB = 1024**3
 
 # Searches.
 MAX_QUERY_CHARS = 1000
+MAX_RESULTS = 100  # of one page
+MAX_WAITING_TEXTS = 512  # texts that one process answers or queues at a time
 MAX_PAGED_RESULTS = (
     10_000  # results of one search over all its pages: every page ranks the results before it again
 )

@@ -17,17 +17,15 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cinestrata_schemas.choice_types import AccessScope
 from index.milvus.milvus_address import MilvusIndex, without_password
-from index.scanning.search_options import EXACT_ROWS, Device
+from index.scanning.search_options import Device
 from media.sources.object_store import missing_package
 from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
-from models.routing.defaults import DEFAULT_PRIOR
 from service.core.environment_variables import explain_unknown_variable
 from service.core.method_names import METHOD_NAMES
 
 __all__ = [
     "DEFAULT_BACKBONE",
-    "Limits",
     "MilvusSettings",
     "OidcSettings",
     "Settings",
@@ -56,7 +54,6 @@ class MilvusSettings(BaseModel):
     max_loaded: int | None = Field(
         default=None, ge=1
     )  # tasks in the server's memory; default: all that are searched
-    timeout_seconds: float = Field(default=10, gt=0)
 
     @field_validator("token")
     @classmethod
@@ -112,23 +109,6 @@ class OidcSettings(BaseModel):
         return found
 
 
-class Limits(BaseModel):
-    """Limits on requests and videos, ``CINESTRATA_LIMITS__…``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_results: int = Field(default=100, ge=1)  # of one page of a search
-    max_waiting: int = Field(default=512, ge=1)  # texts that one process answers or queues at a time
-    max_wait_seconds: float = Field(
-        default=10.0, gt=0
-    )  # expected until the answer, and until the start; then 429
-    query_cache_bytes: int = Field(default=64 * 1024**2, ge=1)  # of one release
-    max_moments: int = Field(
-        default=512, ge=0, le=65_536
-    )  # per video, bounded by the range of vector ids; 0: none
-    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
-
-
 class Settings(BaseSettings):
     """Settings of a process, from environment variables with the prefix ``CINESTRATA_``.
 
@@ -157,7 +137,6 @@ class Settings(BaseSettings):
     redis_url: str = Field(
         default="", repr=False
     )  # redis://…, redis+socket://…; default a server in data_dir/run
-    health_file: Path | None = None  # file in which a worker writes its health, for the probes of containers
 
     # HTTP
     host: str = "127.0.0.1"
@@ -170,23 +149,19 @@ class Settings(BaseSettings):
     # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards of the other store stay searchable.
     vector_store: Literal["faiss", "milvus"] = "faiss"
     milvus: MilvusSettings = MilvusSettings()
-    open_bytes: int | None = Field(
-        default=None, ge=0
-    )  # bytes of shards that stay mapped; default: all shards
     index_device: Device = "cpu"  # device that scans shards; auto: a GPU where there is one
-    # maximum rows of a segment without an ANN structure, which must pass the recall gate
-    exact_rows: int = Field(default=EXACT_ROWS, ge=0)
 
     # Search
     # precision of the text tower: bfloat16 is 1.5 times as fast where the hardware supports it, and shifts a cosine
     # by up to 0.001, depending on the other queries of the forward pass
     query_precision: Precision = "float32"
     query_device: Device = "cpu"  # device of the text tower and of clips; auto: a GPU where there is one
-    # cosine per nat of routing evidence; 0 merges raw cosines
-    routing_prior: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PRIOR
     # tasks per query: those that can enter the results (auto), all, or a number of the likeliest; see the search
     # planner
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
+    max_wait_seconds: float = Field(
+        default=10, gt=0
+    )  # expected until the answer, and until the start; then 429
 
     # Learning
     backbone: str | None = None  # default: that of the library, and "small" for a new library
@@ -199,16 +174,8 @@ class Settings(BaseSettings):
     # processes that train a task together, with a GPU each where there are GPUs; methods that draw noise need 1
     training_processes: int = Field(default=1, ge=1, le=64)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split where none is given
-    # share of the validation split, which calibrates confidences, where none is given
-    calibration_share: float = Field(default=0.05, ge=0, lt=0.5)
-    bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
     lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long counts as dead
-    max_attempts: int = Field(default=3, ge=1)  # without progress in between
-
-    # snapshots in the folder ``backups``; older ones are deleted after the next one is written; default: all are kept
-    kept_snapshots: int | None = Field(default=None, ge=1)
-
-    limits: Limits = Limits()
+    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)  # of an uploaded archive
 
     # Logs
     log_format: Literal["console", "json"] = "console"

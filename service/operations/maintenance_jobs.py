@@ -18,7 +18,7 @@ from sqlalchemy import or_, select, update
 from cinestrata_schemas.operations import JobDetails, JobSpec
 from service.audit.audit_log import record_change
 from service.backups.snapshot_writing import write_snapshot
-from service.backups.stored_snapshots import remove_old_snapshots, snapshot_name
+from service.backups.stored_snapshots import snapshot_name
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import MaintenanceJob
 from service.catalog.task_names import require_task
@@ -126,10 +126,8 @@ def _snapshot(job_id: int) -> dict[str, Any]:
         at = now(session)
     name = snapshot_name(at, job_id)
     report = write_snapshot(settings(), settings().backups_dir / name)
-    removed = remove_old_snapshots(settings().kept_snapshots, written=name)
     return {
         "path": str(report.path),
-        "removed": removed,
         "files": report.files,
         "bytes": report.bytes,
         "external_tasks": report.external_tasks,

@@ -25,6 +25,7 @@ from cinestrata_schemas.search import (
 )
 from index.scanning.search_threads import use_one_thread_per_search
 from service.catalog.catalog_reads import CatalogReads
+from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
 from service.search.admission import AdmissionControl
@@ -88,10 +89,11 @@ class SearchEngine:
             self._run_step,
             max_batch=MAX_BATCH,
             lanes=LANES,
-            max_wait=self.settings.limits.max_wait_seconds,
+            max_wait=self.settings.max_wait_seconds,
         )
-        limits = self.settings.limits
-        self.admission = AdmissionControl(limits.max_waiting, limits.max_wait_seconds, saturated=MAX_BATCH)
+        self.admission = AdmissionControl(
+            request_limits.MAX_WAITING_TEXTS, self.settings.max_wait_seconds, saturated=MAX_BATCH
+        )
         self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
         self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
         self.caption_index = CaptionIndex()

@@ -6,11 +6,13 @@ from functools import lru_cache
 
 from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
-from index.scanning.search_options import AnnPolicy, Device
+from index.scanning.search_options import EXACT_ROWS, AnnPolicy, Device
 from index.shard_store import ShardStore
 from service.core.settings import Settings
 
 __all__ = ["library_store"]
+
+MILVUS_TIMEOUT_SECONDS = 10.0
 
 
 def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
@@ -33,13 +35,12 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
                 collection=configured.milvus.collection,
                 index=configured.milvus.index,
                 max_loaded=configured.milvus.max_loaded,
-                timeout=configured.milvus.timeout_seconds,
+                timeout=MILVUS_TIMEOUT_SECONDS,
             )
         )
     return ShardStore(
         configured.index_dir,
-        max_mapped_bytes=configured.open_bytes,
-        policy=AnnPolicy(exact_rows=configured.exact_rows),
+        policy=AnnPolicy(exact_rows=EXACT_ROWS),
         device=device,
         remote=remote,
         write_remote=configured.vector_store == "milvus",

@@ -115,7 +115,7 @@ class _Progress:
 def probe(claim: Claim) -> None:
     """Probe the pending videos of a claimed task, then give the task back until its training is due.
 
-    The task fails when more than ``settings.bad_video_share`` of its videos are bad, when no video is left, or when the
+    The task fails when more than ``MAX_BAD_SHARE`` of its videos are bad, when no video is left, or when the
     data folder cannot be written. An append rejects bad videos, and fails only if all of its videos are bad.
 
     Raises:

@@ -23,6 +23,8 @@ from service.tasks.task_events import record
 
 __all__ = ["complete_probing"]
 
+MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
+CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, where none is given
 _TRANSACTION_ROWS = 5000  # short enough that other writers of the catalog hardly wait
 
 
@@ -68,7 +70,7 @@ def complete_probing(claim: Claim) -> None:
         return
     bad = counts["rejected"] - (copies or 0)
     # An append of known videos alone changes nothing, so that a repeated request succeeds.
-    allowed = 1.0 if is_append else settings().bad_video_share
+    allowed = 1.0 if is_append else MAX_BAD_SHARE
     if bad > allowed * total or (not accepted and (bad or not is_append)):
         claim.fail(
             f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed)."
@@ -144,7 +146,7 @@ def _assign_splits(claim: Claim) -> str | None:
         for vector_id, digest, captions, split, effective in rows:
             candidates.append(SplitCandidate(vector_id, digest or "", bool(captions), split))
             present[vector_id] = effective
-    splits = assign_splits(candidates, settings().held_out_share, settings().calibration_share)
+    splits = assign_splits(candidates, settings().held_out_share, CALIBRATION_SHARE)
     changed: dict[str | None, list[int]] = {}
     for vector_id, split in splits.by_vector_id.items():
         if present[vector_id] != split:

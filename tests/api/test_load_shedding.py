@@ -22,6 +22,7 @@ from api.load_shedding import LoadSheddingMiddleware
 from api.request_observer import RequestObserver
 from api.request_threads import SHORT_REQUEST_THREADS, run_health_check, run_long, run_search
 from api.security.security_middleware import SECURITY_HEADERS
+from service.core import request_limits
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.search.admission import AdmissionControl
@@ -34,7 +35,7 @@ HEALTH = ("/livez", "/readyz", "/metrics")  # paths that are never refused
 @contextmanager
 def _full_queue(client: TestClient) -> Iterator[None]:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    with service.admit(service.settings.limits.max_waiting):
+    with service.admit(request_limits.MAX_WAITING_TEXTS):
         yield
 
 

@@ -19,6 +19,7 @@ from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Shard
 from service.core.settings import Settings, settings
+from service.storage import vector_store_selection
 from service.storage.vector_store_selection import library_store
 from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 from tests.milvus import Milvus
@@ -38,9 +39,9 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
             "DATA_DIR": str(tmp_path_factory.mktemp("data")),
             "VECTOR_STORE": "milvus",
             "MILVUS__URI": milvus_server.uri,
-            "MILVUS__TIMEOUT_SECONDS": "30",  # a busy machine answers late
         }.items():
             patch.setenv(f"CINESTRATA_{name}", value)
+        patch.setattr(vector_store_selection, "MILVUS_TIMEOUT_SECONDS", 30)  # a busy machine answers late
         settings.cache_clear()
         dispose()
         settings().media_root.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from service.core.errors import Unavailable
 from service.core.request_ids import current_request_id
 from service.core.settings import Settings
 from service.tasks import lifecycle
+from service.tasks.lifecycle import state_machine
 
 HEADER = "X-Request-ID"
 
@@ -77,7 +78,7 @@ def test_worker_of_a_task_logs_the_id_of_its_request(
     client.post(f"/v1/tasks/{task['id']}/retry", headers={HEADER: "again-1"})
     with session_scope(write=True) as session:
         row = session.get_one(Task, task["id"])
-        row.attempts, row.lease_expires_at = configured.max_attempts, now(session)
+        row.attempts, row.lease_expires_at = state_machine.MAX_ATTEMPTS, now(session)
     monkeypatch.setattr("service.tasks.broker.send_probe", lambda task_id: None)
     lifecycle.reconcile()
     assert [(event, request_id) for event, _, _, request_id in seen] == [

@@ -71,9 +71,8 @@ def test_worker_check_reads_the_health_file(
         health_file.write_text(json.dumps(content))
         written = time.time() - age_seconds
         os.utime(health_file, (written, written))
-    environment = {"CINESTRATA_HEALTH_FILE": str(health_file)}
-    assert status("worker", root=root, **environment) == expected
-    assert status("worker", "--alive", root=root, **environment) == expected_alive
+    assert status("worker", str(health_file), root=root) == expected
+    assert status("worker", str(health_file), "--alive", root=root) == expected_alive
 
 
 def test_health_check_imports_the_standard_library_alone(root: Path) -> None:
@@ -93,7 +92,7 @@ def test_worker_writes_what_it_reaches(
     settings_factory(tmp_path, redis_url=broker_url)  # type: ignore[operator]
     write_health(health_file)
     assert json.loads(health_file.read_text()) == {"catalog": "ok", "broker": "ok", "data_folder": "ok"}
-    assert status("worker", root=root, CINESTRATA_HEALTH_FILE=str(health_file)) == 0
+    assert status("worker", str(health_file), root=root) == 0
 
 
 def test_worker_reports_a_broker_that_does_not_answer(
@@ -102,4 +101,4 @@ def test_worker_reports_a_broker_that_does_not_answer(
     settings_factory(tmp_path, redis_url=f"redis+socket://{tmp_path}/none.sock")  # type: ignore[operator]
     write_health(health_file)
     assert json.loads(health_file.read_text())["broker"] != "ok"
-    assert status("worker", root=root, CINESTRATA_HEALTH_FILE=str(health_file)) == 1
+    assert status("worker", str(health_file), root=root) == 1

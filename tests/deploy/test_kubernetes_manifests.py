@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.core.settings import Settings
 
+HEALTH_FILE = "/dev/shm/health.json"  # of the commands of the images
 NAMES = ["cinestrata-api", "cinestrata-worker-cpu", "cinestrata-worker-gpu"]
 
 
@@ -89,8 +90,8 @@ def test_every_container_has_probes(deployments: dict[str, dict[str, Any]], name
     }  # as in the images; the default is 1
     if name != "cinestrata-api":
         # A liveness probe that needs the database would restart every worker when the database restarts.
-        assert container["livenessProbe"]["exec"]["command"] == ["healthy", "worker", "--alive"]
-        assert container["readinessProbe"]["exec"]["command"] == ["healthy", "worker"]
+        assert container["livenessProbe"]["exec"]["command"] == ["healthy", "worker", HEALTH_FILE, "--alive"]
+        assert container["readinessProbe"]["exec"]["command"] == ["healthy", "worker", HEALTH_FILE]
 
 
 def test_service_links_do_not_set_a_setting(

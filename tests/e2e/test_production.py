@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from conftest import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
+QUEUES = ("cpu", "gpu")
 KEY = "key-of-the-production-test"
 
 
@@ -36,7 +37,6 @@ def environment(machine: Machine, fresh_postgres_url: str, broker_url: str) -> d
         "CINESTRATA_PORT": port,
         "CINESTRATA_API_KEY": KEY,
         "CINESTRATA_LOG_FORMAT": "json",
-        "CINESTRATA_HEALTH_FILE": machine.folder / "health.json",
     }
 
 
@@ -48,7 +48,13 @@ def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.
     log = (machine.folder / "service.log").open("w")
     parts = [
         machine.start(*command, env=environment, stdout=log, stderr=log)
-        for command in (("serve",), ("worker", "--queue", "cpu"), ("worker", "--queue", "gpu"))
+        for command in (
+            ("serve",),
+            *(
+                ("worker", "--queue", queue, "--health-file", machine.folder / f"{queue}.json")
+                for queue in QUEUES
+            ),
+        )
     ]
     url = f"http://127.0.0.1:{environment['CINESTRATA_PORT']}"
     with httpx.Client(base_url=url, headers={"X-API-Key": KEY}, timeout=60) as client:
@@ -71,11 +77,11 @@ def test_processes_of_the_images_learn_and_search_a_domain(
     manifest = media / "microscope" / "manifest.jsonl"
     assert httpx.get(str(service.base_url) + "/tasks").status_code == 401
     settings = {name: str(value) for name, value in environment.items()}
-    for part in ("api", "worker"):
-        check = [sys.executable, ROOT / "docker" / "healthy.py", part]
+    for part in (("api",), *(("worker", machine.folder / f"{queue}.json") for queue in QUEUES)):
+        check = [sys.executable, ROOT / "docker" / "healthy.py", *part]
         machine.until(
             lambda check=check: subprocess.run(check, env=settings, cwd="/", check=False).returncode == 0,
-            f"the {part} is healthy",
+            f"{part} is healthy",
         )
 
     url = str(service.base_url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,14 @@ WORDS = [
     "right",
 ]
 QUERIES = [f"{first} {second}" for first in WORDS for second in WORDS if first < second][:50]
+
+
+@pytest.fixture
+def tiny_library(tmp_path: Path) -> Path:
+    """Snapshot of a learned library of two domains, see :mod:`tests.tiny_library`."""
+    path = tmp_path / "library.tar"
+    subprocess.run([sys.executable, "-m", "tests.tiny_library", path], check=True)
+    return path
 
 
 @pytest.mark.slow

@@ -45,24 +45,17 @@ def backbone() -> Backbone:
 
 
 @pytest.fixture
-def overrides() -> dict[str, Any]:
-    """Settings of ``configured`` that differ from the defaults; a module may override the fixture."""
-    return {}
-
-
-@pytest.fixture
 def configured(
     tmp_path: Path,
     settings_factory: Callable[..., Settings],
     backbone: Backbone,
-    overrides: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Settings of an empty library that is searched with ``backbone``. No broker."""
     from service.search.snapshots import generation_loader
 
     monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
-    return settings_factory(tmp_path, **overrides)
+    return settings_factory(tmp_path)
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from cinestrata_schemas.tasks import Drift
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.routing.confidence_model import ConfidenceModel
+from models.routing.defaults import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import CinestrataError
-from service.core.settings import settings
 from trainer.evaluation.append_drift import DRIFT_MARGIN, DriftMeasurement, measure_drift
 from trainer.evaluation.gallery import Ids, Query, ShardVectors
 from trainer.published_library import Library
@@ -112,7 +112,7 @@ def measure_append(
                 held_out_videos(domain),
                 calibration_captions(domain),
                 appended_captions(library.manifest.shards, append.task_id),
-                prior=settings().routing_prior,
+                prior=DEFAULT_PRIOR,
                 mode=mode,
                 report_alive=report_alive,
             )

@@ -19,13 +19,14 @@ import structlog
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
+from models.routing.defaults import DEFAULT_PRIOR
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
-from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due
+from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due, state_machine
 from trainer.errors import LibraryDamaged, NothingToLearn
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.methods import METHODS, Method
@@ -155,7 +156,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             searched,
             captions,
             appended,
-            prior=settings().routing_prior,
+            prior=DEFAULT_PRIOR,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
         moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
@@ -207,7 +208,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     claim.advance("evaluating")
     # A published task becomes ready even without figures: if each attempt to evaluate it ended the worker, the last
     # attempt skips the evaluation.
-    if claim.task.attempts >= settings().max_attempts:
+    if claim.task.attempts >= state_machine.MAX_ATTEMPTS:
         evaluation_error = "Its worker stopped again and again before that was done, without a message."
     else:
         try:

@@ -8,7 +8,7 @@ import structlog
 
 from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
-from service.core.settings import settings
+from models.routing.defaults import DEFAULT_PRIOR
 from service.storage import library_paths
 from service.tasks.lifecycle import Claim, RecallRecord
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
@@ -44,7 +44,7 @@ def evaluate_task(
         library,
         written,
         held_out,
-        prior=settings().routing_prior,
+        prior=DEFAULT_PRIOR,
         ledger=ledger,
         report=lambda share: claim.progress("evaluating", share),
     )

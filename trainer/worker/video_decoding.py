@@ -27,6 +27,7 @@ __all__ = ["embed_task_moments", "plan_moments", "restore_task_frames"]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
+MAX_MOMENTS = 512  # per video; longer videos have longer moments
 MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
 
 
@@ -62,7 +63,7 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
         )
         .order_by(Video.vector_id)
     )
-    length, overlap, maximum = settings().moment_seconds, MOMENT_OVERLAP, settings().limits.max_moments
+    length, overlap, maximum = settings().moment_seconds, MOMENT_OVERLAP, MAX_MOMENTS
     videos: list[tuple[LongVideo, str]] = []
     with claim.transaction() as session:
         for name, vector_id, content, duration, uri in session.execute(query):

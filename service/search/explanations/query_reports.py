@@ -108,7 +108,7 @@ def _search_sample(
     settings: Settings,
     cache: VideoMetadataCache,
 ) -> _SearchedSample:
-    depth = settings.limits.max_results
+    depth = request_limits.MAX_RESULTS
     queries = [SearchQuery(q=caption.text, k=depth, moments=0) for caption in sample.captions]
     requests = parse_requests(queries, settings, is_batch=True)
     outcomes: list[_Outcome] = []

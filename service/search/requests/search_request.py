@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from cinestrata_schemas.search import SearchQuery
+from models.routing.defaults import DEFAULT_PRIOR
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
@@ -69,7 +70,6 @@ class SearchRequest:
                 "min_confidence": query.min_confidence,
                 "routes": self.routes if has_routes else None,
                 "CINESTRATA_ROUTES": None if has_routes else self.routes,
-                "CINESTRATA_ROUTING_PRIOR": self.routing_prior,
             }
         )
 
@@ -125,7 +125,7 @@ def _parse(
     text, max_chars, max_results = (
         query.q.strip(),
         request_limits.MAX_QUERY_CHARS,
-        settings.limits.max_results,
+        request_limits.MAX_RESULTS,
     )
     if not text:
         report_error("q", "The query is empty.", "Describe the scene in a few words.")
@@ -176,7 +176,7 @@ def _parse(
         cursor=cursor,
         mode=cursor.mode if cursor else query.mode,
         routes=routes or "auto",
-        routing_prior=settings.routing_prior,
+        routing_prior=DEFAULT_PRIOR,
         field_prefix=field_prefix,
     )
     if cursor is not None and (differing := cursor.differing_parameters(request.parameter_digests)):

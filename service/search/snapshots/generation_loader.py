@@ -94,9 +94,7 @@ class GenerationLoader:
                 with suppress(Unavailable):  # readiness reports the catalog by itself
                     require_manifest(index_snapshot.manifest)
                 return None
-            return SearchSnapshot.load(
-                index_snapshot, self.backbone, query_cache_bytes=self._settings.limits.query_cache_bytes
-            )
+            return SearchSnapshot.load(index_snapshot, self.backbone)
         if index_snapshot.release_id is None:
             raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
@@ -153,12 +151,7 @@ class GenerationLoader:
             unserved.discard(manifest.served)
             for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
                 try:
-                    snapshot = SearchSnapshot.load(
-                        index_snapshot,
-                        self.backbone,
-                        release_id,
-                        query_cache_bytes=self._settings.limits.query_cache_bytes,
-                    )
+                    snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
                 except Unavailable:
                     raise
                 except Exception as error:  # a broken release, or a full GPU, may raise anything

@@ -31,7 +31,7 @@ from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
 from service.search.snapshots.appended_confidence import parse_confidence, read_appended_confidence
 from service.search.snapshots.pinned_releases import PinnedQueryReleases
-from service.search.snapshots.query_vector_cache import DEFAULT_CACHE_BYTES, QueryVectorCache
+from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_lineage import SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
@@ -141,7 +141,6 @@ class SearchSnapshot:
         release_id: str | None = None,
         *,
         other: SearchSnapshot | None = None,
-        query_cache_bytes: int | None = None,
     ) -> SearchSnapshot:
         """Read the releases of an index snapshot, encode a first query, and check the probes of the release.
 
@@ -155,7 +154,6 @@ class SearchSnapshot:
             release_id: Identifier of a release in the manifest; the served one by default.
             other: Snapshot of the same library with the same backbone. Releases never change, so its loaded
                 releases are reused without reading or checking them again. It is not modified.
-            query_cache_bytes: Maximum memory of cached query vectors; that of ``other`` by default.
 
         Raises:
             ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
@@ -199,9 +197,7 @@ class SearchSnapshot:
         appended = appended_profiles(shards, encoder, backbone.vocabulary, known)
         confidence = read_appended_confidence(release_id, index_snapshot.generation) if appended else None
         profiles = _replace_profiles(release.profiles, router_positions, appended)
-        if query_cache_bytes is None:
-            query_cache_bytes = other.query_vectors.max_bytes if other else DEFAULT_CACHE_BYTES
-        query_vectors = QueryVectorCache(encoder, query_cache_bytes)
+        query_vectors = QueryVectorCache(encoder)
         for mode in encoder.modes:
             new = [task for task in shards if mode != "pinned" or task not in checked]
             vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or shards])

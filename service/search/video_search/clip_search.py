@@ -122,11 +122,11 @@ class ClipSearch:
         """
         settings = self._settings
         (request,) = parse_requests([query], settings)
-        if captions is not None and not 1 <= captions <= settings.limits.max_results:
+        if captions is not None and not 1 <= captions <= request_limits.MAX_RESULTS:
             raise InvalidInput.at(
                 "captions",
                 f"{describe_count(captions, 'captions')} cannot be returned.",
-                f"Request 1 to {settings.limits.max_results}.",
+                f"Request 1 to {request_limits.MAX_RESULTS}.",
             )
         tasks = resolve_tasks(snapshot, request, self._metadata_cache.mirror)
         start = time.perf_counter()

@@ -21,6 +21,7 @@ from index.errors import ShardMissing, ShardStoreError
 from index.hits import merge_hits
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core import request_limits
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
 from service.core.settings import Settings
 from service.search.errors import TaskNotLoaded
@@ -94,12 +95,12 @@ def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list
         noun: Plural noun of the results.
     """
     errors = []
-    if not 1 <= k <= settings.limits.max_results:
+    if not 1 <= k <= request_limits.MAX_RESULTS:
         errors.append(
             FieldError(
                 "k",
                 f"{describe_count(k, noun)} cannot be returned.",
-                f"Request 1 to {settings.limits.max_results}.",
+                f"Request 1 to {request_limits.MAX_RESULTS}.",
             )
         )
     if scope not in _SCOPES:

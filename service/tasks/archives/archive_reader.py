@@ -186,7 +186,7 @@ class _BoundedReader:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
-        self._end = settings().limits.max_upload_bytes + request_limits.MAX_UNPACKED_BYTES
+        self._end = settings().max_upload_bytes + request_limits.MAX_UNPACKED_BYTES
 
     def read(self, size: int = -1) -> bytes:
         if size > _MAX_READ_BYTES:

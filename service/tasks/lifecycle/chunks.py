@@ -29,6 +29,7 @@ from service.core.errors import (
     WorkerStopping,
 )
 from service.core.settings import settings
+from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.shutdown import is_stopping
 from service.tasks.lifecycle.state_machine import lock_task_if
@@ -136,7 +137,7 @@ def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
     return and_(
         Chunk.stage == stage,
         Chunk.done_at.is_(None),
-        Chunk.attempts < settings().max_attempts,
+        Chunk.attempts < state_machine.MAX_ATTEMPTS,
         func.coalesce(Chunk.run, "") != ISOLATED,
         is_unleased(at),
     )
@@ -145,7 +146,7 @@ def free_chunk(stage: Stage, at: datetime) -> ColumnElement[bool]:
 def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = False) -> ChunkClaim | None:
     """Claim the first free chunk of a task.
 
-    Other workers stop after ``max_attempts`` at a chunk, since they may be broken. The worker that owns the task claims
+    Other workers stop after ``MAX_ATTEMPTS`` at a chunk, since they may be broken. The worker that owns the task claims
     every chunk: its own errors, and its end, count as attempts of the task.
 
     Args:

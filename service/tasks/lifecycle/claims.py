@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.settings import settings
+from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.publication_state import is_published
@@ -59,7 +60,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
                 Task.id == task_id,
                 Task.state.in_(ACTIVE_STATES),
                 Task.cancel_requested.is_(False),
-                Task.attempts < settings().max_attempts,
+                Task.attempts < state_machine.MAX_ATTEMPTS,
                 or_(Task.lease_expires_at.is_(None), Task.lease_expires_at < at),
                 *due,
             )

@@ -195,7 +195,7 @@ class Claim:
             raise
 
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
-        """Enter a stage. The first entry counts as progress (see ``max_attempts``)."""
+        """Enter a stage. The first entry counts as progress (see ``MAX_ATTEMPTS``)."""
         self.tick()
         self._trace.enter_stage(state)
         with self.transaction() as session:
@@ -306,7 +306,7 @@ class Claim:
         """Give the task back unfinished; it is due again at once.
 
         Args:
-            count_attempt: Whether this attempt counts toward ``max_attempts``.
+            count_attempt: Whether this attempt counts toward ``MAX_ATTEMPTS``.
         """
         with self.transaction() as session:
             task = lock_owned_task(session, self.task.id, self.token)

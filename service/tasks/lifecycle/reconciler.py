@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.problems import Action
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
-from service.core.settings import settings
 from service.tasks import broker, idempotency
+from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.chunks import free_chunk
 from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import (
@@ -128,7 +128,7 @@ def _is_empty(queue: str) -> bool:
 
 def _abandoned(at: datetime) -> ColumnElement[bool]:
     """Condition of tasks whose worker died, or that have no worker and can get none."""
-    stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= settings().max_attempts)
+    stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= state_machine.MAX_ATTEMPTS)
     return and_(
         Task.state.in_(ACTIVE_STATES),
         or_(Task.lease_expires_at < at, and_(Task.lease_expires_at.is_(None), stuck)),
@@ -145,14 +145,14 @@ def _settle(session: Session, task: Task) -> str:
         # Its shard is searchable already, so the task is finished despite failures and cancellation requests. The last
         # attempt skips the evaluation, and one attempt always remains for that.
         clear_lease(task)
-        task.attempts = min(task.attempts, settings().max_attempts - 1)
+        task.attempts = min(task.attempts, state_machine.MAX_ATTEMPTS - 1)
         task.cancel_requested = False
         record_lost_worker(session, task.id, owner, published=True)
         return "recovered"
     if task.cancel_requested:
         set_state(session, task, "cancelled")
         return "cancelled"
-    if task.attempts >= settings().max_attempts:
+    if task.attempts >= state_machine.MAX_ATTEMPTS:
         stage = task.progress.get("stage") or task.state
         set_state(
             session,

@@ -17,6 +17,7 @@ from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
 __all__ = [
+    "MAX_ATTEMPTS",
     "clear_lease",
     "first_active_task",
     "lock_owned_task",
@@ -27,6 +28,8 @@ __all__ = [
     "record_lost_worker",
     "set_state",
 ]
+
+MAX_ATTEMPTS = 3  # claims of a task or chunk without progress in between
 
 _Row = TypeVar("_Row")
 

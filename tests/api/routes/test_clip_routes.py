@@ -412,7 +412,7 @@ def test_clips_and_captions_count_as_several_searches_in_admission(
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
-    with service.admit(configured.limits.max_waiting - 1):
+    with service.admit(request_limits.MAX_WAITING_TEXTS - 1):
         for refused in (
             _post(client, _file(configured, video)),
             client.get(f"/videos/{video.id}/captions"),

@@ -35,7 +35,7 @@ def test_missing_gpu_of_the_text_tower_is_reported_at_startup(
     SearchEngine(settings_factory(tmp_path, query_device="auto"))  # searches run on the CPU
 
 
-@pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"query_device": "tpu"}, {"exact_rows": -1}])
+@pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"query_device": "tpu"}])
 def test_invalid_index_settings_raise_with_their_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         Settings(**wrong)

@@ -39,9 +39,8 @@ class TestSettings:
         [
             ("METHOD", "magic"),
             ("PORT", "70000"),
-            ("BAD_VIDEO_SHARE", "2"),
             ("LEASE_SECONDS", "0"),
-            ("LIMITS__MAX_RESULTS", "0"),
+            ("MAX_UPLOAD_BYTES", "0"),
         ],
     )
     def test_invalid_values_raise_with_the_setting(
@@ -58,7 +57,7 @@ class TestSettings:
                 "CINESTRATA_METHODS",
                 "CINESTRATA_METHODS is not a setting: use CINESTRATA_METHOD, or remove it",
             ),
-            ("CINESTRATA_LIMITS__MAX_RESULT", "use CINESTRATA_LIMITS__MAX_RESULTS,"),
+            ("CINESTRATA_OIDC__ISSUERS", "use CINESTRATA_OIDC__ISSUER,"),
             ("CINESTRATA_LEASE_SECOND", "use CINESTRATA_LEASE_SECONDS,"),
             ("cinestrata_api_keys", "use CINESTRATA_API_KEY,"),
             ("CINESTRATA_API_PORT", "use CINESTRATA_PORT,"),
@@ -76,7 +75,7 @@ class TestSettings:
         ("name", "value"),
         [
             ("cinestrata_port", "8001"),
-            ("CINESTRATA_LIMITS", '{"max_results": 50}'),
+            ("CINESTRATA_MILVUS", '{"collection": "library"}'),
             ("CINESTRATA_URL", "http://127.0.0.1:8000"),
             ("CINESTRATA_BIND", "127.0.0.1"),
             ("CINESTRATA_API_SERVICE_HOST", "10.0.0.1"),

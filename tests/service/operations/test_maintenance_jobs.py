@@ -18,7 +18,6 @@ from service.catalog.operation_tables import MaintenanceJob, WorkerReport
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import compaction, deletion
-from service.operations import maintenance_jobs
 from service.operations.maintenance_jobs import list_jobs, run_job, send_due_jobs, start_job
 from tests.service.search.caption_library import BIRDS, CARS, Library
 
@@ -60,48 +59,6 @@ def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) 
     assert {"catalog.sqlite3", "snapshot.json", "index/manifest.json"} <= set(names)
     (entry,) = export_entries(AuditFilter(action=["snapshot.create"]))
     assert (entry.target, entry.details["bytes"]) == (str(path), done.result["bytes"])
-
-
-@pytest.fixture
-def backups(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty folder of snapshots, of which two are kept."""
-    monkeypatch.setattr(
-        maintenance_jobs, "settings", lambda: configured.model_copy(update={"kept_snapshots": 2})
-    )
-    folder = configured.data_dir / "backups"
-    folder.mkdir()
-    return folder
-
-
-def test_old_snapshots_are_removed_after_a_new_one(library: Library, backups: Path) -> None:
-    names = [f"cinestrata-2026010{day}T000000Z-{day}.tar" for day in (1, 2, 3)]
-    for name in (*names, "own.tar"):
-        (backups / name).write_bytes(b"x")
-    run_job(start_job(JobSpec(kind="snapshot")).id)
-    (done,) = list_jobs()
-    assert done.result is not None, done.error
-    assert done.result["removed"] == [names[1], names[0]]
-    assert {path.name for path in backups.iterdir()} == {
-        "own.tar",
-        names[2],
-        Path(done.result["path"]).name,
-    }
-    entries = export_entries(AuditFilter(action=["snapshot.delete"]))
-    assert [(entry.target, entry.details["reason"]) for entry in entries] == [
-        (names[1], "retention"),
-        (names[0], "retention"),
-    ]
-
-
-def test_new_snapshot_stays_after_the_clock_was_ahead(library: Library, backups: Path) -> None:
-    names = [f"cinestrata-{year}0101T000000Z-{year}.tar" for year in (9998, 9999)]
-    for name in names:
-        (backups / name).write_bytes(b"x")
-    run_job(start_job(JobSpec(kind="snapshot")).id)
-    (done,) = list_jobs()
-    assert done.result is not None, done.error
-    assert done.result["removed"] == names[:1]
-    assert {path.name for path in backups.iterdir()} == {names[1], Path(done.result["path"]).name}
 
 
 def test_failed_job_reports_its_reason_and_its_worker(

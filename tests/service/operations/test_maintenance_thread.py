@@ -51,7 +51,7 @@ def test_maintenance_continues_during_a_compaction(
     monkeypatch.setattr(library_compaction, "_LOCK_SECONDS", 0.01)
     unused, swept = _add_unused_shard(), list[None]()
     monkeypatch.setattr(upload_storage, "sweep_uploads", lambda: swept.append(None))
-    thread = maintenance.MaintenanceThread()
+    thread = maintenance.MaintenanceThread(Path("health.json"))
     with capture_logs() as events, compaction() as finish:
         thread.start()
         try:

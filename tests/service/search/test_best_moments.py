@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from index.hits import Hits
 from index.shards.faiss_shard import FaissShard
-from index.vector_ids import MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
+from index.vector_ids import is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
+from models.routing.defaults import DEFAULT_PRIOR
 from service.core.errors import InvalidInput
-from service.core.settings import Settings, settings
+from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import ShardScan
 from service.search.snapshots.video_grouping import best_per_video, drop_moments, nearest_videos
@@ -141,7 +142,7 @@ def _expected(
 ) -> list[tuple[str, float, list[tuple[float, float, float]]]]:
     """Videos, scores and scored moments, computed from all vectors in a loop."""
     query_vector = library.features([text])[0]
-    lift = {entry.task: settings().routing_prior * math.log(entry.weight) for entry in answer.routing}
+    lift = {entry.task: DEFAULT_PRIOR * math.log(entry.weight) for entry in answer.routing}
     found = []
     for task in lift:
         captions = VIDEOS[task]
@@ -416,15 +417,8 @@ def test_deletion_and_compaction_of_moments(
         ("moment_seconds", 0),
         ("moment_seconds", "nan"),
         ("moment_seconds", "-5"),
-        ("limits", {"max_moments": -1}),
-        ("limits", {"max_moments": MAX_MOMENTS_PER_VIDEO + 1}),
-        ("limits", {"max_moments": 2.5}),
     ],
 )
 def test_invalid_moment_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=name):
         Settings(**{name: value})
-
-
-def test_number_of_moments_is_bounded_by_the_range_of_ids() -> None:
-    assert Settings(limits={"max_moments": MAX_MOMENTS_PER_VIDEO}).limits.max_moments == MAX_MOMENTS_PER_VIDEO

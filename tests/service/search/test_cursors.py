@@ -237,16 +237,6 @@ def test_cursor_of_another_search_is_refused_with_the_differing_parameters(
     assert [error.field for error in refused.value.errors] == ["cursor"]
 
 
-def test_cursor_is_refused_after_the_routing_prior_changed(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, service = served
-    cursor = service.search("an owl", 3).next_cursor
-    monkeypatch.setattr(service, "settings", service.settings.model_copy(update={"routing_prior": 0.5}))
-    with pytest.raises(InvalidInput, match="CINESTRATA_ROUTING_PRIOR differs"):
-        service.search("an owl", 3, cursor=cursor)
-
-
 def test_list_continues_with_the_tasks_of_its_first_page_before_other_tasks(served: Served) -> None:
     _, service = served
     first = service.search("an owl lands on a branch", 2)

@@ -22,6 +22,7 @@ from models.releases import release_files
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
+from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
@@ -47,7 +48,8 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
-    return settings_factory(tmp_path, limits__max_results=20)
+    monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
+    return settings_factory(tmp_path)
 
 
 @pytest.fixture(params=["strata", "ffa_tame", "zero_shot"])

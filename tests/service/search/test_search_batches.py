@@ -14,6 +14,7 @@ import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from models.encoders.query_encoder import QueryEncoder
+from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
@@ -25,9 +26,10 @@ from tests.service.search.caption_library import BIRDS, CARS, Library
 torch.set_num_threads(1)
 
 
-@pytest.fixture
-def overrides() -> dict[str, Any]:
-    return {"limits__max_results": 20}
+@pytest.fixture(autouse=True)
+def few_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 20 results of a page."""
+    monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
 
 
 @pytest.fixture

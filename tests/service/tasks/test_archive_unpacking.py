@@ -159,7 +159,7 @@ class TestBombs:
     def _small(
         self, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        settings_factory(tmp_path, limits__max_upload_bytes=1_000_000)
+        settings_factory(tmp_path, max_upload_bytes=1_000_000)
         monkeypatch.setattr(request_limits, "MAX_UNPACKED_BYTES", 1_000_000)
         monkeypatch.setattr(request_limits, "MAX_ARCHIVE_FILES", 50)
 

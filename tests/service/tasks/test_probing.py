@@ -18,7 +18,7 @@ from models.backbones.backbone_loading import frame_spec
 from service.core.errors import NotFound
 from service.core.settings import Settings, settings
 from service.library import video_details as library
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, lifecycle, probing, probing_completion
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import shutdown
 from tests.catalog_rows import accepted_videos
@@ -42,8 +42,11 @@ def clips(tmp_path_factory: pytest.TempPathFactory, write_video: Make) -> Path:
 
 
 @pytest.fixture
-def with_clips(clips: Path, tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
-    return settings_factory(tmp_path, media_root=clips, bad_video_share=0.5)
+def with_clips(
+    clips: Path, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> Settings:
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
+    return settings_factory(tmp_path, media_root=clips)
 
 
 def _post(*names: str, **fields: Any) -> TaskDetails:
@@ -135,15 +138,15 @@ def test_copies_do_not_count_as_invalid_videos(with_clips: Settings) -> None:
 
 
 def test_task_without_valid_videos_fails(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "1")
-    settings.cache_clear()
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 1)
     assert probe(_post("empty.mp4").id).state == "failed"
 
 
 def test_missing_file_is_reported(
-    tmp_path: Path, clips: Path, settings_factory: Callable[..., Settings]
+    tmp_path: Path, clips: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = settings_factory(tmp_path, bad_video_share=0.5)
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
+    made = settings_factory(tmp_path)
     for name in ("0.mp4", "1.mp4"):
         shutil.copy(clips / name, made.media_root)
     task = _post("0.mp4", "1.mp4")

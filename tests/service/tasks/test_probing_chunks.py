@@ -24,9 +24,9 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import LeaseLost, TaskCancelled
 from service.core.settings import Settings, settings
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, lifecycle, probing, probing_completion
 from service.tasks.chunk_isolation import isolate_failures
-from service.tasks.lifecycle import free_chunks
+from service.tasks.lifecycle import free_chunks, state_machine
 from service.tasks.lifecycle.state_machine import set_state
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
@@ -196,7 +196,7 @@ def test_broken_worker_does_not_fail_the_task_of_another(
 
     with monkeypatch.context() as patch:
         patch.setattr(decoder, "decode", refuse)
-        for _ in range(2 * settings().max_attempts):
+        for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
     assert lifecycle.claim_chunk(task.id, "probing", "other") is None, "no attempt is left"
     with claim:
@@ -262,8 +262,7 @@ def test_video_that_is_an_error_is_rejected_by_name_and_the_others_are_kept(
         return decode(self, path, **how)
 
     monkeypatch.setattr(decoder, "decode", fail_once)
-    monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "0.5")
-    settings.cache_clear()
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
     view = probe(task.id)
     assert (view.progress.stage, view.counts.accepted) == ("waiting", 3 * CHUNK - 1)
     assert [(found.uri, "(a bug) in 2 attempts" in found.reason) for found in view.rejected] == [
@@ -275,8 +274,7 @@ def test_video_that_ends_its_workers_is_rejected_by_name_and_the_others_are_kept
     catalog: Settings, post: Post, decoder: type[InstantDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that dies stores nothing: the video is known once it is alone in a chunk."""
-    monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "0.5")
-    settings.cache_clear()
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
     task = post(videos=CHUNK)
     claim = _plan(task.id)
     assert lifecycle.claim_chunk(task.id, "probing", "dead") is not None
@@ -314,7 +312,7 @@ def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(decoder, "decode", refuse)
-        for _ in range(2 * settings().max_attempts):
+        for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
         with claim:
             probing.probe(claim)

@@ -15,6 +15,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey, Task
 from service.core.settings import Settings
 from service.tasks import broker, commands, lifecycle
+from service.tasks.lifecycle import state_machine
 
 Post = Callable[..., TaskDetails]
 
@@ -49,7 +50,7 @@ def test_attempts_are_limited_and_the_next_task_starts(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     poison, healthy = post_probed("poison"), post_probed("healthy")
-    for _ in range(catalog.max_attempts):
+    for _ in range(state_machine.MAX_ATTEMPTS):
         claim = lifecycle.claim_training(poison.id, "dies")
         assert claim is not None
         claim.progress("training")
@@ -66,7 +67,7 @@ def test_attempts_are_limited_and_the_next_task_starts(
 
 def test_attempts_of_probing_are_limited(catalog: Settings, post: Post, expire: Callable) -> None:
     view = post()
-    for _ in range(catalog.max_attempts):
+    for _ in range(state_machine.MAX_ATTEMPTS):
         assert lifecycle.claim_probing(view.id, "dies") is not None
         expire(view.id)
         lifecycle.reconcile()

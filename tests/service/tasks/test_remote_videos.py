@@ -22,7 +22,7 @@ from service.core.settings import Settings, settings
 from service.library import video_details
 from service.storage import video_access
 from service.storage.video_access import local_video
-from service.tasks import commands, lifecycle
+from service.tasks import commands, lifecycle, probing_completion
 from service.tasks.lifecycle import source_outages
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
@@ -46,7 +46,8 @@ def remote(
     """Four videos on an allowed web server, whose downloads are attempted again without a pause."""
     monkeypatch.setattr(video_access, "DownloadLimits", partial(DownloadLimits, pause=0.0))
     web_files.files.update({f"/videos/{number}.mp4": content for number, content in enumerate(contents)})
-    settings_factory(tmp_path, sources=f"private+{web_files.url}/videos/", bad_video_share=0.5)
+    settings_factory(tmp_path, sources=f"private+{web_files.url}/videos/")
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 0.5)
     return web_files
 
 

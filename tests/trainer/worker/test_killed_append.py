@@ -7,7 +7,6 @@ import signal
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Shard, Task
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication
+from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication, state_machine
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.relearning import relearn_appended_videos
 from tests.claimed_probing import probe
@@ -40,9 +39,9 @@ COLORS = ("red", "blue", "green")
 
 
 @pytest.fixture
-def many_attempts(tmp_path: Path, settings_factory: Callable[..., Any]) -> None:
+def many_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts for one kill at each step."""
-    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, max_attempts=50)
+    monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 50)
 
 
 def _die(*_: Any, **__: Any) -> None:

@@ -24,7 +24,7 @@ from service.core.settings import settings
 from service.library.deletion import delete_videos
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import Claim
+from service.tasks.lifecycle import Claim, state_machine
 from service.tasks.task_events import events_after
 from tests.measured_library import figures_without_ids
 from trainer.worker import learning_job, release_metrics, video_decoding
@@ -130,10 +130,14 @@ def _published_moments(task: str) -> list[tuple[float, float]]:
 
 @pytest.mark.slow
 def test_job_killed_at_every_point_ends_with_the_same_vectors(
-    post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
+    post_videos: Post,
+    tmp_path: Path,
+    settings_factory: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A task whose job is killed at each point in turn ends like a task whose job runs undisturbed."""
-    fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600, "max_attempts": 20}
+    fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
+    monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 20)
     settings_factory(tmp_path / "killed", **fields)
     first, killed = post_videos("day"), post_videos("night", seconds={0: 30, 3: 45}, settings=TWO_EPOCHS)
     assert _run(first) == 0
@@ -179,9 +183,9 @@ def test_job_killed_at_every_point_ends_with_the_same_vectors(
 @pytest.mark.slow
 @pytest.mark.parametrize("max_attempts", [1, 3])
 def test_published_task_becomes_ready_if_every_evaluation_kills_its_worker(
-    max_attempts: int, post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
+    max_attempts: int, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, max_attempts=max_attempts)
+    monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", max_attempts)
     task, next_one = post_videos("day"), post_videos("night")
     assert _run(task, "manifest replaced") == -signal.SIGKILL
     _expire_lease(task)
@@ -212,11 +216,9 @@ def test_published_task_becomes_ready_if_all_its_videos_are_deleted(post_videos:
 
 
 @pytest.mark.slow  # as many processes as attempts
-def test_published_task_has_unlimited_attempts(
-    post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
-) -> None:
+def test_published_task_has_unlimited_attempts(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last attempt may be killed as well; the reconciler then allows another one."""
-    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, max_attempts=2)
+    monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 2)
     task = post_videos("day")
     assert _run(task, "manifest replaced") == -signal.SIGKILL
     for _ in range(2):
@@ -232,7 +234,7 @@ def test_published_task_has_unlimited_attempts(
 @pytest.mark.slow
 def test_task_that_kills_every_worker_fails_and_the_next_one_is_learned(post_videos: Post) -> None:
     fatal, next_one = post_videos("day"), post_videos("night")
-    for _ in range(settings().max_attempts):
+    for _ in range(state_machine.MAX_ATTEMPTS):
         assert _run(fatal, "in the first epoch") == -signal.SIGKILL
         _expire_lease(fatal)
     view = commands.get_task(fatal)

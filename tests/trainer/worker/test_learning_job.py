@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import ParentRelease
+from models.routing.defaults import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Task, Video
 from service.core.settings import settings
@@ -289,7 +290,7 @@ def test_release_has_confidence_model_with_enough_validation_captions(post_video
     learn(post("night"))
     fitted = current_release().confidence
     assert fitted is not None
-    assert (fitted.mode, fitted.prior, fitted.captions) == ("pinned", settings().routing_prior, 24)
+    assert (fitted.mode, fitted.prior, fitted.captions) == ("pinned", DEFAULT_PRIOR, 24)
     with session_scope() as session:
         metrics = [r.metrics for r in session.scalars(select(Release).order_by(Release.learned_order))]
     assert metrics == [{}, {"calibration_error": fitted.error}]

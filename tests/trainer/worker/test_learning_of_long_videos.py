@@ -28,6 +28,7 @@ from service.library.deletion import delete_videos
 from service.library.overview import overview
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.library.video_details import get_video
+from service.storage import vector_store_selection
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle.state_machine import clear_lease
 from service.tasks.task_events import events_after
@@ -109,13 +110,13 @@ def test_worker_without_lease_does_not_disturb_the_next_one(
 
 @pytest.mark.slow
 def test_moments_change_no_bit_of_anything_else(
-    post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
+    post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Vectors of whole videos, the release and all figures are equal with and without moments."""
     fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
 
-    def learn_all(folder: str, **further: Any) -> tuple[Any, ...]:
-        settings_factory(tmp_path / folder, **fields, **further)
+    def learn_all(folder: str) -> tuple[Any, ...]:
+        settings_factory(tmp_path / folder, **fields)
         # Loading the backbone seeds torch, on which the initial weights depend.
         job_environment.load_worker_backbone.cache_clear()
         tasks = [post_videos("day", seconds=LONG, videos=4), post_videos("night", seconds={1: 21}, videos=4)]
@@ -130,7 +131,8 @@ def test_moments_change_no_bit_of_anything_else(
         return vectors, figures, files, sampled.numpy(), [len(entries.segments(task)) for task in tasks]
 
     with_vectors, figures, files, sampled, parts = learn_all("with")
-    without, same_figures, same_files, same_sampled, no_parts = learn_all("without", limits__max_moments=0)
+    monkeypatch.setattr(video_decoding, "MAX_MOMENTS", 0)
+    without, same_figures, same_files, same_sampled, no_parts = learn_all("without")
     assert (parts, no_parts) == ([2, 2], [1, 1])
     assert [sum(i >= 2**62 for i in vectors) for vectors in with_vectors] == [6, 2]
     assert files == same_files
@@ -219,8 +221,7 @@ def test_long_video_deleted_during_learning_leaves_no_moment(
 def test_large_moment_segments_are_written_with_caption_queries(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CINESTRATA_EXACT_ROWS", "5")
-    settings.cache_clear()
+    monkeypatch.setattr(vector_store_selection, "EXACT_ROWS", 5)
     written: list[dict[str, Any]] = []
     original = ShardStore.write_shard
 

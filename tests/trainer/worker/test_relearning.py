@@ -23,7 +23,7 @@ from service.library.video_details import get_video
 from service.library.video_editing import edit_video
 from service.storage.library_paths import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
-from service.tasks import commands
+from service.tasks import commands, probing_completion
 from service.tasks.lifecycle import Publication
 from service.tasks.relearning import relearn_appended_videos
 from tests.claimed_probing import probe
@@ -179,9 +179,9 @@ def test_copy_whose_original_vanished_is_not_published(grown_task: str) -> None:
 
 
 @pytest.mark.slow
-def test_rejected_copy_leaves_its_original(grown_task: str, settings_factory: Any, tmp_path: Path) -> None:
+def test_rejected_copy_leaves_its_original(grown_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of a video is gone, so the new domain cannot learn from it."""
-    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, bad_video_share=1)
+    monkeypatch.setattr(probing_completion, "MAX_BAD_SHARE", 1)
     (settings().media_root / "new" / "red.mp4").unlink()
     view = run_job(relearn(grown_task))
     assert (view.state, view.counts.rejected) == ("ready", 1)

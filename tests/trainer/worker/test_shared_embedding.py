@@ -20,7 +20,7 @@ from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import free_chunks, lease
+from service.tasks.lifecycle import free_chunks, lease, state_machine
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
@@ -227,7 +227,7 @@ def test_chunks_that_fail_for_a_broken_worker_are_embedded_by_the_owner(
     def fail_often() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(shared_embedding, "task_backbone", refuse)
-            for _ in range(VIDEOS // CHUNK * settings().max_attempts):
+            for _ in range(VIDEOS // CHUNK * state_machine.MAX_ATTEMPTS):
                 shared_embedding.embed_free_chunks(task, "broken")
         assert lifecycle.claim_chunk(task, "indexing", "other") is None, "no attempt is left"
 
@@ -249,7 +249,7 @@ def test_error_of_a_chunk_that_fails_for_the_owner_is_the_reason_of_the_failed_t
         return write(self, number, *rest)
 
     def fail_often() -> None:
-        for _ in range(settings().max_attempts):
+        for _ in range(state_machine.MAX_ATTEMPTS):
             shared_embedding.embed_free_chunks(task, "broken")
 
     monkeypatch.setattr(PartFolder, "write", refuse_first)
@@ -257,7 +257,7 @@ def test_error_of_a_chunk_that_fails_for_the_owner_is_the_reason_of_the_failed_t
     view = run_job(task)
     assert view.state == "failed"
     assert "No space left on device" in (view.error or "")
-    assert len(embedded) == settings().max_attempts + VIDEOS // CHUNK, "the owner processes all chunks"
+    assert len(embedded) == state_machine.MAX_ATTEMPTS + VIDEOS // CHUNK, "the owner processes all chunks"
     assert commands.retry_task(task).state == "queued"
 
 

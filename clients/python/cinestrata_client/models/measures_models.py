@@ -217,8 +217,7 @@ class MeasuredLoss(Model):
     domains: int
     queries: int
     low: float | None = Field(
-        description="Lower end of the interval; null if the queries of both releases differ, or were "
-        "measured by an earlier version."
+        description="Lower end of the interval; null if the queries of both releases differ."
     )
     high: float | None
     learned: float

@@ -44,8 +44,7 @@ class JobDetails(Model):
     error: str | None
     result: dict[str, Any] | None = Field(
         description="Of a compaction: `domains`, `deleted`, `bytes_before`, `bytes_after`; of a "
-        "snapshot: `path`, `files`, `bytes`, `external_tasks`, and `removed`: names of "
-        "earlier snapshots above the number that is kept."
+        "snapshot: `path`, `files`, `bytes` and `external_tasks`."
     )
 
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from models.backbones.backbone import Backbone
+from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
@@ -21,9 +21,10 @@ from tests.service.search.caption_library import BIRDS, CARS, Library, settled
 torch.set_num_threads(1)
 
 
-@pytest.fixture
-def overrides() -> dict[str, Any]:
-    return {"limits__max_results": 20}
+@pytest.fixture(autouse=True)
+def few_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 20 results of a page."""
+    monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, SearchEngine]]:
     """A library of birds and cars and its engine, shared by tests that change nothing."""
-    with settled(tmp_path_factory.mktemp("shared"), backbone, limits__max_results=20) as configured:
+    with settled(tmp_path_factory.mktemp("shared"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
         library.add_task("birds", BIRDS)
         library.add_task("cars", CARS)

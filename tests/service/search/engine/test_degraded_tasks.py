@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.releases.release_lineage import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
@@ -17,6 +19,7 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
+from service.storage import vector_store_selection
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
@@ -103,10 +106,12 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
         service.search("a taxi")
 
 
-def test_shard_that_breaks_while_served_is_degraded(library: Library, configured: Settings) -> None:
-    service = SearchEngine(
-        configured.model_copy(update={"open_bytes": 0})
-    )  # shards are closed after every search
+def test_shard_that_breaks_while_served_is_degraded(
+    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Shards are closed after every search.
+    monkeypatch.setattr(vector_store_selection, "ShardStore", partial(ShardStore, max_mapped_bytes=0))
+    service = SearchEngine(configured)
     assert service.refresh()
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
     folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)

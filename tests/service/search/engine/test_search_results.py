@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import event
 
 from models.encoders.query_encoder import QueryEncoder
+from models.routing.defaults import DEFAULT_PRIOR
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
-from service.core.settings import settings
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
@@ -41,9 +41,7 @@ def test_ranking_equals_that_of_all_vectors(shared: tuple[Library, SearchEngine]
     text = "something turns left"
     answer = service.search(text, k=20)
     weights = {entry.task: entry.weight for entry in answer.routing}
-    lift = [
-        settings().routing_prior * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)
-    ]
+    lift = [DEFAULT_PRIOR * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)]
     # Encoded in the batches of the stored vectors: in another batch the last bits may round differently.
     stored = np.concatenate([library.stored(captions) for captions in (BIRDS, CARS)])
     scores = stored @ library.features([text])[0] + np.array(lift)
