@@ -8,17 +8,16 @@ from urllib.parse import quote
 
 import httpx
 
-from cinestrata_client import NotFoundError, file_calls
-from cinestrata_client import models as api_models
+from cinestrata_client import NotFoundError
 from cinestrata_schemas.access import AuditPage
 from cinestrata_schemas.alerts import AlertDetails, AlertPage
 from cinestrata_schemas.choice_types import SearchScope
 from cinestrata_schemas.library import RecallMatrix
 from cinestrata_schemas.operations import JobDetails, JobSpec, Readiness, SnapshotDetails
-from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
+from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome, ServeSpec
 from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskMove, TaskSpec
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskMove, TaskSpec
 from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,
@@ -27,7 +26,7 @@ from cinestrata_schemas.webhooks import (
     WebhookSecret,
     WebhookSpec,
 )
-from cli.api_client import client_model, open_client, service_model
+from cli.api_client import open_client
 from cli.service_client import MethodSettings
 
 if TYPE_CHECKING:
@@ -52,76 +51,68 @@ class HttpServiceClient:
 
     def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
         """Create a task. Requests with the same idempotency key create one task."""
-        body = client_model(api_models.TaskSpec, spec)
-        return service_model(TaskDetails, self._client.create_task(body, idempotency_key=key))
+        return self._client.create_task(spec, idempotency_key=key)
 
     def create_task_from_archive(
         self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: MethodSettings
     ) -> TaskDetails:
         """Create a task from an archive of videos with a manifest."""
-        call = file_calls.create_task_from_archive(
-            archive, filename, name, method=method, settings=settings or None
+        return self._client.create_task_from_archive(
+            archive, name, filename=filename, method=method, settings=settings or None
         )
-        return service_model(TaskDetails, self._client.send(call))
 
     def append_videos(self, task_id: str, spec: AppendSpec, key: str | None = None) -> TaskDetails:
         """Append videos to a learned domain. Requests with the same idempotency key create one append."""
-        body = client_model(api_models.AppendSpec, spec)
-        return service_model(TaskDetails, self._client.append_videos(task_id, body, idempotency_key=key))
+        return self._client.append_videos(task_id, spec, idempotency_key=key)
 
     def append_archive(self, task_id: str, archive: BinaryIO, filename: str) -> TaskDetails:
         """Append the videos of an archive with a manifest to a learned domain."""
-        call = file_calls.append_archive(task_id, archive, filename)
-        return service_model(TaskDetails, self._client.send(call))
+        return self._client.append_archive(task_id, archive, filename=filename)
 
     def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""
-        return [service_model(TaskDetails, task) for task in self._client.list_tasks()]
+        return self._client.list_tasks()
 
     def task(self, task_id: str) -> TaskDetails:
         """The current state of a task."""
-        return service_model(TaskDetails, self._client.get_task(task_id))
+        return self._client.get_task(task_id)
 
     def task_videos(self, task_id: str) -> Iterator[VideoSummary]:
         """All videos of a domain and of the appends to it, in the order of their arrival."""
-        for video in self._client.iter_videos_of_task(task_id, limit=_PAGE):
-            yield service_model(VideoSummary, video)
+        return self._client.iter_videos_of_task(task_id, limit=_PAGE)
 
     def cancel(self, task_id: str) -> TaskDetails:
         """Request that a task stops."""
-        return service_model(TaskDetails, self._client.cancel_task(task_id))
+        return self._client.cancel_task(task_id)
 
     def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
-        body = client_model(api_models.RetrySpec, spec)
-        return service_model(TaskDetails, self._client.retry_task(task_id, body=body))
+        return self._client.retry_task(task_id, body=spec)
 
     def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
         """Move a waiting task in the queue."""
-        body = client_model(api_models.TaskMove, move)
-        return service_model(TaskDetails, self._client.move_task(task_id, body))
+        return self._client.move_task(task_id, move)
 
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
-        body = api_models.RelearnSpec() if name is None else api_models.RelearnSpec(name=name)
-        return service_model(TaskDetails, self._client.relearn_task(task_id, body=body))
+        body = RelearnSpec(name=name)
+        return self._client.relearn_task(task_id, body=body)
 
     def videos(self, **parameters: Any) -> VideoPage:
         """A page of videos; ``parameters`` are those of ``GET /videos`` that are set."""
-        return service_model(VideoPage, self._client.list_videos(**parameters))
+        return self._client.list_videos(**parameters)
 
     def edit_video(self, video_id: str, patch: VideoPatch) -> VideoDetails:
         """Change captions and metadata of a video; only fields of the patch that are set apply."""
-        body = client_model(api_models.VideoPatch, patch, exclude_unset=True)
-        return service_model(VideoDetails, self._client.edit_video(video_id, body))
+        return self._client.edit_video(video_id, patch)
 
     def register_sync(self, spec: SyncSpec) -> SyncDetails:
         """Let a domain follow a folder of videos."""
-        return service_model(SyncDetails, self._client.register_sync(client_model(api_models.SyncSpec, spec)))
+        return self._client.register_sync(spec)
 
     def syncs(self) -> list[SyncDetails]:
         """All registered syncs by name."""
-        return [service_model(SyncDetails, sync) for sync in self._client.list_syncs()]
+        return self._client.list_syncs()
 
     def remove_sync(self, name_or_id: str) -> None:
         """Remove a registered sync by its id, or by the name or slug of its domain."""
@@ -129,21 +120,20 @@ class HttpServiceClient:
 
     def releases(self) -> list[ReleaseSummary]:
         """All releases in the order of learning."""
-        return [service_model(ReleaseSummary, release) for release in self._client.iter_releases(limit=_PAGE)]
+        return list(self._client.iter_releases(limit=_PAGE))
 
     def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
         """Let searches use a release, and return the effects; a dry run only returns them."""
-        body = api_models.ServeSpec(dry_run=dry_run)
-        return service_model(ServeOutcome, self._client.serve_release(release, body=body))
+        body = ServeSpec(dry_run=dry_run)
+        return self._client.serve_release(release, body=body)
 
     def create_webhook(self, spec: WebhookSpec) -> WebhookSecret:
         """Register an endpoint of webhooks, and return its secret."""
-        body = client_model(api_models.WebhookSpec, spec)
-        return service_model(WebhookSecret, self._client.create_webhook(body))
+        return self._client.create_webhook(spec)
 
     def webhooks(self) -> list[WebhookDetails]:
         """All webhooks, oldest first."""
-        return [service_model(WebhookDetails, webhook) for webhook in self._client.list_webhooks()]
+        return self._client.list_webhooks()
 
     def remove_webhook(self, webhook_id: str) -> None:
         """Remove a webhook with its messages."""
@@ -151,33 +141,32 @@ class HttpServiceClient:
 
     def test_webhook(self, webhook_id: str) -> DeliveryDetails:
         """Send a test message now, and return its result."""
-        return service_model(DeliveryDetails, self._client.test_webhook(webhook_id))
+        return self._client.test_webhook(webhook_id)
 
     def edit_webhook(self, webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
         """Change the events of a webhook, or whether it is enabled."""
-        body = client_model(api_models.WebhookPatch, patch)
-        return service_model(WebhookDetails, self._client.edit_webhook(webhook_id, body))
+        return self._client.edit_webhook(webhook_id, patch)
 
     def deliveries(self, webhook_id: str, limit: int) -> list[DeliveryDetails]:
         """The newest messages of a webhook, newest first."""
         page = self._client.list_deliveries(webhook_id, limit=limit)
-        return [service_model(DeliveryDetails, delivery) for delivery in page.deliveries]
+        return page.deliveries
 
     def resend_delivery(self, webhook_id: str, delivery_id: int) -> DeliveryDetails:
         """Send a message of a webhook again."""
-        return service_model(DeliveryDetails, self._client.resend_delivery(webhook_id, delivery_id))
+        return self._client.resend_delivery(webhook_id, delivery_id)
 
     def alerts(self) -> AlertPage:
         """Open and earlier alerts, and the thresholds."""
-        return service_model(AlertPage, self._client.list_alerts())
+        return self._client.list_alerts()
 
     def dismiss_alert(self, alert_id: int) -> AlertDetails:
         """Hide an alert."""
-        return service_model(AlertDetails, self._client.dismiss_alert(alert_id))
+        return self._client.dismiss_alert(alert_id)
 
     def snapshots(self) -> list[SnapshotDetails]:
         """Stored snapshots, newest first."""
-        return [service_model(SnapshotDetails, snapshot) for snapshot in self._client.list_snapshots()]
+        return self._client.list_snapshots()
 
     def download_snapshot(self, name: str, target: BinaryIO) -> None:
         """Write a stored snapshot to an open file."""
@@ -189,11 +178,11 @@ class HttpServiceClient:
 
     def start_job(self, spec: JobSpec) -> JobDetails:
         """Let a worker compact shards or write a snapshot."""
-        return service_model(JobDetails, self._client.start_job(client_model(api_models.JobSpec, spec)))
+        return self._client.start_job(spec)
 
     def jobs(self) -> list[JobDetails]:
         """The last maintenance jobs, newest first."""
-        return [service_model(JobDetails, job) for job in self._client.list_jobs()]
+        return self._client.list_jobs()
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""
@@ -208,21 +197,21 @@ class HttpServiceClient:
 
     def delete_task(self, task_id: str) -> DeletionResult:
         """Delete all videos of a task permanently."""
-        return service_model(DeletionResult, self._client.delete_task(task_id))
+        return self._client.delete_task(task_id)
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **fields: Any
     ) -> SearchResponse:
         """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
-        return service_model(SearchResponse, self._client.search(query, k=k, task=task, mode=mode, **fields))
+        return self._client.search(query, k=k, task=task, mode=mode, **fields)
 
     def video(self, video_id: str) -> VideoDetails:
         """A video with its split."""
-        return service_model(VideoDetails, self._client.get_video(video_id))
+        return self._client.get_video(video_id)
 
     def similar(self, video_id: str, k: int, scope: SearchScope) -> SimilarVideosResponse:
         """Videos similar to a video."""
-        return service_model(SimilarVideosResponse, self._client.find_similar(video_id, k=k, scope=scope))
+        return self._client.find_similar(video_id, k=k, scope=scope)
 
     def playback_address(self, video_id: str) -> str:
         """Address of the video's page."""
@@ -230,12 +219,12 @@ class HttpServiceClient:
 
     def forgetting(self) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""
-        return service_model(RecallMatrix, self._client.get_forgetting())
+        return self._client.get_forgetting()
 
     def audit(self, **parameters: Any) -> AuditPage:
         """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""
-        return service_model(AuditPage, self._client.list_audit_entries(**parameters))
+        return self._client.list_audit_entries(**parameters)
 
     def ready(self) -> Readiness:
         """Readiness and the release that answers searches; not an error if the service is not ready."""
-        return service_model(Readiness, self._client.readyz())
+        return self._client.readyz()

@@ -53,7 +53,7 @@ def empty_service() -> Iterator[str]:
     [
         "service.core.settings",
         "service.core.logging",
-        "cinestrata_schemas",
+        "cinestrata_schemas.library",
         "service.catalog.database",
         "service.catalog.migrations",
         "service.tasks.broker",

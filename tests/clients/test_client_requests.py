@@ -22,7 +22,8 @@ from cinestrata_client import (
     UnreachableError,
     uploads,
 )
-from cinestrata_client.models import TaskSpec, VideoPatch, VideoSpec
+from cinestrata_schemas.tasks import TaskSpec, VideoSpec
+from cinestrata_schemas.videos import VideoPatch
 from service.core.settings import Settings
 from tests.api.browser import serve
 

@@ -20,7 +20,7 @@ from cinestrata_client import (
     UnavailableError,
     UnreachableError,
 )
-from cinestrata_client.models import TaskSpec, VideoSpec
+from cinestrata_schemas.tasks import TaskSpec, VideoSpec
 
 SPEC = TaskSpec(name="kitchen", videos=[VideoSpec(uri="a.mp4")])
 IN_DOUBT = {

@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from cinestrata_client.async_client import AsyncClient
-from cinestrata_client.client import Client
+from cinestrata_client.client import AsyncClient, Client
 from cinestrata_client.errors import (
     ConflictError,
     ForbiddenError,
@@ -26,7 +25,7 @@ from cinestrata_client.errors import (
     UnreachableError,
 )
 from cinestrata_client.retries import RetryPolicy
-from cinestrata_client.uploads import FileUpload
+from cinestrata_client.transfers import FileUpload
 
 __version__ = "0.1.0"
 

@@ -1,42 +1,32 @@
-"""Descriptions of requests, and their execution by a synchronous or an asynchronous sender.
-
-Each operation is one function that returns a :class:`Call`; both clients have a method for it with the same signature.
-"""
+"""Requests of the API: their parts, and the type of their answers."""
 
 from __future__ import annotations
 
-import functools
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 import httpx
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
-from cinestrata_client.models.base_model import Model
-
-__all__ = ["AsyncSender", "Call", "SyncSender", "async_method", "sync_method"]
-
-T = TypeVar("T")
-_P = ParamSpec("_P")
+_T = TypeVar("_T")
 # Requests that may be sent again after a lost connection: a repetition has no further effect.
 _REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-_REPEATABLE_PATHS = frozenset({"/v1/search", "/v1/search/clip", "/v1/uploads/preview"})
+_REPEATABLE_PATHS = frozenset({"/search", "/search/clip", "/uploads/preview"})
 _SECONDS_PER_VIDEO = 0.005  # the service looks for the file of each video before it answers
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class Call(Generic[_T]):
     """A request and the type of its answer.
 
     Attributes:
         method: HTTP method.
-        template: Path with the names of its parameters in braces.
+        template: Path below ``/v1``, with the names of its parameters in braces.
         result: Type of the answer: a model, a list of models, ``str``, ``bytes`` or None.
         path: Parameters of the path.
         query: Parameters of the query; None is left out.
@@ -51,11 +41,11 @@ class Call(Generic[T]):
 
     method: str
     template: str
-    result: Any
+    result: Any = None
     path: Mapping[str, str | int] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | None] = field(default_factory=dict)
-    body: Model | None = None
+    body: BaseModel | None = None
     files: Mapping[str, Any] | None = None
     data: Mapping[str, str] | None = None
     content: bytes | None = None
@@ -65,9 +55,8 @@ class Call(Generic[T]):
     @property
     def url(self) -> str:
         """The path of the request, with escaped parameters."""
-        return self.template.format_map(
-            {name: quote(str(value), safe="") for name, value in self.path.items()}
-        )
+        escaped = {name: quote(str(value), safe="") for name, value in self.path.items()}
+        return "/v1" + self.template.format_map(escaped)
 
     @property
     def is_repeatable(self) -> bool:
@@ -112,51 +101,16 @@ class Call(Generic[T]):
         is_accepted = response.status_code in self.accepted and media_type == "application/json"
         return response.is_success or is_accepted
 
-    def parse(self, response: httpx.Response) -> T:
+    def parse(self, response: httpx.Response) -> _T:
         """Return the answer in a response that answers the call."""
         if self.result is None:
-            return cast(T, None)
+            return cast(_T, None)
         if self.result is str:
-            return cast(T, response.text)
+            return cast(_T, response.text)
         if self.result is bytes:
-            return cast(T, response.content)
-        return cast(T, _adapter(self.result).validate_json(response.content))
-
-
-class SyncSender(ABC):
-    """Sends calls and waits for their answers."""
-
-    @abstractmethod
-    def send(self, call: Call[T]) -> T:
-        """Send a call; returns its answer."""
-
-
-class AsyncSender(ABC):
-    """Sends calls without blocking the event loop."""
-
-    @abstractmethod
-    async def send(self, call: Call[T]) -> T:
-        """Send a call; returns its answer."""
-
-
-def sync_method(operation: Callable[_P, Call[T]]) -> Callable[Concatenate[Any, _P], T]:
-    """Return the method of an operation for a synchronous client."""
-
-    @functools.wraps(operation)
-    def method(self: SyncSender, /, *args: _P.args, **kwargs: _P.kwargs) -> T:
-        return self.send(operation(*args, **kwargs))
-
-    return method
-
-
-def async_method(operation: Callable[_P, Call[T]]) -> Callable[Concatenate[Any, _P], Awaitable[T]]:
-    """Return the method of an operation for an asynchronous client."""
-
-    @functools.wraps(operation)
-    def method(self: AsyncSender, /, *args: _P.args, **kwargs: _P.kwargs) -> Awaitable[T]:
-        return self.send(operation(*args, **kwargs))
-
-    return method
+            return cast(_T, response.content)
+        # An answer may contain parts of a request, which have new fields in a later service, too.
+        return cast(_T, _adapter(self.result).validate_json(response.content, extra="ignore"))
 
 
 @cache

@@ -1,64 +1,34 @@
-"""The synchronous client."""
+"""The synchronous and the asynchronous client."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx
 
-from cinestrata_client import file_calls
-from cinestrata_client.calls import Call, sync_method
-from cinestrata_client.connection import DEFAULT_URL, connection_options
-from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
-from cinestrata_client.events import EventParser
-from cinestrata_client.methods import SyncMethods
-from cinestrata_client.models import (
-    AuditRecord,
-    RejectedVideo,
-    ReleaseSummary,
-    SearchResult,
-    ShardSummary,
-    TaskDetails,
-    TaskEvent,
-    VideoSummary,
-)
-from cinestrata_client.operations import (
-    access_operations,
-    measures_operations,
-    search_operations,
-    tasks_operations,
-    videos_operations,
-)
-from cinestrata_client.pagination import next_page, page_items
+from cinestrata_client.calls import Call
+from cinestrata_client.errors import UnreachableError, error_of
+from cinestrata_client.methods import AsyncStepClient, Steps, SyncStepClient
+from cinestrata_client.operations import Operations
 from cinestrata_client.retries import RetryPolicy
-from cinestrata_client.uploads import FileUpload, upload_steps
+from cinestrata_client.transfers import Transfers
+from cinestrata_schemas.tasks import TaskEvent
 
-__all__ = ["Client"]
-
-T = TypeVar("T")
-_Item = TypeVar("_Item")
-_P = ParamSpec("_P")
-_POLL_SECONDS = 5.0
-
-
-def _iterator(
-    operation: Callable[_P, Call[Any]], item: type[_Item]
-) -> Callable[Concatenate[Any, _P], Iterator[_Item]]:
-    """Return a method that iterates over the entries of all pages of a list."""
-
-    def method(self: Client, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_Item]:
-        return self._iterate(operation(*args, **kwargs))
-
-    method.__doc__ = f"Entries of all pages of ``{operation.__name__}``, which are read as they are needed."
-    return method
+DEFAULT_URL = "http://127.0.0.1:8000"
+_DEFAULT_RETRIES = RetryPolicy()
+_T = TypeVar("_T")
+_MAX_PORT = 65_535
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Client(SyncMethods):
+class Client(Operations, Transfers, SyncStepClient):
     """Client of a Cinestrata service.
 
     Each operation of the API is a method with the name of its ``operationId``. Requests that the service refuses for
@@ -71,10 +41,10 @@ class Client(SyncMethods):
         timeout: Seconds until a request without an answer fails; requests with many videos, or with an archive,
             have more.
         retries: Repetitions of failed requests.
-        transport: Transport of httpx, for tests; None opens network connections.
+        transport: Transport of httpx; None opens network connections.
 
     Raises:
-        ValueError: ``base_url`` is not a URL, or no header can carry ``api_key``.
+        ValueError: The URL is not one of http or https, or the key has characters that a header cannot have.
     """
 
     def __init__(
@@ -83,12 +53,13 @@ class Client(SyncMethods):
         api_key: str | None = None,
         *,
         timeout: float = 60.0,
-        retries: RetryPolicy | None = None,
+        retries: RetryPolicy = _DEFAULT_RETRIES,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._retries = retries or RetryPolicy()
+        self._http = httpx.Client(**_options(base_url, api_key, timeout), transport=transport)
         self._timeout = timeout
-        self._http = httpx.Client(**connection_options(base_url, api_key, timeout), transport=transport)
+        self.base_url = self._http.base_url
+        self.retries = retries
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,151 +73,51 @@ class Client(SyncMethods):
     ) -> None:
         self.close()
 
-    def send(self, call: Call[T]) -> T:
-        """Send a call; returns its answer.
-
-        Raises:
-            ServiceError: the answer is an error.
-            UnreachableError: there is no answer.
-        """
-        return call.parse(self._checked(call))
-
-    iter_videos = _iterator(videos_operations.list_videos, VideoSummary)
-    iter_videos_of_task = _iterator(tasks_operations.list_videos_of_task, VideoSummary)
-    iter_rejected_videos = _iterator(tasks_operations.list_rejected_videos, RejectedVideo)
-    iter_tasks = _iterator(tasks_operations.list_tasks, TaskDetails)
-    iter_releases = _iterator(measures_operations.list_releases, ReleaseSummary)
-    iter_shards = _iterator(measures_operations.list_shards, ShardSummary)
-    iter_audit_entries = _iterator(access_operations.list_audit_entries, AuditRecord)
-    iter_search = _iterator(search_operations.search, SearchResult)
-
-    search_by_clip = sync_method(file_calls.search_by_clip)
-
-    def create_task_from_archive(
-        self,
-        archive: str | Path,
-        name: str,
-        *,
-        method: str | None = None,
-        settings: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
-    ) -> TaskDetails:
-        """Create a task from a zip or tar file; see :func:`cinestrata_client.file_calls.create_task_from_archive`."""
-        with Path(archive).open("rb") as file:
-            return self.send(
-                file_calls.create_task_from_archive(
-                    file,
-                    str(archive),
-                    name,
-                    method=method,
-                    settings=settings,
-                    idempotency_key=idempotency_key,
-                )
-            )
-
-    def append_archive(
-        self, task_id: str, archive: str | Path, *, idempotency_key: str | None = None
-    ) -> TaskDetails:
-        """Append the videos of a zip or tar file to a learned domain."""
-        with Path(archive).open("rb") as file:
-            call = file_calls.append_archive(task_id, file, str(archive), idempotency_key=idempotency_key)
-            return self.send(call)
-
-    def upload_file(self, path: str | Path) -> FileUpload:
-        """Upload a video in resumable parts; ``uri`` of the result names it in ``VideoSpec``.
-
-        Args:
-            path: The file.
-        """
-        path = Path(path)
-        steps = upload_steps(path, path.stat().st_size)
-        answer: httpx.Response | UnreachableError | None = None
-        while True:
-            try:
-                if isinstance(answer, UnreachableError):
-                    call = steps.throw(answer)
-                else:
-                    call = next(steps) if answer is None else steps.send(answer)
-            except StopIteration as finished:
-                result: FileUpload = finished.value
-                return result
-            try:
-                answer = self._exchange(call)
-            except UnreachableError as error:
-                answer = error
-
     def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
-        """Write the file of a video.
-
-        Args:
-            video_id: Identifier of the video.
-            target: Path of the new file, or an open file.
-        """
-        call = Call[None]("GET", "/v1/videos/{video_id}/stream", None, path={"video_id": video_id})
-        self._download(call, target)
+        """Write the file of a video to a path, or to an open file."""
+        self._download(_stream_of_video(video_id), target)
 
     def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
-        """Write the archive of a backup.
-
-        Args:
-            name: Name of the backup, as ``list_snapshots`` returns it.
-            target: Path of the new file, or an open file.
-        """
-        call = Call[None]("GET", "/v1/snapshots/{name}", None, path={"name": name})
-        self._download(call, target)
-
-    def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
-        with (
-            self._streamed(call) as response,
-            Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target) as file,
-        ):
-            for block in response.iter_bytes():
-                file.write(block)
+        """Write the archive of a backup, named as in ``list_snapshots``, to a path or to an open file."""
+        self._download(_archive_of_snapshot(name), target)
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
-        """Events of a task until it has ended: states, progress, rejected videos and log lines.
-
-        Args:
-            task_id: Identifier of the task.
-        """
-        call = Call[None]("GET", "/v1/tasks/{task_id}/events", None, path={"task_id": task_id})
-        parser = EventParser()
-        with self._streamed(call, timeout=None) as response:
+        """Yield the events of a task until it has ended: states, progress, rejected videos and log lines."""
+        parser = _EventParser()
+        with self._streamed(_events_of_task(task_id), timeout=None) as response:
             for line in response.iter_lines():
                 if (event := parser.feed(line)) is not None:
                     yield event
 
-    def wait_for_task(self, task_id: str, *, timeout: float | None = None) -> TaskDetails:
-        """Wait until a task is ready; returns it.
-
-        Args:
-            task_id: Identifier of the task.
-            timeout: Maximum seconds; None: no limit.
-
-        Raises:
-            TaskFailedError: the task has failed, or was cancelled.
-            TimeoutError: the task is not ready after the timeout.
-        """
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = 0.25
+    def run(self, steps: Steps[_T]) -> _T:
+        """Execute steps and return their result."""
+        outcome: httpx.Response | httpx.RequestError | None = None
         while True:
-            task: TaskDetails = self.send(tasks_operations.get_task(task_id))
-            if task.state == "ready":
-                return task
-            if task.state in ("failed", "cancelled"):
-                raise TaskFailedError(task.id, task.state, task.error, task.error_hint)
-            if end is not None and time.monotonic() + pause > end:
-                raise TimeoutError(f"Task {task_id} is {task.state} after {timeout} seconds")
-            time.sleep(pause)
-            pause = min(2 * pause, _POLL_SECONDS)
+            try:
+                step = steps.send(outcome)
+            except StopIteration as finished:
+                result: _T = finished.value
+                return result
+            if isinstance(step, Call):
+                try:
+                    outcome = self._http.request(step.method, step.url, **step.options(self._timeout))
+                except httpx.RequestError as error:
+                    outcome = error
+            else:
+                time.sleep(step)
+                outcome = None
 
-    def _iterate(self, call: Call[Any]) -> Iterator[Any]:
+    def iterate(self, call: Call[Any]) -> Iterator[Any]:
+        """Yield the entries of all pages from the page of a call on."""
         following: Call[Any] | None = call
         while following is not None:
-            response = self._checked(following)
-            page = following.parse(response)
-            yield from page_items(page)
-            following = next_page(following, page, response)
+            entries, following = self.run(self.page(following))
+            yield from entries
+
+    def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
+        with self._streamed(call) as response, _opened(target) as file:
+            for block in response.iter_bytes():
+                file.write(block)
 
     @contextmanager
     def _streamed(self, call: Call[None], **options: Any) -> Iterator[httpx.Response]:
@@ -257,28 +128,146 @@ class Client(SyncMethods):
                     raise error_of(response)
                 yield response
         except httpx.RequestError as error:
-            raise UnreachableError(self._http.base_url, call.method, call.url, error) from error
+            raise UnreachableError(self.base_url, call.method, call.url, error) from error
 
-    def _checked(self, call: Call[Any]) -> httpx.Response:
-        response = self._exchange(call)
-        if not call.is_answered_by(response):
-            raise error_of(response)
-        return response
 
-    def _exchange(self, call: Call[Any]) -> httpx.Response:
-        call = self._retries.keyed(call)
-        attempt = 0
+class AsyncClient(Operations, Transfers, AsyncStepClient):
+    """Asynchronous client of a Cinestrata service, with the methods of :class:`Client`."""
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: RetryPolicy = _DEFAULT_RETRIES,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout), transport=transport)
+        self._timeout = timeout
+        self.base_url = self._http.base_url
+        self.retries = retries
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
+        """Write the file of a video to a path, or to an open file."""
+        await self._download(_stream_of_video(video_id), target)
+
+    async def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
+        """Write the archive of a backup, named as in ``list_snapshots``, to a path or to an open file."""
+        await self._download(_archive_of_snapshot(name), target)
+
+    async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
+        """Yield the events of a task until it has ended: states, progress, rejected videos and log lines."""
+        parser = _EventParser()
+        async with self._streamed(_events_of_task(task_id), timeout=None) as response:
+            async for line in response.aiter_lines():
+                if (event := parser.feed(line)) is not None:
+                    yield event
+
+    async def run(self, steps: Steps[_T]) -> _T:
+        """Execute steps and return their result."""
+        outcome: httpx.Response | httpx.RequestError | None = None
         while True:
-            outcome: httpx.Response | httpx.RequestError
             try:
-                outcome = self._http.request(call.method, call.url, **call.options(self._timeout))
-            except httpx.RequestError as error:
-                outcome = error
-            pause = self._retries.pause(call, attempt, outcome)
-            if pause is not None:
-                time.sleep(pause)
-                attempt += 1
-            elif isinstance(outcome, httpx.Response):
-                return outcome
+                step = steps.send(outcome)
+            except StopIteration as finished:
+                result: _T = finished.value
+                return result
+            if isinstance(step, Call):
+                try:
+                    outcome = await self._http.request(step.method, step.url, **step.options(self._timeout))
+                except httpx.RequestError as error:
+                    outcome = error
             else:
-                raise UnreachableError(self._http.base_url, call.method, call.url, outcome) from outcome
+                await asyncio.sleep(step)
+                outcome = None
+
+    async def iterate(self, call: Call[Any]) -> AsyncIterator[Any]:
+        """Yield the entries of all pages from the page of a call on."""
+        following: Call[Any] | None = call
+        while following is not None:
+            entries, following = await self.run(self.page(following))
+            for entry in entries:
+                yield entry
+
+    async def _download(self, call: Call[None], target: str | Path | BinaryIO) -> None:
+        async with self._streamed(call) as response:
+            with _opened(target) as file:
+                async for block in response.aiter_bytes():
+                    file.write(block)
+
+    @asynccontextmanager
+    async def _streamed(self, call: Call[None], **options: Any) -> AsyncIterator[httpx.Response]:
+        try:
+            async with self._http.stream(call.method, call.url, **options) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response)
+                yield response
+        except httpx.RequestError as error:
+            raise UnreachableError(self.base_url, call.method, call.url, error) from error
+
+
+def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
+    """Options of an httpx client."""
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host or (url.port or 0) > _MAX_PORT:
+        raise ValueError(f"base_url: {base_url!r} is not a URL; write for example {DEFAULT_URL}")
+    key = api_key or os.environ.get("CINESTRATA_API_KEY")
+    if key and not (key.isascii() and key.isprintable()):  # the key itself is no part of the error
+        raise ValueError("api_key: it has characters that a header cannot have, such as a line break")
+    return {
+        "base_url": base_url.rstrip("/"),
+        "headers": {"X-API-Key": key} if key else {},
+        "timeout": timeout,
+        # A proxy from the environment cannot reach a service on this machine.
+        "trust_env": url.host not in _LOOPBACK,
+    }
+
+
+def _stream_of_video(video_id: str) -> Call[None]:
+    return Call("GET", "/videos/{video_id}/stream", path={"video_id": video_id})
+
+
+def _archive_of_snapshot(name: str) -> Call[None]:
+    return Call("GET", "/snapshots/{name}", path={"name": name})
+
+
+def _events_of_task(task_id: str) -> Call[None]:
+    return Call("GET", "/tasks/{task_id}/events", path={"task_id": task_id})
+
+
+def _opened(target: str | Path | BinaryIO) -> nullcontext[BinaryIO] | BinaryIO:
+    return Path(target).open("wb") if isinstance(target, str | Path) else nullcontext(target)
+
+
+class _EventParser:
+    """Collects the lines of an event stream into events."""
+
+    def __init__(self) -> None:
+        self._data: list[str] = []
+
+    def feed(self, line: str) -> TaskEvent | None:
+        """Add a line, and return the event that it completes, if any."""
+        if line:
+            name, _, value = line.partition(":")
+            if name == "data":
+                self._data.append(value.removeprefix(" "))
+            return None
+        text, self._data = "\n".join(self._data), []
+        return TaskEvent.model_validate_json(text) if text else None

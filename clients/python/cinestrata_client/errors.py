@@ -5,24 +5,7 @@ from __future__ import annotations
 import httpx
 from pydantic import ValidationError
 
-from cinestrata_client.models import Problem, ProblemField
-
-__all__ = [
-    "ConflictError",
-    "ForbiddenError",
-    "GoneError",
-    "InvalidInputError",
-    "NotFoundError",
-    "PreconditionFailedError",
-    "ServiceError",
-    "TaskFailedError",
-    "TooLargeError",
-    "TooManyRequestsError",
-    "UnauthorizedError",
-    "UnavailableError",
-    "UnreachableError",
-    "error_of",
-]
+from cinestrata_schemas.problems import Problem, ProblemField
 
 
 class ServiceError(Exception):

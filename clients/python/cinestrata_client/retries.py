@@ -11,8 +11,6 @@ import httpx
 
 from cinestrata_client.calls import Call
 
-__all__ = ["RetryPolicy"]
-
 T = TypeVar("T")
 _BUSY = 429
 _UNAVAILABLE = 503

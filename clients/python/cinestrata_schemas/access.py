@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, SecretStr
+from pydantic import Field, PlainSerializer, SecretStr
 
 from cinestrata_schemas.choice_types import AccessScope
 from cinestrata_schemas.model_types import Name, RequestModel, ResponseModel
+
+# Hidden wherever it is shown, and sent in plain text.
+Password = Annotated[
+    SecretStr, PlainSerializer(SecretStr.get_secret_value, return_type=str, when_used="json")
+]
 
 
 class KeySpec(RequestModel):
@@ -50,16 +55,14 @@ class UserSpec(RequestModel):
     """A new user of the dashboard."""
 
     name: Name = Field(description="Name for signing in; unique regardless of case.")
-    password: SecretStr = Field(description="10 to 1024 characters.")
+    password: Password = Field(description="10 to 1024 characters.")
     scope: AccessScope = Field(default="search", description="Role of the user: a scope, as of a key.")
 
 
 class UserPatch(RequestModel):
     """Changes of a user; omitted fields stay."""
 
-    password: SecretStr | None = Field(
-        default=None, description="New password. All sessions of the user end."
-    )
+    password: Password | None = Field(default=None, description="New password. All sessions of the user end.")
     scope: AccessScope | None = Field(default=None, description="New role, effective at once.")
 
 

@@ -1,1 +1,0 @@
-"""Operations of the API as descriptions of requests, one module for each tag."""

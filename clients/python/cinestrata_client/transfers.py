@@ -1,0 +1,222 @@
+"""Methods of both clients that send files, or that consist of several requests."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cinestrata_client.calls import Call
+from cinestrata_client.errors import TaskFailedError, UnreachableError, error_of
+from cinestrata_client.methods import Method, StepClient, Steps
+from cinestrata_schemas.search import ClipSearchResponse
+from cinestrata_schemas.tasks import TaskDetails
+
+CHUNK_BYTES = 8 * 1024**2  # of one request; a broken connection loses at most these
+_TUS = {"Tus-Resumable": "1.0.0"}
+_CONFLICT, _LOCKED = 409, 423
+_MAX_CORRECTIONS = 10
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.25, 5.0
+
+
+@dataclass(frozen=True)
+class FileUpload:
+    """A complete upload.
+
+    Attributes:
+        id: Identifier of the upload.
+        uri: URI of the file in ``VideoSpec.uri``.
+    """
+
+    id: str
+
+    @property
+    def uri(self) -> str:
+        """URI that names the file in a task."""
+        return f"upload://{self.id}"
+
+
+class Transfers:
+    """Archives, uploads, clips, and the wait for a task."""
+
+    @Method
+    def search_by_clip(
+        self: StepClient,
+        clip: bytes | BinaryIO,
+        name: str = "clip.mp4",
+        *,
+        k: int | None = None,
+        task: Sequence[str] | None = None,
+        captions: int | None = None,
+        min_duration: float | None = None,
+        max_duration: float | None = None,
+        where: Mapping[str, Any] | None = None,
+        min_score: float | None = None,
+    ) -> Steps[ClipSearchResponse]:
+        """Search with a video clip or an image, which the service does not store.
+
+        Args:
+            clip: Content of the file.
+            name: Name of the file, whose extension tells its format.
+            k: Maximum number of results.
+            task: Names or IDs of domains; default: all.
+            captions: Number of captions of the library that describe the clip.
+            min_duration: Minimum duration of a result in seconds.
+            max_duration: Maximum duration of a result in seconds.
+            where: Conditions on metadata.
+            min_score: Minimum score of a result.
+        """
+        query = {
+            "k": k,
+            "task": task,
+            "captions": captions,
+            "min_duration": min_duration,
+            "max_duration": max_duration,
+            "where": where,
+            "min_score": min_score,
+        }
+        call = Call[ClipSearchResponse](
+            "POST", "/search/clip", ClipSearchResponse, query=query, files={"clip": (name, clip)}
+        )
+        return (yield from self.answer(call))
+
+    @Method
+    def create_task_from_archive(
+        self: StepClient,
+        archive: str | Path | BinaryIO,
+        name: str,
+        *,
+        filename: str | None = None,
+        method: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Steps[TaskDetails]:
+        """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
+
+        Args:
+            archive: Path of the archive, or an open file.
+            name: Name of the domain.
+            filename: Name of the archive with its extension; default: that of the file.
+            method: Learning method; default: that of the service.
+            settings: Settings of the method.
+            idempotency_key: Key of the request; default: a random one.
+        """
+        data = {"name": name}
+        if method is not None:
+            data["method"] = method
+        if settings is not None:
+            data["settings"] = json.dumps(settings)
+        with _opened(archive) as file:
+            call = Call[TaskDetails](
+                "POST",
+                "/tasks",
+                TaskDetails,
+                headers={"Idempotency-Key": idempotency_key},
+                files={"archive": (filename or Path(file.name).name, file)},
+                data=data,
+                is_unbounded=True,
+            )
+            return (yield from self.answer(call))
+
+    @Method
+    def append_archive(
+        self: StepClient,
+        task_id: str,
+        archive: str | Path | BinaryIO,
+        *,
+        filename: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Steps[TaskDetails]:
+        """Append the videos of a zip or tar archive, a path or an open file, to a learned domain."""
+        with _opened(archive) as file:
+            call = Call[TaskDetails](
+                "POST",
+                "/tasks/{task_id}/videos",
+                TaskDetails,
+                path={"task_id": task_id},
+                headers={"Idempotency-Key": idempotency_key},
+                files={"archive": (filename or Path(file.name).name, file)},
+                is_unbounded=True,
+            )
+            return (yield from self.answer(call))
+
+    @Method
+    def upload_file(self: StepClient, path: str | Path) -> Steps[FileUpload]:
+        """Upload a video in resumable parts (tus); ``uri`` of the result names it in ``VideoSpec``.
+
+        After an answer that contradicts the number of stored bytes, the upload continues where the service has it.
+        """
+        path = Path(path)
+        size = path.stat().st_size
+        name = base64.b64encode(path.name.encode()).decode()
+        headers = {**_TUS, "Upload-Length": str(size), "Upload-Metadata": f"filename {name}"}
+        created = yield from self.exchange(Call("POST", "/uploads", headers=headers))
+        if created.is_error:
+            raise error_of(created)
+        upload = FileUpload(created.headers["Location"].rpartition("/")[2])
+        template, parameters = "/uploads/{upload_id}", {"upload_id": upload.id}
+        offset = corrections = 0
+        with path.open("rb") as file:
+            while offset < size:
+                file.seek(offset)
+                block = file.read(CHUNK_BYTES)
+                if not block:
+                    raise OSError(f"{path} became shorter while it was uploaded")
+                headers = {
+                    **_TUS,
+                    "Upload-Offset": str(offset),
+                    "Content-Type": "application/offset+octet-stream",
+                }
+                corrections += 1
+                part = Call[None]("PATCH", template, path=parameters, headers=headers, content=block)
+                try:
+                    answer = yield from self.exchange(part)
+                except UnreachableError:  # the service keeps the bytes that have arrived
+                    if corrections > _MAX_CORRECTIONS:
+                        raise
+                else:
+                    if answer.is_success:
+                        offset, corrections = int(answer.headers["Upload-Offset"]), 0
+                        continue
+                    if answer.status_code not in (_CONFLICT, _LOCKED) or corrections > _MAX_CORRECTIONS:
+                        raise error_of(answer)
+                state = yield from self.exchange(Call("HEAD", template, path=parameters, headers=_TUS))
+                if state.is_error:
+                    raise error_of(state)
+                offset = int(state.headers["Upload-Offset"])
+        return upload
+
+    @Method
+    def wait_for_task(self: StepClient, task_id: str, *, timeout: float | None = None) -> Steps[TaskDetails]:
+        """Wait until a task is ready, and return it.
+
+        Args:
+            task_id: Identifier of the task.
+            timeout: Maximum seconds; None: no limit.
+
+        Raises:
+            TaskFailedError: The task has failed, or was cancelled.
+            TimeoutError: The task is not ready after the timeout.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_POLL_SECONDS
+        while True:
+            call = Call[TaskDetails]("GET", "/tasks/{task_id}", TaskDetails, path={"task_id": task_id})
+            task = yield from self.answer(call)
+            if task.state == "ready":
+                return task
+            if task.state in ("failed", "cancelled"):
+                raise TaskFailedError(task.id, task.state, task.error, task.error_hint)
+            if end is not None and time.monotonic() + pause > end:
+                raise TimeoutError(f"Task {task_id} is {task.state} after {timeout} seconds")
+            yield pause
+            pause = min(2 * pause, _POLL_SECONDS)
+
+
+def _opened(file: str | Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
+    return Path(file).open("rb") if isinstance(file, str | Path) else nullcontext(file)
