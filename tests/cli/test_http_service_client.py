@@ -73,7 +73,7 @@ def cinestrata(*arguments: str) -> Result:
             {"videos": [VIDEO_JSON]},
         ),
         (lambda c: c.move_task("t", TaskMove(before="sea")), "POST /v1/tasks/t/move", {"before": "sea"}),
-        (lambda c: c.relearn("t"), "POST /v1/tasks/t/relearn", {}),
+        (lambda c: c.relearn("t"), "POST /v1/tasks/t/relearn", {"name": None}),
         (lambda c: c.relearn("t", "owls"), "POST /v1/tasks/t/relearn", {"name": "owls"}),
         (
             lambda c: c.edit_video("a/ü", VideoPatch(metadata={"camera": 2, "place": None})),
@@ -87,8 +87,6 @@ def cinestrata(*arguments: str) -> Result:
                 "name": "owls",
                 "source": "owls",
                 "every_seconds": 60,
-                "vanished": "keep",
-                "captions_from_names": False,
             },
         ),
         (
