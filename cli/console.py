@@ -104,7 +104,9 @@ def action_command(action: Action | ServiceAction, name: str | None = None) -> s
         action: An action that an error recommends.
         name: Argument that names its task in a shell; None uses its ID.
     """
-    command = _COMMANDS.get(action.name, "cinestrata --help").format(name=name or shlex.quote(action.id or ""))
+    command = _COMMANDS.get(action.name, "cinestrata --help").format(
+        name=name or shlex.quote(action.id or "")
+    )
     body = action.body or {}
     if "method" in body:
         command += f" --method {body['method']}"
