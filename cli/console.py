@@ -27,7 +27,6 @@ from rich.text import Text
 from service.core.control_characters import CONTROL_CHARACTERS
 
 if TYPE_CHECKING:
-    from cinestrata_client.models import Action as ServiceAction
     from pydantic import ValidationError
 
     from cinestrata_schemas.problems import Action
@@ -97,7 +96,7 @@ def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
-def action_command(action: Action | ServiceAction, name: str | None = None) -> str:
+def action_command(action: Action, name: str | None = None) -> str:
     """The command of an action.
 
     Args:
