@@ -57,10 +57,10 @@ _COMMANDS = {
     "add_domain": "cinestrata ingest FOLDER",
     "append_videos": "cinestrata ingest FOLDER --into {name}",
     "delete_task": "cinestrata delete --task {name}",
-    "list_releases": "cinestrata releases list",
-    "list_syncs": "cinestrata syncs list",
+    "list_releases": "cinestrata releases",
+    "list_syncs": "cinestrata syncs",
     "retry_task": "cinestrata tasks retry {name}",
-    "serve_release": "cinestrata releases serve {name}",
+    "serve_release": "cinestrata releases --serve {name}",
     "show_task": "cinestrata tasks show {name}",
 }
 

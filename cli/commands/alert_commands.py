@@ -11,15 +11,24 @@ from cli.shared_options import AsJson, Data, Url
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List and dismiss alerts.", no_args_is_help=True)
+app = typer.Typer()
 
 
-@app.command("list")
+@app.command()
 @report_errors
-def list_(
+def alerts(
     show_earlier: Annotated[
         bool, typer.Option("--all", help="Also the last 20 cleared or dismissed alerts.")
     ] = False,
+    dismissed: Annotated[
+        int | None,
+        typer.Option(
+            "--dismiss",
+            metavar="NUMBER",
+            min=1,
+            help="Hide this alert. It is raised again only after its measure has recovered.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -27,7 +36,13 @@ def list_(
     """List the open alerts, newest first. With --json, also the earlier ones and the thresholds."""
     from cli.connection import connect
 
-    page = connect(url, data).alerts()
+    client = connect(url, data)
+    if dismissed is not None:
+        alert = client.dismiss_alert(dismissed)
+        print_json(alert)
+        console.print(f"Alert {alert.id} is dismissed.")
+        return
+    page = client.alerts()
     print_json(page)
     for alert in [*page.open, *(page.earlier if show_earlier else ())]:
         end = alert.cleared_at or alert.dismissed_at
@@ -44,19 +59,3 @@ def list_(
         console.print(f"{page.open_count - len(page.open)} further open alerts")
     if not page.open:
         console.print("No alert is open.")
-
-
-@app.command()
-@report_errors
-def dismiss(
-    alert: Annotated[int, typer.Argument(help="Number of the alert (see `alerts list`).", min=1)],
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Hide an alert. It is raised again only after its measure has recovered."""
-    from cli.connection import connect
-
-    dismissed = connect(url, data).dismiss_alert(alert)
-    print_json(dismissed)
-    console.print(f"Alert {dismissed.id} is dismissed.")

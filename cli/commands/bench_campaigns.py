@@ -37,7 +37,7 @@ __all__ = [
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
 ProtocolName = Annotated[
-    str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
+    str, typer.Argument(help="Name (see `cinestrata bench run`), or the path of a .yaml file.")
 ]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")

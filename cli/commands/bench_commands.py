@@ -13,7 +13,6 @@ from cli.commands.bench_campaigns import (
     Cache,
     Device,
     Jobs,
-    ProtocolName,
     Seeds,
     Tasks,
     Videos,
@@ -40,20 +39,14 @@ for command in (clips, captions, worlds, tune):
 
 @app.command()
 @report_errors
-def protocols() -> None:
-    """List the protocols."""
-    from benchmarks.learning.protocol import load_protocol, protocol_names
-
-    width = max(map(len, protocol_names()))
-    for name in protocol_names():
-        protocol = load_protocol(name)
-        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}")
-
-
-@app.command()
-@report_errors
 def run(
-    protocol: ProtocolName,
+    protocol: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a protocol, or the path of a .yaml file (default: list the protocols).",
+            show_default=False,
+        ),
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +96,9 @@ def run(
     from benchmarks.reporting.benchmark_report import recall_tables
     from benchmarks.rivals import configure
 
+    if protocol is None:
+        _list_protocols()
+        return
     with report_benchmark_errors():
         plan = load_protocol(protocol)
         overrides = dict(map(parse_assignment, assignments or ()))
@@ -122,6 +118,15 @@ def run(
             console.print(table, soft_wrap=True)
             console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
         fail_for(failed, len(runs))
+
+
+def _list_protocols() -> None:
+    from benchmarks.learning.protocol import load_protocol, protocol_names
+
+    width = max(map(len, protocol_names()))
+    for name in protocol_names():
+        protocol = load_protocol(name)
+        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}")
 
 
 @app.command()

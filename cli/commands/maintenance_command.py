@@ -42,7 +42,7 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
         f"{name}: {result.get('files')} files, {result.get('bytes', 0):,} bytes, verified", soft_wrap=True
     )
     if target is None:
-        console.print("The service stores it: cinestrata snapshots download newest", soft_wrap=True)
+        console.print("The service stores it: cinestrata snapshots --download newest", soft_wrap=True)
     else:
         console.print(f"Downloaded to {target}", soft_wrap=True)
     if result.get("external_tasks"):

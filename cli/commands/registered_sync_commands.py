@@ -18,24 +18,42 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "parse_interval", "run_register"]
 
-app = typer.Typer(help="List and remove registered syncs.", no_args_is_help=True)
+app = typer.Typer()
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-@app.command("list")
+@app.command()
 @report_errors
-def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """List all registered syncs with their last and next run."""
+def syncs(
+    removed: Annotated[
+        str | None,
+        typer.Option(
+            "--remove",
+            metavar="NAME",
+            help="Remove the sync of this domain, or with this id. The domain and its videos stay.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List all registered syncs with their last and next run; `cinestrata sync --every` registers them."""
     from rich.text import Text
 
     from cli.connection import connect
 
+    client = connect(url, data)
+    if removed is not None:
+        client.remove_sync(removed)
+        print_json({"removed": removed})
+        console.print(f"The sync {removed} was removed. Its domain and videos stay.")
+        return
     table = plain_table("domain", "source", "every", "last run", "next run", "files")
-    syncs = connect(url, data).syncs()
-    print_json(syncs)
-    for sync in syncs:
+    found = client.syncs()
+    print_json(found)
+    for sync in found:
         table.add_row(
             sync.name,
             sync.source,
@@ -45,22 +63,6 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
             Text(sync.error, style="red") if sync.error else Text(_format_counts(sync)),
         )
     console.print(table)
-
-
-@app.command()
-@report_errors
-def remove(
-    name: Annotated[str, typer.Argument(help="Name or slug of the domain, or id of the sync.")],
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Remove a registered sync. Its domain and videos stay."""
-    from cli.connection import connect
-
-    connect(url, data).remove_sync(name)
-    print_json({"removed": name})
-    console.print(f"The sync {name} was removed. Its domain and videos stay.")
 
 
 def run_register(

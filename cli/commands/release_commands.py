@@ -11,22 +11,42 @@ from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
     from cinestrata_schemas.releases import ServedChange, ServeOutcome
+    from cli.service_client import ServiceClient
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List releases, roll back to an earlier one and forward again.", no_args_is_help=True)
+app = typer.Typer()
 
 
-@app.command("list")
+@app.command()
 @report_errors
-def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """List all releases in the order of learning; the served one is marked."""
+def releases(
+    served: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="RELEASE",
+            help="Let searches use this release: its id or first characters, the domain that it learned last, or "
+            "'newest'. Nothing is deleted or indexed again.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effects of --serve.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List all releases in the order of learning, or choose the one that searches use."""
     from cli.connection import connect
 
+    client = connect(url, data)
+    if served is not None:
+        _serve(client, served, dry_run, yes)
+        return
     table = plain_table("t", "learned", "method", "release", "published", "")
-    releases = connect(url, data).releases()
-    print_json(releases)
-    for release in releases:
+    found = client.releases()
+    print_json(found)
+    for release in found:
         table.add_row(
             str(release.learned_order),
             release.task,
@@ -38,25 +58,7 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     console.print(table)
 
 
-@app.command()
-@report_errors
-def serve(
-    release: Annotated[
-        str,
-        typer.Argument(
-            help="Id of the release or its first characters, the domain that it learned last, or 'newest'."
-        ),
-    ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effects.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Let searches use an earlier release, or a later one again. Nothing is deleted or indexed again."""
-    from cli.connection import connect
-
-    client = connect(url, data)
+def _serve(client: ServiceClient, release: str, dry_run: bool, yes: bool) -> None:
     preview = client.serve_release(release, dry_run=True)
     _print_effects(preview)
     if dry_run or not preview.changed:
@@ -73,7 +75,7 @@ def serve(
     if done.pinned:
         console.print(
             "Tasks that are learned now are not searched until a later release is served: "
-            "cinestrata releases serve newest",
+            "cinestrata releases --serve newest",
             soft_wrap=True,
         )
 

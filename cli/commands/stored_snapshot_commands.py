@@ -16,71 +16,70 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "download_to"]
 
-app = typer.Typer(help="List, download and delete the snapshots that a service stores.", no_args_is_help=True)
-
-_Name = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Name of the snapshot, or `newest`.")]
-
-
-@app.command("list")
-@report_errors
-def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """List the stored snapshots, newest first. `cinestrata snapshot --url` and the library page write them."""
-    from cli.connection import connect
-
-    snapshots = connect(url, data).snapshots()
-    print_json(snapshots)
-    table = plain_table("snapshot", "written")
-    table.add_column("MB", justify="right")
-    for snapshot in snapshots:
-        table.add_row(
-            snapshot.name,
-            f"{snapshot.created_at.astimezone():%Y-%m-%d %H:%M}",
-            f"{snapshot.bytes / 1e6:,.1f}",
-        )
-    console.print(table if snapshots else "There are no stored snapshots.")
+app = typer.Typer()
 
 
 @app.command()
 @report_errors
-def download(
-    snapshot: _Name,
-    target: Annotated[
-        Path | None, typer.Argument(help="New file (default: the name of the snapshot in this folder).")
+def snapshots(
+    downloaded: Annotated[
+        str | None,
+        typer.Option(
+            "--download",
+            metavar="NAME",
+            help="Write this snapshot, or the `newest`, to a new file for `restore`.",
+        ),
     ] = None,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Write a stored snapshot to a new file, which `cinestrata restore` reads."""
-    from cli.connection import connect
-
-    client = connect(url, data)
-    name = _find(client, snapshot)
-    file = target or Path(name)
-    download_to(client, name, file)
-    print_json({"snapshot": name, "path": str(file), "bytes": file.stat().st_size})
-    console.print(f"{file}: {file.stat().st_size:,} bytes", soft_wrap=True)
-
-
-@app.command()
-@report_errors
-def delete(
-    snapshot: _Name,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--to", help="New file of --download (default: the name of the snapshot in this folder)."
+        ),
+    ] = None,
+    deleted: Annotated[
+        str | None, typer.Option("--delete", metavar="NAME", help="Permanently delete this stored snapshot.")
+    ] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Permanently delete a stored snapshot."""
+    """List the snapshots that a service stores, newest first; download or delete one.
+
+    `cinestrata snapshot --url` and the library page write them.
+    """
     from cli.connection import connect
 
     client = connect(url, data)
-    name = _find(client, snapshot)
-    if not confirmed:
-        typer.confirm(f"Permanently delete {name}?", abort=True, err=True)
-    client.delete_snapshot(name)
-    print_json({"deleted": name})
-    console.print(f"{name} was deleted.")
+    if downloaded is not None:
+        name = _find(client, downloaded)
+        file = target or Path(name)
+        download_to(client, name, file)
+        print_json({"snapshot": name, "path": str(file), "bytes": file.stat().st_size})
+        console.print(f"{file}: {file.stat().st_size:,} bytes", soft_wrap=True)
+    elif deleted is not None:
+        name = _find(client, deleted)
+        if not confirmed:
+            typer.confirm(f"Permanently delete {name}?", abort=True, err=True)
+        client.delete_snapshot(name)
+        print_json({"deleted": name})
+        console.print(f"{name} was deleted.")
+    else:
+        _list(client)
+
+
+def _list(client: ServiceClient) -> None:
+    stored = client.snapshots()
+    print_json(stored)
+    table = plain_table("snapshot", "written")
+    table.add_column("MB", justify="right")
+    for snapshot in stored:
+        table.add_row(
+            snapshot.name,
+            f"{snapshot.created_at.astimezone():%Y-%m-%d %H:%M}",
+            f"{snapshot.bytes / 1e6:,.1f}",
+        )
+    console.print(table if stored else "There are no stored snapshots.")
 
 
 def download_to(client: ServiceClient, name: str, target: Path) -> None:
@@ -117,5 +116,5 @@ def _find(client: ServiceClient, name: str) -> str:
     if name == "newest" and names:
         return names[0]
     if name not in names:
-        fail(f"There is no stored snapshot {name!r}.", "See `cinestrata snapshots list`.")
+        fail(f"There is no stored snapshot {name!r}.", "See `cinestrata snapshots`.")
     return name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cinestrata_schemas.choice_types import AccessScope
-from cli.console import console, plain_table, print_json, report_errors
+from cli.console import console, plain_table, print_json, refuse_call, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
@@ -67,34 +67,32 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     console.print(table)
 
 
-@app.command()
+@app.command("set")
 @report_errors
-def passwd(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Change the password of a user, and end all sessions of the user."""
-    from cinestrata_schemas.access import UserPatch
-    from cli.access_client import connect_access
-
-    changed = connect_access(url, data).edit_user(name, UserPatch(password=_read_password()))
-    print_json(changed)
-    console.print(f"The password of {changed.name} is changed; all sessions have ended.")
-
-
-@app.command()
-@report_errors
-def scope(
+def set_(
     name: _Name,
-    scope: Annotated[AccessScope, typer.Argument(help="New role of the user.")],
+    scope: Annotated[AccessScope | None, typer.Option("--scope", help="New role of the user.")] = None,
+    has_password: Annotated[
+        bool, typer.Option("--password", help="Ask for a new password, and end all sessions of the user.")
+    ] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Change the role of a user."""
+    """Change the role or the password of a user."""
     from cinestrata_schemas.access import UserPatch
     from cli.access_client import connect_access
 
-    changed = connect_access(url, data).edit_user(name, UserPatch(scope=scope))
+    if scope is None and not has_password:
+        refuse_call("Nothing was changed.", "Use --scope or --password.")
+    password = _read_password() if has_password else None
+    fields = {"scope": scope, "password": password}
+    changed = connect_access(url, data).edit_user(
+        name, UserPatch.model_validate({key: value for key, value in fields.items() if value is not None})
+    )
     print_json(changed)
-    console.print(f"{changed.name} has the scope {changed.scope}.")
+    ended = "; all sessions have ended" if has_password else ""
+    console.print(f"{changed.name} has the scope {changed.scope}{ended}.")
 
 
 @app.command()

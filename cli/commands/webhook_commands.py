@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -121,6 +120,15 @@ def send_test(webhook: WebhookName, as_json: AsJson = False, url: Url = None, da
 def log(
     webhook: WebhookName,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of messages.")] = 20,
+    resent: Annotated[
+        int | None,
+        typer.Option(
+            "--resend",
+            metavar="MESSAGE",
+            min=1,
+            help="Send this message again, which was given up or delivered.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -131,7 +139,13 @@ def log(
     from cli.connection import connect
 
     client = connect(url, data)
-    messages = client.deliveries(_find_webhook(client, webhook).id, limit)
+    webhook_id = _find_webhook(client, webhook).id
+    if resent is not None:
+        sent = client.resend_delivery(webhook_id, resent)
+        print_json(sent)
+        console.print(f"Message {sent.id} ({sent.event}) is {sent.state}.")
+        return
+    messages = client.deliveries(webhook_id, limit)
     print_json(messages)
     table = plain_table("message", "event", "state", "tries", "created", "last answer")
     table.columns[0].no_wrap = True
@@ -148,39 +162,19 @@ def log(
     console.print(table if messages else "No messages were sent in the last 7 days.")
 
 
-@app.command()
+@app.command("set")
 @report_errors
-def resend(
+def set_(
     webhook: WebhookName,
-    message: Annotated[int, typer.Argument(help="Number of the message (see `webhooks log`).", min=1)],
+    is_enabled: Annotated[
+        bool,
+        typer.Option("--enabled/--disabled", help="Send its events, or let its messages wait for 7 days."),
+    ],
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Send a message again that was given up or delivered. A worker sends it."""
-    from cli.connection import connect
-
-    client = connect(url, data)
-    sent = client.resend_delivery(_find_webhook(client, webhook).id, message)
-    print_json(sent)
-    console.print(f"Message {sent.id} ({sent.event}) is {sent.state}.")
-
-
-@app.command()
-@report_errors
-def enable(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Send events to a webhook again, and the messages that wait."""
-    _switch(webhook, url, data, is_enabled=True)
-
-
-@app.command()
-@report_errors
-def disable(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Stop sending to a webhook. Messages wait for 7 days."""
-    _switch(webhook, url, data, is_enabled=False)
-
-
-def _switch(webhook: str, url: str | None, data: Path | None, *, is_enabled: bool) -> None:
+    """Enable or disable a webhook."""
     from cinestrata_schemas.webhooks import WebhookPatch
     from cli.connection import connect
 

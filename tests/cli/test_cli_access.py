@@ -46,9 +46,10 @@ def test_users_are_created_changed_and_removed(folder: Settings) -> None:
     assert created.exit_code == 0, created.output
     assert "correct horse" not in created.output
     assert _run("users", "create", "ADA", given="correct horse\n").exit_code == 1
-    assert "10 to 1024" in _run("users", "passwd", "ada", given="short\n").output
-    assert _run("users", "passwd", "ada", given="another horse\n").exit_code == 0
-    assert _run("users", "scope", "ada", "search").exit_code == 0
+    assert "10 to 1024" in _run("users", "set", "ada", "--password", given="short\n").output
+    assert _run("users", "set", "ada", "--password", given="another horse\n").exit_code == 0
+    assert _run("users", "set", "ada", "--scope", "search").exit_code == 0
+    assert _run("users", "set", "ada").exit_code == 2
     (listed,) = json.loads(_run("users", "list", "--json").output)
     assert (listed["name"], listed["scope"]) == ("ada", "search")
     assert _run("users", "remove", "ada").exit_code == 0

@@ -44,7 +44,7 @@ def bench(*arguments: object) -> Any:
 
 
 def test_protocols_are_listed() -> None:
-    outcome = bench("protocols")
+    outcome = bench("run")
     assert outcome.exit_code == 0
     assert [line.split()[0] for line in outcome.output.splitlines()] == protocol_names()
 

@@ -57,23 +57,23 @@ def test_snapshot_of_a_service_is_stored_listed_downloaded_and_deleted(
     monkeypatch.chdir(tmp_path)
     written = cinestrata("snapshot", "--url", "http://service")
     assert written.exit_code == 0, written.output
-    assert "cinestrata snapshots download newest" in written.output
-    (stored,) = json.loads(cinestrata("snapshots", "list", "--json").output)
-    assert stored["name"] in cinestrata("snapshots", "list").output
-    report = json.loads(cinestrata("snapshots", "download", "newest", "--json").output)
+    assert "cinestrata snapshots --download newest" in written.output
+    (stored,) = json.loads(cinestrata("snapshots", "--json").output)
+    assert stored["name"] in cinestrata("snapshots").output
+    report = json.loads(cinestrata("snapshots", "--download", "newest", "--json").output)
     assert (report["snapshot"], report["bytes"]) == (stored["name"], stored["bytes"])
     file = tmp_path / stored["name"]
     assert (file.stat().st_size, file.stat().st_mode & 0o77) == (stored["bytes"], 0)
     with tarfile.open(file) as archive:
         assert archive.getnames()
-    again = cinestrata("snapshots", "download", "newest")
+    again = cinestrata("snapshots", "--download", "newest")
     assert (again.exit_code, "exists already" in again.output) == (1, True)
-    missing = cinestrata("snapshots", "download", "cinestrata-20200101T000000Z-9.tar", "b.tar")
+    missing = cinestrata("snapshots", "--download", "cinestrata-20200101T000000Z-9.tar", "--to", "b.tar")
     assert (missing.exit_code, (tmp_path / "b.tar").exists()) == (1, False)
     both = cinestrata("snapshot", "c.tar", "--url", "http://service", "--json")
     assert json.loads(both.output)["state"] == "done"
     assert (tmp_path / "c.tar").stat().st_size > 0
-    assert json.loads(cinestrata("snapshots", "delete", stored["name"], "-y", "--json").output) == {
+    assert json.loads(cinestrata("snapshots", "--delete", stored["name"], "-y", "--json").output) == {
         "deleted": stored["name"]
     }
 
@@ -93,7 +93,7 @@ def test_failed_job_of_a_service_is_an_error(
 
 
 def test_alerts_are_listed_and_dismissed(folder: Settings) -> None:
-    assert "No alert is open." in cinestrata("alerts", "list").output
+    assert "No alert is open." in cinestrata("alerts").output
     with session_scope(write=True) as session:
         alert = Alert(
             kind="failed_tasks",
@@ -104,12 +104,12 @@ def test_alerts_are_listed_and_dismissed(folder: Settings) -> None:
         session.add(alert)
         session.flush()
         number = alert.id
-    listed = cinestrata("alerts", "list").output
+    listed = cinestrata("alerts").output
     assert re.fullmatch(rf"{number}  \d{{4}}-.*\n    .*2 .*failed.*\n", listed), listed
-    assert json.loads(cinestrata("alerts", "list", "--json").output)["open_count"] == 1
-    assert cinestrata("alerts", "dismiss", str(number)).exit_code == 0
-    assert "failed" not in cinestrata("alerts", "list").output
-    assert "dismissed" in cinestrata("alerts", "list", "--all").output
+    assert json.loads(cinestrata("alerts", "--json").output)["open_count"] == 1
+    assert cinestrata("alerts", "--dismiss", str(number)).exit_code == 0
+    assert "failed" not in cinestrata("alerts").output
+    assert "dismissed" in cinestrata("alerts", "--all").output
 
 
 def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def _served(folder: Settings) -> str | None:
 
 
 def test_dry_run_names_the_domains_that_become_unsearchable(folder: Settings, releases: list[str]) -> None:
-    result = _run("serve", "a", "--dry-run")
+    result = _run("--serve", "a", "--dry-run")
     assert result.exit_code == 0, result.output
     assert "no longer searchable: 2 domains with 5 videos" in result.output
     assert "b: 3 videos\n" in result.output
@@ -47,20 +47,20 @@ def test_dry_run_names_the_domains_that_become_unsearchable(folder: Settings, re
 
 
 def test_rollback_and_return(folder: Settings, releases: list[str]) -> None:
-    refused = _run("serve", releases[1][:10])
+    refused = _run("--serve", releases[1][:10])
     assert (refused.exit_code, _served(folder)) == (1, releases[2])  # no terminal to confirm on
-    done = _run("serve", releases[1][:10], "--yes")
+    done = _run("--serve", releases[1][:10], "--yes")
     assert (done.exit_code, _served(folder)) == (0, releases[1]), done.output
-    assert "cinestrata releases serve newest" in done.output
-    lines = [line for line in _run("list").output.splitlines() if line.endswith("served")]
+    assert "cinestrata releases --serve newest" in done.output
+    lines = [line for line in _run().output.splitlines() if line.endswith("served")]
     assert [line.split()[:2] for line in lines] == [["2", "b"]]
-    forward = _run("serve", "newest")
+    forward = _run("--serve", "newest")
     assert "searchable again: 1 domain with 2 videos" in forward.output
     assert _served(folder) == releases[2]
 
 
 @pytest.mark.slow
 def test_unknown_release_is_refused(folder: Settings, releases: list[str]) -> None:
-    result = _run("serve", "nothing", "--yes")
+    result = _run("--serve", "nothing", "--yes")
     assert result.exit_code == 1
     assert _served(folder) == releases[2]

@@ -68,9 +68,9 @@ def test_webhook_is_named_by_its_address_or_the_beginning_of_its_id(
     listed = _run("webhooks", "list").output
     assert {line.split()[0] for line in listed.splitlines()} >= {hook[:12], other[:12]}
     for name in (hook[:12], address, f"{address}?key=hunter2", f"{address}/"):
-        changed = json.loads(_run("webhooks", "disable", name, "--json").output)
+        changed = json.loads(_run("webhooks", "set", name, "--disabled", "--json").output)
         assert (changed["id"], changed["enabled"]) == (hook, False), name
-    assert "is enabled" in _run("webhooks", "enable", address).output
+    assert "is enabled" in _run("webhooks", "set", address, "--enabled").output
     ambiguous = _run("webhooks", "remove", "whk_")
     assert (ambiguous.exit_code, other in ambiguous.output) == (1, True)
     assert _run("webhooks", "test", address).exit_code == 1
@@ -79,9 +79,11 @@ def test_webhook_is_named_by_its_address_or_the_beginning_of_its_id(
     log = _run("webhooks", "log", address).output
     assert f"{message['id']}" in log
     assert "webhook.test" in log
-    sent = _run("webhooks", "resend", address, str(message["id"]), "--json")
+    sent = _run("webhooks", "log", address, "--resend", str(message["id"]), "--json")
     assert json.loads(sent.output)["state"] == "pending"
-    assert _run("webhooks", "resend", address, str(message["id"])).exit_code == 1, "it is pending already"
+    assert _run("webhooks", "log", address, "--resend", str(message["id"])).exit_code == 1, (
+        "it is pending already"
+    )
     assert "No messages" in _run("webhooks", "log", other).output
 
 
