@@ -20,7 +20,7 @@ from cinestrata_client import (
     TaskFailedError,
     UnauthorizedError,
     UnreachableError,
-    uploads,
+    transfers,
 )
 from cinestrata_schemas.tasks import TaskSpec, VideoSpec
 from cinestrata_schemas.videos import VideoPatch
@@ -72,7 +72,7 @@ def test_async_client_does_the_same(address: str, tmp_path: Path) -> None:
 def test_large_file_is_uploaded_in_parts(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(transfers, "CHUNK_BYTES", 1000)
     path = tmp_path / "large.mp4"
     path.write_bytes(bytes(range(256)) * 10)
     with Client(address) as client:
