@@ -118,25 +118,6 @@ def test_video_details_list_moments(moment_client: TestClient) -> None:
     assert moment_client.get("/videos/scene-0").json()["moments"] == []
 
 
-def test_batch_limits_moments_per_query(moment_client: TestClient) -> None:
-    queries = [{"q": "a taxi"}, {"q": "a taxi", "moments": 1}, {"q": "a taxi", "moments": 0}]
-    answers = moment_client.post("/search", json={"queries": queries}).json()["answers"]
-    shown = [next(r for r in one["results"] if r["video_id"] == "both")["moments"] for one in answers]
-    assert [len(moments) for moments in shown] == [3, 1, 0]
-    assert shown[1] == shown[0][:1]
-    refused = moment_client.post("/search", json={"queries": [{"q": "a"}, {"q": "a", "moments": 1000}]})
-    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "queries[1].moments")
-    assert moment_client.get("/search", params={"q": "a", "moments": "many"}).status_code == 422
-
-
-def test_duration_filter_keeps_moments(moment_client: TestClient) -> None:
-    everything = _search(moment_client, "a taxi")
-    found = _search(moment_client, "a taxi", min_duration=40)
-    assert {video: (result["score"], result["moments"]) for video, result in found.items()} == {
-        video: (everything[video]["score"], everything[video]["moments"]) for video in ("both", "other")
-    }
-
-
 def test_library_with_moments_passes_all_checks(moment_client: TestClient) -> None:
     found = audit(ShardStore(settings().index_dir))
     assert found.problems == []

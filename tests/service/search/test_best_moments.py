@@ -160,30 +160,6 @@ def _expected(
     return sorted(found, key=lambda one: -one[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text", ["a heron stands in shallow water", "a bus turns left", "something happens", "an owl"]
-)
-def test_each_video_is_returned_once_with_its_best_score(
-    served: tuple[Library, SearchEngine], text: str
-) -> None:
-    library, service = served
-    answer = service.search(text, k=100)
-    expected = _expected(library, answer, text)
-    assert [result.video_id for result in answer.results] == [video for video, _, _ in expected]
-    assert len({result.video_id for result in answer.results}) == 11
-    for result, (_, score, moments) in zip(answer.results, expected, strict=True):
-        assert result.score == pytest.approx(score, abs=1e-5)
-        assert [(m.start, m.end) for m in result.moments] == [(start, end) for start, end, _ in moments[:3]]
-        assert [m.score for m in result.moments] == pytest.approx([s for _, _, s in moments[:3]], abs=1e-5)
-        if moments:
-            start, end, _ = moments[0]
-            assert result.stream_url == f"/videos/{result.video_id}/stream#t={start:.2f},{end:.2f}"
-            assert result.score >= result.moments[0].score
-        else:
-            assert result.stream_url == f"/videos/{result.video_id}/stream"
-
-
 def test_best_moment_is_listed_first(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     answer = service.search("a heron stands in shallow water", k=2, task="birds")
