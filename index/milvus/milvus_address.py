@@ -21,7 +21,6 @@ class MilvusAddress:
         collection: prefix of collection names; one for each library that shares a server.
         index: kind of the vector index. ``FLAT`` is exact. The others are approximate: measure their recall with text
             queries first.
-        max_loaded: maximum number of partitions of this library that the server holds in memory; None: no limit.
         timeout: seconds to wait for a response; slow operations wait a multiple of it.
     """
 
@@ -29,7 +28,6 @@ class MilvusAddress:
     token: str = field(default="", repr=False)
     collection: str = "cinestrata"
     index: MilvusIndex = "FLAT"
-    max_loaded: int | None = None
     timeout: float = 10.0
 
     def __post_init__(self) -> None:

@@ -12,9 +12,6 @@ from index.arrays import Ids, Scores, Vectors
 from index.milvus.milvus_address import MilvusAddress, MilvusIndex
 from index.milvus.milvus_connection import MilvusConnection, TimedClient
 from index.milvus.milvus_rows import as_numbers, hit_key, id_of_key
-from index.milvus.partition_cache import PartitionCache
-
-__all__ = ["MAX_PARTITIONS", "MilvusPartitions"]
 
 MAX_PARTITIONS = 1000  # of a collection; Milvus allows 1,024
 _INDEX_PARAMETERS: dict[MilvusIndex, dict[str, int]] = {
@@ -31,7 +28,8 @@ class MilvusPartitions:
     def __init__(self, address: MilvusAddress) -> None:
         self.address = address
         self.connection = MilvusConnection(address, on_missing=self._forget, on_lost=self._forget_all)
-        self._loaded = PartitionCache(address.max_loaded)
+        # Loaded collections and partitions. Another process may release one: the server then rejects requests.
+        self._loaded: set[tuple[str, str]] = set()
         self._names: dict[str, set[str]] = {}  # known partitions by collection
         self._dtypes: dict[str, type[np.floating]] = {}  # of the vectors, by collection
 
@@ -171,7 +169,9 @@ class MilvusPartitions:
         if self.count(collection, partition, "id >= 0"):
             return
         with self.connection.request(f"drop {partition}") as client:
-            self._loaded.release(client, collection, partition, whole=self.connection.is_lite)
+            if not self.connection.is_lite:
+                client.release_partitions(collection, [partition])
+                self._loaded.discard((collection, partition))
             client.drop_partition(collection, partition)
             self._names.get(collection, set()).discard(partition)
 
@@ -195,17 +195,26 @@ class MilvusPartitions:
         from pymilvus import MilvusException
 
         for attempt in (1, 2):
-            with (
-                self.connection.request(f"search {partition}") as client,
-                self._loaded.use(client, collection, partition, whole=self.connection.is_lite),
-            ):
+            with self.connection.request(f"search {partition}") as client:
                 try:
+                    self._load(client, collection, partition)
                     return call(client)
                 except MilvusException as error:
                     if attempt == 2 or error.code not in _NOT_LOADED_CODES:
                         raise
-                    self._loaded.mark_released(collection, partition, whole=self.connection.is_lite)
+                    self._loaded.discard((collection, "" if self.connection.is_lite else partition))
         raise AssertionError("unreachable")
+
+    def _load(self, client: TimedClient, collection: str, partition: str) -> None:
+        """Load a partition on its first use; milvus-lite loads complete collections only."""
+        key = (collection, "" if self.connection.is_lite else partition)
+        if key in self._loaded:
+            return
+        if self.connection.is_lite:
+            client.load_collection(collection)
+        else:
+            client.load_partitions(collection, [partition])
+        self._loaded.add(key)
 
     def _convert(self, client: TimedClient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Vectors or queries in the precision of a collection, which stays the same when the server is upgraded."""

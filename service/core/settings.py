@@ -51,9 +51,6 @@ class MilvusSettings(BaseModel):
     collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
     # FLAT is exact; the recall of the others must be measured with text queries first
     index: MilvusIndex = "FLAT"
-    max_loaded: int | None = Field(
-        default=None, ge=1
-    )  # tasks in the server's memory; default: all that are searched
 
     @field_validator("token")
     @classmethod

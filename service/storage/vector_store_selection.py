@@ -34,7 +34,6 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
                 token=token.get_secret_value() if token else "",
                 collection=configured.milvus.collection,
                 index=configured.milvus.index,
-                max_loaded=configured.milvus.max_loaded,
                 timeout=MILVUS_TIMEOUT_SECONDS,
             )
         )

@@ -14,7 +14,6 @@ class StrictClient:
     def __init__(self, client: Any) -> None:
         self._client = client
         self.loaded: set[tuple[str, str]] = set()
-        self.max_loaded = 0
 
     def get(self, name: str) -> Callable[..., Any]:
         return getattr(self, name, None) or getattr(self._client, name)
@@ -38,7 +37,6 @@ class StrictClient:
         assert self._client.list_indexes(collection), "Milvus only loads collections with an index"
         self._client.load_collection(collection)
         self.loaded |= {(collection, partition) for partition in partitions}
-        self.max_loaded = max(self.max_loaded, len(self.loaded))
 
     def release_partitions(self, collection: str, partitions: list[str]) -> None:
         self.loaded -= {(collection, partition) for partition in partitions}

@@ -213,3 +213,17 @@ os._exit(any(children))
 """
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=120).returncode == 0
+
+
+def test_partition_released_elsewhere_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = StubClient()
+    monkeypatch.setattr("pymilvus.MilvusClient", lambda *_, **__: server)
+    partitions = MilvusPartitions(MilvusAddress("http://127.0.0.1:9"))
+    assert partitions.count("x", "a", "id >= 0") == 1
+    server.loaded.clear()
+    assert partitions.count("x", "a", "id >= 0") == 1
+    assert server.loads == 2
+    monkeypatch.setattr(server, "load_partitions", lambda *_, **__: None)
+    server.loaded.clear()
+    with pytest.raises(StoreUnavailable, match="partition not loaded"):
+        partitions.count("x", "a", "id >= 0")
