@@ -284,13 +284,18 @@ def _describe_answers(operation: _Json, schemas: _Json) -> None:
         if answer.get("description") != "Successful Response":
             continue
         schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
-        model = schema.get("items", schema).get("$ref", "").rpartition("/")[2]
-        summary = schemas.get(model, {}).get("description", "").partition("\n")[0]
+        summary = schemas.get(_model(schema), {}).get("description", "").partition("\n")[0]
         if status == "200" and _MEDIA_TYPES.get(operation["operationId"]):
             summary = "The file."
         if summary and "items" in schema:
             summary = f"A list. Each entry: {summary}"
         answer["description"] = summary or _OUTCOMES[status]
+
+
+def _model(schema: _Json) -> str:
+    """Return the name of the model of a schema, or of the items of a list; empty without one."""
+    name: str = schema.get("items", schema).get("$ref", "").rpartition("/")[2]
+    return name
 
 
 def _message(event: str) -> _Json:
@@ -354,8 +359,12 @@ def _complete_examples(operation: _Json, schemas: _Json) -> None:
             if media_type == MEDIA_TYPE:
                 continue
             if media_type == "application/json":
-                known = (recorded[name],) if name in recorded and status[0] == "2" else ()
-                content["example"] = complete_example(content.get("schema", {}), schemas, *known)
+                schema = content.get("schema", {})
+                key = _model(schema) or name
+                known = [recorded[key]] if key in recorded and status[0] == "2" else []
+                if "items" in schema and known:
+                    known = [known]
+                content["example"] = complete_example(schema, schemas, *known)
             elif name in recorded:
                 content["example"] = recorded[name]
 
@@ -398,6 +407,6 @@ def _example(cls: type[CinestrataError]) -> _Json:
 
 @cache
 def _examples(name: str) -> Mapping[str, Any]:
-    """Examples in a file, by operation id: request bodies, or answers of a small library."""
+    """Examples in a file: request bodies by operation id, or answers of a small library by model or operation id."""
     examples: _Json = json.loads((files("api") / name).read_text(encoding="utf-8"))
     return examples
