@@ -1,7 +1,7 @@
 """Errors of the index; every message names the shard, release or file.
 
 ShardStoreError
-├── ManifestError         the manifest is unreadable, altered, or of a newer version
+├── ManifestError         the manifest is unreadable, altered, or of another schema
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
 ├── ShardMissing          a shard, or an id within a shard, does not exist
 ├── ShardInvalid          data to write or publish violates a rule of the format (also a ValueError)

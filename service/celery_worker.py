@@ -29,7 +29,7 @@ from service.operations import maintenance_jobs
 from service.syncs import sync_run
 from service.tasks import lifecycle, probing
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
-from service.tasks.lifecycle import send_due, shutdown
+from service.tasks.lifecycle import heartbeat, send_due
 from service.webhooks.delivery_slots import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]
@@ -73,7 +73,7 @@ def _name_actor(**_: Any) -> None:
 
 
 def _start_maintenance(**_: Any) -> None:
-    shutdown.reset()
+    heartbeat.clear_stop_request()
     _maintenance_threads.extend([MaintenanceThread(health_file), DeliveryThread()])
     for thread in _maintenance_threads:
         thread.start()
@@ -81,7 +81,7 @@ def _start_maintenance(**_: Any) -> None:
 
 def _release_tasks(**_: Any) -> None:
     # Runs inside the signal handler, while a worker with the solo pool is in the middle of its task.
-    shutdown.request_stop()
+    heartbeat.request_stop()
 
 
 def _stop_maintenance(**_: Any) -> None:

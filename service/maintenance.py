@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from index.files.durable_files import replace_text
-from service.backups.unfinished_snapshots import sweep_unfinished_snapshots
+from service.backups.stored_snapshots import sweep_unfinished_snapshots
 from service.catalog import database
 from service.catalog.database import session_scope
 from service.catalog.worker_reports import report_worker, sweep_worker_reports
@@ -21,8 +21,8 @@ from service.library import compaction
 from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
 from service.operations import maintenance_jobs
 from service.storage import video_files
-from service.storage.data_folder import check_data_folder
 from service.storage.gpu_memory import read_gpu_memory
+from service.storage.library_paths import check_data_folder
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
 from service.tasks.archives import upload_storage

@@ -274,7 +274,7 @@ def settings_factory(
     from service.catalog.database import dispose, sqlite_path
     from service.catalog.migrations import upgrade
     from service.core.settings import Settings, settings
-    from service.tasks.lifecycle import lease, shutdown
+    from service.tasks.lifecycle import heartbeat, lease
 
     # Tests see every progress event, not one in half a second.
     monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
@@ -304,7 +304,7 @@ def settings_factory(
     yield make
     dispose()
     settings.cache_clear()
-    shutdown.reset()
+    heartbeat.clear_stop_request()
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.security.route_scopes import ScopedRoute, requires
-from service.core.method_names import METHOD_NAMES
-from service.core.settings import settings
+from service.core.settings import METHOD_NAMES, settings
 from service.storage.library_backbone import default_method
 from service.tasks.sample_task import SAMPLE_VIDEOS
 

@@ -15,7 +15,7 @@ from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.search.engine import SearchEngine
-from service.storage.data_folder import check_data_folder
+from service.storage.library_paths import check_data_folder
 
 __all__ = ["router"]
 

@@ -120,8 +120,8 @@ def check_json_columns() -> list[str]:
     """Rows of the catalog whose JSON is not of the shape that its column requires, one sentence per value."""
     from sqlalchemy import Text, cast, null, select
 
-    from service.catalog.catalog_schema import CATALOG_SCHEMA
     from service.catalog.database import session_scope
+    from service.catalog.migrations import CATALOG_SCHEMA
     from service.catalog.tables import StoredJson
 
     columns = [column for table in CATALOG_SCHEMA.sorted_tables for column in table.columns]

@@ -18,8 +18,7 @@ from cinestrata_schemas.access import AuditPage, AuditRecord
 from service.audit.actor import Actor, current_actor
 from service.catalog.access_tables import AuditEntry
 from service.catalog.database import now, session_scope
-from service.catalog.keyset_paging import KeysetOrders
-from service.catalog.text_conditions import contains_text
+from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.core.errors import InvalidInput
 
 __all__ = ["MAX_LISTED_IDS", "AuditFilter", "export_entries", "list_entries", "record_change", "record_event"]

@@ -37,7 +37,7 @@ from service.backups.backup_files import (
     write_backup,
     write_description,
 )
-from service.backups.unfinished_snapshots import snapshot_folder
+from service.backups.stored_snapshots import snapshot_folder
 from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings

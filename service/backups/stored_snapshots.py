@@ -1,15 +1,21 @@
-"""The backups that workers have written to the folder ``backups``: list, download path and deletion.
+"""The backups that workers have written to the folder ``backups``, and unfinished copies of killed processes.
 
 A name has one form, so no name leads out of the folder. Other files there, and links, are neither listed nor touched.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import shutil
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cinestrata_schemas.operations import SnapshotDetails
 from index.files.durable_files import sync
@@ -17,8 +23,6 @@ from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
-
-__all__ = ["delete_snapshot", "list_snapshots", "snapshot_name", "snapshot_path"]
 
 _TIME = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"cinestrata-([0-9]{8}T[0-9]{6}Z)-[0-9]{1,19}\.tar", re.ASCII)
@@ -100,3 +104,76 @@ def _size(name: str) -> int | None:
 
 def _unknown(name: str) -> NotFound:
     return NotFound(f"The data folder has no snapshot {name[:100]!r}.")
+
+
+_PREFIX = ".snapshot-"
+_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile forms them
+_LOCK = "lock"
+_ABANDONED_SECONDS = 3600
+
+
+@contextmanager
+def snapshot_folder(parent: Path) -> Iterator[Path]:
+    """Create a temporary folder that no sweep removes, and remove it after the ``with`` block.
+
+    Args:
+        parent: Folder that it is created in.
+    """
+    with TemporaryDirectory(dir=parent, prefix=_PREFIX) as name, open(Path(name, _LOCK), "wb") as lock:
+        with suppress(OSError):  # a file system without locks: the age protects the folder
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Path(name)
+
+
+def sweep_unfinished_snapshots() -> int:
+    """Remove temporary folders of killed processes from the folder ``backups``; returns their number.
+
+    A folder stays while its process is alive, and for an hour after its last change. Links and folders of other names
+    stay.
+
+    Raises:
+        Unavailable: the folder ``backups`` cannot be read.
+    """
+    try:
+        found = [path for path in settings().backups_dir.iterdir() if _NAME.fullmatch(path.name)]
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise Unavailable(f"The folder of the snapshots cannot be read: {error.strerror}.", 30) from error
+    return sum(_remove(path) for path in found if _is_abandoned(path))
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether nothing in the folder has changed for an hour, and no process holds its lock."""
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            return False
+        if _last_change(folder) >= time.time() - _ABANDONED_SECONDS:
+            return False
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:  # removed by its process, or killed before it made the lock
+        return folder.exists()
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _last_change(folder: Path) -> float:
+    """Time of the last change in a folder. Files may vanish meanwhile: SQLite deletes its journals."""
+    changed = folder.lstat().st_mtime
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):
+                changed = max(changed, os.lstat(os.path.join(parent, name)).st_mtime)
+    return changed
+
+
+def _remove(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

@@ -19,8 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from service.catalog.catalog_schema import CATALOG_SCHEMA
-from service.catalog.migrations import alembic_config
+from service.catalog.migrations import CATALOG_SCHEMA, alembic_config
 from service.catalog.tables import Base, PositionCounter
 from service.core.errors import Conflict
 

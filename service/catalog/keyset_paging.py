@@ -1,4 +1,4 @@
-"""Pages of lists by keyset: a page begins after the last row of the page before.
+"""Pages of lists by keyset, which begin after the last row of the page before, and conditions of lists on texts.
 
 Rows that are inserted or deleted while a client turns the pages neither repeat nor hide other rows, and no page reads
 the rows of the pages before it. A cursor holds the sort order and the position of the last row; it is opaque, neither
@@ -11,17 +11,15 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, false, func, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.core.errors import InvalidInput
-
-__all__ = ["KeysetOrders", "Page"]
 
 _MAX_CURSOR_CHARS = 2000
 _MAX_INTEGER = 2**63 - 1  # of the databases
@@ -150,3 +148,39 @@ def _parse_value(value: Any, key: Column) -> Any:
         value.encode()  # a lone surrogate is a ValueError
         return value
     raise ValueError("value of another type")
+
+
+def contains_text(
+    text: str,
+    columns: Iterable[InstrumentedAttribute[Any]],
+    json_columns: Iterable[InstrumentedAttribute[Any]] = (),
+) -> ColumnElement[bool]:
+    """Return the condition that one of the columns contains a text, regardless of case.
+
+    Databases change the case of ASCII letters only, or depend on their locale. A text with other letters is found as
+    written, and in lower, upper and title case.
+
+    Args:
+        text: The text; without NUL, which no column can contain.
+        columns: Columns of texts.
+        json_columns: Columns of lists of texts, stored as JSON in ASCII.
+    """
+    if "\0" in text:
+        return false()
+    text = text.encode("utf-8", "replace").decode()
+    variants = dict.fromkeys([text, text.lower(), text.upper(), text.title()])
+    conditions = [
+        func.lower(column).contains(lowered, autoescape=True)
+        for column in columns
+        for lowered in dict.fromkeys(_lower_ascii(variant) for variant in variants)
+    ]
+    conditions += [
+        func.lower(cast(column, Text)).contains(escaped, autoescape=True)
+        for column in json_columns
+        for escaped in dict.fromkeys(json.dumps(variant)[1:-1].lower() for variant in variants)
+    ]
+    return or_(*conditions)
+
+
+def _lower_ascii(text: str) -> str:
+    return "".join(c.lower() if c.isascii() else c for c in text)

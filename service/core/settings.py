@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,17 +23,16 @@ from media.sources.object_store import missing_package
 from media.sources.source_uris import SourcePrefix
 from models.backbones.compute_options import Precision
 from service.core.environment_variables import explain_unknown_variable
-from service.core.method_names import METHOD_NAMES
-
-__all__ = [
-    "DEFAULT_BACKBONE",
-    "MilvusSettings",
-    "OidcSettings",
-    "Settings",
-    "settings",
-]
 
 DEFAULT_BACKBONE = "small"  # of a new library
+# Methods that a task may select: from their recipes, since the methods import torch and the trainer is out of reach.
+METHOD_NAMES: tuple[str, ...] = tuple(
+    sorted(
+        recipe.name.removesuffix(".yaml")
+        for recipe in (resources.files("trainer") / "methods" / "configs").iterdir()
+        if recipe.name.endswith(".yaml")
+    )
+)
 
 _GIB = 1024**3
 # A browser sends the origin in lower case, without a path and without the default port.

@@ -40,16 +40,15 @@ from index.errors import ShardStoreError
 from index.shard_store import ShardStore
 from service.audit.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.database import id_chunks, now, session_scope
+from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
-from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
 from service.storage.index_lock import index_lock
 from service.storage.video_files import register_removals, remove_deleted_files
-from service.tasks.lifecycle.publication_state import is_published
-from service.tasks.lifecycle.state_machine import lock_task
+from service.tasks.lifecycle.state_machine import is_published, lock_task
 from service.tasks.task_events import record
 
 __all__ = ["delete_task", "delete_videos"]

@@ -8,9 +8,8 @@ from sqlalchemy import select
 
 from cinestrata_schemas.library import ShardPage, ShardSummary
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Shard, Task
-from service.catalog.text_conditions import contains_text
 from service.library.library_status import shard_faults
 from service.storage.index_manifest import published_manifest
 

@@ -11,10 +11,9 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import TaskKind
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import session_scope
-from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Task
 from service.catalog.task_names import require_task
-from service.catalog.text_conditions import contains_text
 from service.core.domain_names import name_key
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest

@@ -2,7 +2,7 @@
 
 An edit changes the row of the video and nothing else: its vector stays as it is, and the encoder of its shard is not
 trained again. Searches read captions of results from the catalog, so they show the edit at once. Their caches are
-versioned by the counters of :mod:`service.catalog.edit_counters`:
+versioned by the counters of :mod:`service.catalog.domain_videos`:
 
 * Metadata columns of filters are read again by the next filtered search.
 * The routing profile of the domain is computed again from the captions of the catalog within about a second
@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.videos import VideoDetails, VideoPatch
 from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
-from service.catalog.edit_counters import count_edit
+from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from service.library.video_details import read_video

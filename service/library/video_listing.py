@@ -11,10 +11,9 @@ from cinestrata_schemas.tasks import RejectedVideo, RejectedVideoPage
 from cinestrata_schemas.videos import VideoPage, VideoSummary
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
-from service.catalog.keyset_paging import KeysetOrders
+from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
-from service.catalog.text_conditions import contains_text
 from service.library.video_details import video_fields
 
 __all__ = ["list_rejected", "list_videos"]

@@ -19,8 +19,7 @@ from sqlalchemy import select
 from index.vector_ids import video_ids_of
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.domain_videos import in_domain
-from service.catalog.edit_counters import read_metadata_edits
+from service.catalog.domain_videos import in_domain, read_metadata_edits
 from service.catalog.tables import Moment, Task, Video
 from service.core.errors import Unavailable
 from service.search.catalog_mirror import CatalogMirror

@@ -1,22 +1,15 @@
-"""Paths in the data folder and the media root: videos, thumbnails, the evaluation ledger."""
+"""Paths in the data folder and the media root, and write access to the data folder."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import tempfile
 from pathlib import Path
 
 from media import MediaError, resolve_uri
-from service.core.settings import settings
-
-__all__ = [
-    "UPLOAD_FOLDER",
-    "UPLOAD_SCHEME",
-    "normalize_uri",
-    "recall_cache_path",
-    "resolve_video_path",
-    "thumbnail_path",
-]
+from service.core.errors import DataFolderNotWritable
+from service.core.settings import Settings, settings
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
 UPLOAD_FOLDER = re.compile(r"tsk_[0-9a-f]{16}")  # other folders in uploads_dir belong to users
@@ -54,3 +47,28 @@ def thumbnail_path(video_id: str) -> Path:
 def recall_cache_path() -> Path:
     """Return the file of the worker's evaluation ledger; it may be deleted at any time."""
     return settings().index_dir / "ledger.npz"
+
+
+def require_writable(*folders: Path) -> None:
+    """Create each folder if it does not exist, and create and remove a file in it.
+
+    Raises:
+        DataFolderNotWritable: a folder cannot be written; the error names it.
+    """
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-check-") as file:
+                file.write(b"\0")
+                file.flush()
+        except OSError as error:
+            raise DataFolderNotWritable(folder, error) from error
+
+
+def check_data_folder(configured: Settings) -> str:
+    """Return ``ok``, or the reason why the data folder cannot be written."""
+    try:
+        require_writable(configured.data_dir)
+    except DataFolderNotWritable as error:
+        return f"{error.detail} {error.hint}"
+    return "ok"

@@ -29,7 +29,7 @@ from service.core.errors import LeaseLost, NotFound
 from service.core.settings import settings
 from service.syncs.source_listing import check_source
 from service.tasks import broker
-from service.tasks.queued_tasks import new_id
+from service.tasks.task_storage import new_id
 
 __all__ = ["SyncRun", "claim_run", "list_syncs", "register_sync", "remove_sync", "send_due_syncs"]
 

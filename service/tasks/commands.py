@@ -37,14 +37,12 @@ from service.tasks.ingestion_checks import (
     validate_task,
 )
 from service.tasks.lifecycle import send_due
-from service.tasks.lifecycle.publication_state import is_published
-from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
-from service.tasks.queued_tasks import new_id
+from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
 from service.tasks.remaining_time import progress_with_times
 from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
 from service.tasks.task_requests import CreateOutcome, TaskRequest
-from service.tasks.task_storage import refuse_duplicates, require_learned, store_task
+from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task
 from service.tasks.uploads.uploaded_videos import adopted_uploads
 
 __all__ = [

@@ -15,7 +15,7 @@ from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskSpec, VideoSpec
 from media import MediaError
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
-from service.core.method_names import METHOD_NAMES
+from service.core.settings import METHOD_NAMES
 from service.storage.library_backbone import default_method
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri

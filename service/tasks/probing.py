@@ -41,8 +41,8 @@ from service.core.errors import (
 )
 from service.core.settings import settings
 from service.storage import library_paths
-from service.storage.data_folder import require_writable
 from service.storage.library_backbone import library_backbone
+from service.storage.library_paths import require_writable
 from service.storage.video_access import local_video
 from service.storage.video_files import remove_deleted_files
 from service.tasks.chunk_isolation import isolate_failures
@@ -55,8 +55,8 @@ from service.tasks.lifecycle import (
     read_totals,
     send_due,
 )
+from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.probing_completion import complete_probing
-from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
 __all__ = ["CHUNK_VIDEOS", "probe", "probe_free_chunks"]

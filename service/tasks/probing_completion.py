@@ -11,14 +11,14 @@ from sqlalchemy.orm import aliased
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.catalog.database import id_chunks, session_scope
+from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Video
-from service.catalog.video_counts import count_task_videos
 from service.core.settings import settings
 from service.storage import library_paths
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import Claim
+from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.lifecycle.state_machine import lock_owned_task
-from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
 __all__ = ["complete_probing"]

@@ -27,9 +27,9 @@ from service.core.errors import Conflict, NotFound
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
 from service.tasks.lifecycle.state_machine import next_position
-from service.tasks.queued_tasks import insert_queued_task, new_id
 from service.tasks.task_details import task_details
 from service.tasks.task_requests import CreateOutcome, TaskRequest
+from service.tasks.task_storage import insert_queued_task, new_id
 
 __all__ = ["relearn_appended_videos"]
 

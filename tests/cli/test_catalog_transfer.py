@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert, select, text
 
 from service.catalog.access_tables import ApiKey, User
-from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose
+from service.catalog.migrations import CATALOG_SCHEMA
 from service.catalog.operation_tables import AlertThreshold, Webhook
 from service.core.settings import Settings
 

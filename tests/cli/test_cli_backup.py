@@ -28,8 +28,8 @@ from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from service.audit.audit_log import AuditFilter, export_entries
 from service.backups import backup_catalog, snapshot_writing
-from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, open_engine, session_scope
+from service.catalog.migrations import CATALOG_SCHEMA
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.storage.disk_budget import RESERVE_BYTES

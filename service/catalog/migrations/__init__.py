@@ -1,7 +1,7 @@
 """Versions of the catalog's schema (alembic).
 
-To change the schema, change a module of ``service/catalog/catalog_schema.py`` and add the next file to ``versions/``; a
-test compares the two on both databases.
+To change the schema, change the tables and add the next file to ``versions/``; a test compares the two on both
+databases. SQLAlchemy knows a table once its module is imported, so ``CATALOG_SCHEMA`` imports all of them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
+from service.catalog import access_tables, operation_tables  # noqa: F401
 from service.catalog.database import engine
+from service.catalog.tables import Base
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 
-__all__ = ["WAIT_SECONDS", "alembic_config", "upgrade", "upgrade_engine", "upgrade_when_reachable"]
-
+CATALOG_SCHEMA = Base.metadata
 WAIT_SECONDS = 60.0  # a database server that starts at the same time is up by then
 
 _RETRY_SECONDS = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from service.catalog.catalog_schema import CATALOG_SCHEMA
+from service.catalog.migrations import CATALOG_SCHEMA
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -22,8 +22,7 @@ from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain
-from service.catalog.edit_counters import read_caption_edits
+from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Task, Video
 
 __all__ = ["AppendedProfile", "appended_profiles", "profile_row"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from service.catalog.edit_counters import read_caption_edits
+from service.catalog.domain_videos import read_caption_edits
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 __all__ = ["MAX_SHARE", "EditedCaptions"]

@@ -20,8 +20,7 @@ from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import CaptionMatch, CaptionsResponse
 from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain
-from service.catalog.edit_counters import read_caption_edits
+from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
 from service.core.settings import Settings

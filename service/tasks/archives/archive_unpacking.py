@@ -23,8 +23,15 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
-from service.tasks.archives.archive_errors import archive_too_large, invalid_archive, safe_path
-from service.tasks.archives.archive_reader import Archive, ArchiveMember, list_members, open_archive
+from service.tasks.archives.archive_reader import (
+    Archive,
+    ArchiveMember,
+    archive_too_large,
+    invalid_archive,
+    list_members,
+    open_archive,
+    safe_path,
+)
 from service.tasks.archives.upload_storage import remove_upload
 from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES, parse_manifest
 from service.tasks.manifests.sidecar_captions import (

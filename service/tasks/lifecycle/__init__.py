@@ -10,6 +10,7 @@ from service.tasks.lifecycle.chunks import ChunkClaim, claim_chunk, plan_chunks,
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.free_chunks import process_free_chunks
+from service.tasks.lifecycle.heartbeat import is_stopping, request_stop
 from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.publishing import (
     AppendPublication,
@@ -19,7 +20,6 @@ from service.tasks.lifecycle.publishing import (
     ShardRecord,
 )
 from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
-from service.tasks.lifecycle.shutdown import is_stopping, request_stop
 
 __all__ = [
     "AppendPublication",

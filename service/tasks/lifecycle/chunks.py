@@ -30,8 +30,7 @@ from service.core.errors import (
 )
 from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
-from service.tasks.lifecycle.heartbeat import Heartbeat
-from service.tasks.lifecycle.shutdown import is_stopping
+from service.tasks.lifecycle.heartbeat import Heartbeat, is_stopping
 from service.tasks.lifecycle.state_machine import lock_task_if
 
 __all__ = [

@@ -13,8 +13,7 @@ from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.lease import Claim
-from service.tasks.lifecycle.publication_state import is_published
-from service.tasks.lifecycle.state_machine import record_lost_worker
+from service.tasks.lifecycle.state_machine import is_published, record_lost_worker
 from service.tasks.task_events import record
 
 __all__ = ["claim_append", "claim_probing", "claim_training"]

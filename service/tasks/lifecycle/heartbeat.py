@@ -1,4 +1,4 @@
-"""The heartbeat of a lease: a thread that renews it while the job makes progress."""
+"""The heartbeat of a lease, and the stop request of a worker process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,26 @@ import structlog
 from service.core.errors import Unavailable
 from service.core.settings import settings
 
-__all__ = ["STALL_SECONDS", "Heartbeat"]
-
 STALL_SECONDS = 900.0  # a worker without progress for this long loses its lease
 
+_stopping = threading.Event()
+
 log = structlog.get_logger(__name__)
+
+
+def request_stop() -> None:
+    """Make every ``Claim.progress`` of this process raise ``WorkerStopping``. Safe in a signal handler."""
+    _stopping.set()
+
+
+def is_stopping() -> bool:
+    """Return whether this process must stop."""
+    return _stopping.is_set()
+
+
+def clear_stop_request() -> None:
+    """Clear the request, for a process that starts another worker."""
+    _stopping.clear()
 
 
 class Heartbeat:

@@ -37,12 +37,10 @@ from service.core.request_ids import use_request_id
 from service.core.settings import settings
 from service.core.tracing import TaskTrace
 from service.tasks.lifecycle.claimed_task import ClaimedTask
-from service.tasks.lifecycle.heartbeat import Heartbeat
-from service.tasks.lifecycle.publication_state import is_published
+from service.tasks.lifecycle.heartbeat import Heartbeat, is_stopping
 from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
-from service.tasks.lifecycle.shutdown import is_stopping
 from service.tasks.lifecycle.source_outages import postpone
-from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
+from service.tasks.lifecycle.state_machine import clear_lease, is_published, lock_owned_task, set_state
 from service.tasks.remaining_time import StageClock, progress_with_times
 from service.tasks.task_events import record
 

@@ -14,24 +14,16 @@ from cinestrata_schemas.tasks import Drift, TaskProgress
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.audit.audit_log import record_change
 from service.catalog.database import now
+from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Recall, Release, Shard, Task, Video
-from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict, LeaseLost
 from service.storage.video_files import register_rejected_uploads
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
-from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.remaining_time import progress_with_times
 from service.tasks.task_events import record
 
-__all__ = [
-    "AppendPublication",
-    "Publication",
-    "RecallRecord",
-    "ReleaseRecord",
-    "ShardRecord",
-    "reject_duplicates",
-]
+SAME_CONTENT = "same content as "  # prefix of the reason of a duplicate, which does not count as a bad video
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from service.catalog.tables import ACTIVE_STATES, Chunk, IdempotencyKey, Task
 from service.tasks import broker, idempotency
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.chunks import free_chunk
-from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
     first_active_task,
+    is_published,
     lock_task_if,
     record_lost_worker,
     set_state,

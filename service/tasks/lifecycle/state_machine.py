@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import numpy as np
 import structlog
 from sqlalchemy import ColumnElement, Select, delete, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
 from service.catalog.database import now
-from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task, Video
 from service.core.errors import LeaseLost, NotFound
 from service.core.request_ids import current_request_id, use_request_id
+from service.storage import index_manifest
 from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
-
-__all__ = [
-    "MAX_ATTEMPTS",
-    "clear_lease",
-    "first_active_task",
-    "lock_owned_task",
-    "lock_positions",
-    "lock_task",
-    "lock_task_if",
-    "next_position",
-    "record_lost_worker",
-    "set_state",
-]
 
 MAX_ATTEMPTS = 3  # claims of a task or chunk without progress in between
 
@@ -158,3 +147,22 @@ def lock_positions(session: Session) -> PositionCounter:
 def _for_update(query: Select[_Row], *, skip_locked: bool = False) -> Select[_Row]:
     # SQLite ignores FOR UPDATE; BEGIN IMMEDIATE has locked the whole file there.
     return query.with_for_update(skip_locked=skip_locked).execution_options(populate_existing=True)
+
+
+def is_published(session: Session, task: Task) -> bool:
+    """Return whether the vectors of a task are in the index.
+
+    The manifest is replaced just before the catalog commits. If a worker dies in between, the vectors are published and
+    only the rows of the catalog are missing: such a task must be finished, not failed or cancelled.
+
+    Args:
+        session: Session of the caller.
+        task: A domain, or an append. The videos of an append belong to the domain once the catalog is complete.
+
+    Raises:
+        Unavailable: the manifest or the ids of the shard cannot be read.
+    """
+    if task.target_id is None:
+        return index_manifest.is_published(task.id)
+    ids = session.scalars(select(Video.vector_id).where(Video.task_id == task.id)).all()
+    return bool(len(index_manifest.stored_ids(task.target_id, np.array(ids, np.int64))))

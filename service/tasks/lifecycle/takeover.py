@@ -15,8 +15,8 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, aliased
 
 from service.catalog.database import id_chunks
+from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Task, Video
-from service.catalog.video_counts import count_task_videos
 from service.storage import library_paths
 from service.storage.video_files import register_removals
 from service.tasks.lifecycle.state_machine import lock_task

@@ -7,6 +7,7 @@ caption of the whole video), also with a language code, as in ``clip.en.vtt``.
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -19,16 +20,6 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_lines import read_lines
-from service.tasks.manifests.subtitle_texts import read_subtitles
-
-__all__ = [
-    "SIDECAR_SUFFIXES",
-    "OpenSidecar",
-    "add_caption_from_name",
-    "is_hidden",
-    "read_sidecars",
-    "subtitle_aliases",
-]
 
 SIDECAR_SUFFIXES = (".txt", ".info.json", ".srt", ".vtt")
 
@@ -183,3 +174,32 @@ def _shorten(value: Any) -> str:
             or text[: request_limits.MAX_CAPTION_CHARS]
         )
     return text
+
+
+_MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
+_MAX_CUE_CHARS = 10_000
+
+
+def read_subtitles(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the text of each cue in order, without markup. Headers, notes and styles have no times and are skipped.
+
+    Args:
+        stream: Content of the file.
+        name: Name of the file in errors.
+        encoding: Encoding of the text.
+
+    Raises:
+        InvalidInput: a line is too long or cannot be decoded.
+    """
+    text: str | None = None  # of the current cue; None outside of a cue
+    for line in read_lines(stream, name, encoding):
+        stripped = line.strip()
+        if "-->" in stripped or not stripped:
+            if text:
+                yield text
+            text = "" if stripped else None
+        elif text is not None and len(text) < _MAX_CUE_CHARS:
+            words = html.unescape(_MARKUP.sub("", stripped[:_MAX_CUE_CHARS])).split()
+            text = " ".join(filter(None, (text, *words)))
+    if text:
+        yield text

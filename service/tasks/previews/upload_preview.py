@@ -25,12 +25,11 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
-from service.tasks.manifests.delimited_table import find_delimiter
 from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.manifest_parser import parse_manifest
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
-from service.tasks.previews.file_matching import FileMatcher
-from service.tasks.previews.selected_files import SelectedFiles
+from service.tasks.manifests.video_tables import find_delimiter
+from service.tasks.previews.selected_files import FileMatcher, SelectedFiles
 from service.tasks.uploads import upload_store
 
 __all__ = ["preview_upload"]

@@ -12,7 +12,7 @@ from httpx import ASGITransport, AsyncClient
 from api.routes import health_routes
 from cinestrata_schemas.operations import Readiness
 from service.core.settings import Settings
-from service.storage import data_folder
+from service.storage import library_paths
 from tests.api.conftest import BASE_URL
 
 
@@ -22,7 +22,7 @@ def test_readyz_names_a_data_folder_that_cannot_be_written(
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(data_folder.tempfile, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(library_paths.tempfile, "NamedTemporaryFile", refuse)
     response = client.get("/readyz")
     assert response.status_code == 503
     assert response.json()["ready"] is False

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.backups.unfinished_snapshots import snapshot_folder, sweep_unfinished_snapshots
+from service.backups.stored_snapshots import snapshot_folder, sweep_unfinished_snapshots
 from service.core.settings import Settings
 from service.maintenance import MaintenanceThread
 
@@ -41,7 +41,7 @@ def _unfinished(backups: Path, name: str, seconds: float) -> Path:
 def test_maintenance_removes_the_folder_of_a_killed_process(backups: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; "
-        "from service.backups.unfinished_snapshots import snapshot_folder\n"
+        "from service.backups.stored_snapshots import snapshot_folder\n"
         "with snapshot_folder(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'part.tar').write_bytes(b'vectors'); print(folder, flush=True); time.sleep(600)"
     )

@@ -20,9 +20,8 @@ from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.postgres_server import PostgresServer
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import database
-from service.catalog.catalog_schema import CATALOG_SCHEMA
 from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
-from service.catalog.migrations import upgrade
+from service.catalog.migrations import CATALOG_SCHEMA, upgrade
 from service.catalog.tables import PositionCounter, Task, Video
 from service.core.errors import CatalogDamaged, Unavailable
 from service.core.settings import Settings
@@ -54,19 +53,6 @@ def test_json_of_the_wrong_shape_is_refused_when_it_is_read(
             session.execute(text(f"UPDATE tasks SET {column} = {restored}"))
     with session_scope() as session:
         assert session.get_one(Task, task).remedy is None
-
-
-@pytest.mark.slow
-def test_concurrent_upgrades_are_idempotent(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
-    post()
-    upgraders = [threading.Thread(target=upgrade) for _ in range(3)]
-    for thread in upgraders:
-        thread.start()
-    for thread in upgraders:
-        thread.join()
-    with session_scope() as session:
-        assert session.scalars(select(PositionCounter.last_position)).all() == [1]
-        assert len(session.scalars(select(Task)).all()) == 1
 
 
 def test_processes_that_start_together_create_one_schema(

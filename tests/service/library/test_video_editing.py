@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import VideoPatch
 from service.catalog.database import session_scope
-from service.catalog.edit_counters import read_caption_edits, read_metadata_edits
+from service.catalog.domain_videos import read_caption_edits, read_metadata_edits
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.settings import Settings

@@ -10,7 +10,7 @@ from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_profile
 from service.catalog.calibration_rows import store_calibration
 from service.catalog.database import session_scope
-from service.catalog.edit_counters import count_edit
+from service.catalog.domain_videos import count_edit
 from service.search.engine import SearchEngine
 from service.search.snapshots.appended_captions import profile_row
 from tests.service.search.caption_library import Library

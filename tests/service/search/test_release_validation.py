@@ -157,7 +157,7 @@ def test_releases_without_probes_and_probes_of_deleted_vectors_are_accepted(
     assert service.refresh(), service.last_error
     learning.store.compact("tsk_cars")
     assert service.refresh(), service.last_error
-    Library.publish(learning, "sea", SEA)  # as former versions did
+    Library.publish(learning, "sea", SEA)  # without probes
     learning.method.record_task("tsk_sea", "sea", SEA)
     assert service.refresh() or service.last_error is None
 

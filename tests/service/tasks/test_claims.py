@@ -17,7 +17,7 @@ from service.catalog.tables import Task
 from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import heartbeat, lease, shutdown
+from service.tasks.lifecycle import heartbeat, lease
 
 Post = Callable[..., TaskDetails]
 
@@ -240,12 +240,12 @@ class TestEndings:
     def test_stopping_worker_releases_the_task(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
-            shutdown.request_stop()
+            heartbeat.request_stop()
             claim.tick()
             pytest.fail("tick() went on")
         row = _row(view.id)
         assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
-        shutdown.reset()
+        heartbeat.clear_stop_request()
         assert lifecycle.claim_training(view.id, "again") is not None
 
     def test_signal_releases_the_task_and_propagates(

@@ -20,7 +20,6 @@ from service.core.settings import Settings, settings
 from service.library import video_details as library
 from service.tasks import commands, lifecycle, probing, probing_completion
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
-from service.tasks.lifecycle import shutdown
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
 
@@ -153,40 +152,6 @@ def test_missing_file_is_reported(
     (made.media_root / "1.mp4").unlink()
     view = probe(task.id)
     assert [r.uri for r in view.rejected] == ["1.mp4"]
-
-
-@pytest.mark.slow
-def test_probing_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = _post("0.mp4", "1.mp4", "empty.mp4", "2.mp4")
-    examined: list[str] = []
-    real = probing.VideoDecoder.decode
-
-    def counting(self: Any, path: Path, **more: Any) -> Any:
-        examined.append(path.name)
-        found = real(self, path, **more)
-        if len(examined) == 2:
-            shutdown.request_stop()
-        return found
-
-    monkeypatch.setattr(probing.VideoDecoder, "decode", counting)
-    assert probe(view.id).state == "probing"
-    assert commands.get_task(view.id).progress.stage == "probing"
-    shutdown.reset()
-    done = probe(view.id)
-    assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
-    assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # the size alone identifies an empty file
-
-
-def test_cancellation_stops_probing(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = _post("0.mp4", "1.mp4", "2.mp4")
-    real = probing.VideoDecoder.decode
-
-    def cancelling(self: Any, path: Path, **more: Any) -> Any:
-        commands.cancel_task(view.id)
-        return real(self, path, **more)
-
-    monkeypatch.setattr(probing.VideoDecoder, "decode", cancelling)
-    assert probe(view.id).state == "cancelled"
 
 
 def test_lost_frame_cache_is_created_again(with_clips: Settings) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import trainer.methods
 from benchmarks.rivals import METHODS, configure
-from service.core.method_names import METHOD_NAMES
+from service.core.settings import METHOD_NAMES
 from trainer.methods import MethodError
 
 
@@ -40,7 +40,7 @@ def test_service_offers_the_methods_of_the_trainer_alone() -> None:
 
 
 def test_method_names_are_known_without_torch() -> None:
-    code = "import sys; from service.core.method_names import METHOD_NAMES; sys.exit('torch' in sys.modules)"
+    code = "import sys; from service.core.settings import METHOD_NAMES; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from service.catalog.catalog_schema import CATALOG_SCHEMA
+from service.catalog.migrations import CATALOG_SCHEMA
 from service.catalog.tables import PositionCounter
 
 revision = "0001"

@@ -15,7 +15,7 @@ from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.core import request_limits
 from service.core.settings import settings
 from service.tasks import commands
-from service.tasks.previews.file_matching import FileMatcher
+from service.tasks.previews.selected_files import FileMatcher
 from service.tasks.previews.upload_preview import preview_upload
 from service.tasks.uploads.upload_store import create_upload
 
