@@ -45,7 +45,7 @@ def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def _from_the_future(store: ShardStore) -> None:
+def _change_schema(store: ShardStore) -> None:
     store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 1', '"schema": 9'))
 
 
@@ -79,7 +79,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda s: shutil.rmtree(_release(s, "tsk_b")),
         r"release \w{12}: .*is missing",
     ),
-    "a manifest from the future": (_from_the_future, "schema 9.*newer Cinestrata"),
+    "a manifest of another schema": (_change_schema, "schema 9.*use the version that wrote it"),
     "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
     "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, but the manifest has no shard"),
     "a task that the catalog lost": (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from sqlalchemy import select
 
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
-from cli.commands.library_checks import check_catalog, check_files
+from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import VideoDecoder, frame_cache_path, load_frames
@@ -119,27 +117,6 @@ def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_
     assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 1, 0)
     assert view.rejected[0].reason == "same content as new/red.mp4"
     assert open_store().manifest() == manifest
-
-
-def test_uploads_of_rejected_videos_are_removed(learned_task: str, tmp_path: Path) -> None:
-    append(learned_task, "red")
-    members = {"known.mp4": (settings().media_root / "new" / "red.mp4").read_bytes(), "bad.mp4": b"no video"}
-    write_video(tmp_path / "blue.mp4", "blue", 1)
-    members["blue.mp4"] = (tmp_path / "blue.mp4").read_bytes()
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as opened:
-        for name, content in members.items():
-            opened.writestr(name, content)
-        opened.writestr("manifest.jsonl", "".join(f'{{"uri": "{name}"}}\n' for name in members))
-    task = commands.append_archive(learned_task, archive, "a.zip").task
-    probe(task.id)
-    stored = settings().uploads_dir / task.id
-    assert {path.name for path in stored.iterdir()} == set(members)
-    view = run(task.id)
-    assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 2, 1)
-    assert {path.name for path in stored.iterdir()} == {"blue.mp4"}
-    assert list(check_catalog(settings(), audit(open_store()))) == []
-    assert check_files(settings()).faults == []
 
 
 def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:

@@ -13,7 +13,6 @@ from cinestrata_schemas.tasks import AppendSpec, RelearnSpec
 from cinestrata_schemas.videos import VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
-from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
@@ -24,7 +23,6 @@ from service.library.video_editing import edit_video
 from service.storage.library_paths import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, probing_completion
-from service.tasks.lifecycle import Publication
 from service.tasks.relearning import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
@@ -115,26 +113,6 @@ def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:
     assert learn(probe(first.task.id).id).name == "colors"
     with pytest.raises(Conflict, match="no appended videos"):
         relearn_appended_videos(grown_task, RelearnSpec())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
-def test_killed_worker_is_resumed(grown_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, before = relearn(grown_task), shard_vectors(grown_task)
-
-    def die(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    owner, name = (Publication, "complete") if step == "after the manifest" else (ShardStore, "publish")
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, die)
-        with pytest.raises(KeyboardInterrupt):
-            learning_job.run_learning_job(task)
-    assert "new-red" in catalog_vector_ids(grown_task)
-    searchable = [*shard_vectors(grown_task), *(shard_vectors(task) if "after" in step else ())]
-    assert len(searchable) == len(before)
-    assert run_job(task).state == "ready"
-    require_consistent_library(grown_task, task, {f"new-{color}" for color in COLORS})
 
 
 @pytest.mark.slow

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from cli.commands import sync_command
 from cli.commands.sync_command import run_sync
 from cli.in_process_service_client import InProcessServiceClient
 from media import VideoDecoder
-from service.core.errors import InvalidInput
 from service.tasks import commands, lifecycle, probing
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import catalog_vector_ids, shard_vectors
@@ -72,28 +70,3 @@ def test_domain_follows_its_folder(tmp_path: Path) -> None:
     assert first.keys() & second.keys() == {video for video in first if video.startswith("b-")}
     sync(source, vanished="delete")
     assert sorted(video[0] for video in catalog_vector_ids(domain())) == ["a", "c"]
-
-
-def test_bad_file_is_sent_once(tmp_path: Path) -> None:
-    source = tmp_path / "films"
-    write_video(source / "a.mp4", "a")
-    sync(source)
-    write_video(source / "b.mp4", "b")
-    (source / "bad.mp4").write_bytes(b"no video")
-    sync(source)
-    tasks = len(commands.list_tasks())
-    sync(source)
-    assert len(commands.list_tasks()) == tasks
-    assert len(catalog_vector_ids(domain())) == 2
-
-
-@pytest.mark.slow
-def test_missing_source_changes_nothing(tmp_path: Path) -> None:
-    source = tmp_path / "films"
-    write_video(source / "a.mp4", "a")
-    sync(source)
-    (source / "a.mp4").unlink()
-    for missing in (source, tmp_path / "elsewhere"):
-        with pytest.raises((typer.Exit, InvalidInput)):
-            sync(missing, vanished="delete")
-    assert len(catalog_vector_ids(domain())) == 1
