@@ -13,9 +13,8 @@ from typing import Any
 
 
 def wheel_line(installed: dict[str, Any]) -> str:
-    """``name==version sha256`` of an entry of a report; older versions of pip call the hash ``hash``."""
-    archive = installed["download_info"].get("archive_info", {})
-    digest = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix("sha256=")
+    """``name==version sha256`` of an entry of a report."""
+    digest = installed["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
     return f"{installed['metadata']['name'].lower()}=={installed['metadata']['version']} {digest}"
 
 
