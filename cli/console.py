@@ -29,7 +29,6 @@ from service.core.control_characters import CONTROL_CHARACTERS
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from cinestrata_client.models import Action as ServiceAction
     from cinestrata_schemas.problems import Action
 
 __all__ = [
