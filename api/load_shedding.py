@@ -95,6 +95,7 @@ async def _send_refusal(scope: Scope, send: Send, refusal: TooManyRequests) -> N
         "detail": refusal.detail,
         "instance": scope["path"],
         "errors": [],
+        "remedy": None,
     }
     body = json.dumps(problem, separators=(",", ":")).encode()
     headers = _encode_headers({**refusal.headers, "Content-Length": str(len(body))})
