@@ -37,8 +37,7 @@ def connect(url: str | None, data: Path | None, *, ask_running: bool = False) ->
 def _running_service(data: Path | None) -> str | None:
     """URL of the ready service on a data folder that accepts the key of the environment; None without one."""
     from cinestrata_client import Client, RetryPolicy, ServiceError, UnreachableError
-    from cli.embedded.data_folder import data_folder_settings
-    from cli.embedded.data_folder_lock import read_lock_holder
+    from cli.embedded.data_folder import data_folder_settings, read_lock_holder
 
     url = (read_lock_holder(data_folder_settings(data).run_dir) or {}).get("url")
     if url is None:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.commands import (
+    adding_commands,
     alert_commands,
+    audit_command,
+    backup_commands,
     bench_commands,
+    deletion_commands,
+    doctor,
+    forgetting_command,
     key_commands,
+    move_command,
+    process_commands,
     registered_sync_commands,
     release_commands,
+    search_commands,
     stored_snapshot_commands,
     task_commands,
     user_commands,
     video_commands,
     webhook_commands,
 )
-from cli.console import console
-from cli.declarations import library_declarations, process_declarations, video_declarations
-
-__all__ = ["app"]
+from cli.console import console, report_errors
+from cli.shared_options import Port
 
 app = typer.Typer(
     help="Text-to-video search that keeps learning and never re-indexes.",
@@ -38,18 +46,72 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-for declarations in (process_declarations, video_declarations, library_declarations):
-    app.add_typer(declarations.app)
+for module in (
+    process_commands,
+    adding_commands,
+    search_commands,
+    deletion_commands,
+    registered_sync_commands,
+    release_commands,
+    forgetting_command,
+    alert_commands,
+    doctor,
+    backup_commands,
+    stored_snapshot_commands,
+    move_command,
+    audit_command,
+):
+    app.add_typer(module.app)
 app.add_typer(task_commands.app, name="tasks")
 app.add_typer(video_commands.app, name="videos")
-app.add_typer(registered_sync_commands.app)
-app.add_typer(release_commands.app)
-app.add_typer(stored_snapshot_commands.app)
-app.add_typer(alert_commands.app)
 app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(key_commands.app, name="keys")
 app.add_typer(user_commands.app, name="users")
 app.add_typer(bench_commands.app, name="bench")
+
+
+@app.command()
+@report_errors
+def demo(
+    exit_after_report: Annotated[
+        bool, typer.Option("--exit", help="Stop the service after the report.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write the report to this JSON file.")
+    ] = None,
+    videos: Annotated[
+        Path | None,
+        typer.Option(
+            "--videos",
+            help="Folder of own videos, used instead of rendered ones: one subfolder with captions.csv (columns file, "
+            "caption) or manifest.jsonl per domain.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Data folder (default: ./cinestrata-data/demo, with --videos ./cinestrata-data/demo-FOLDER).",
+        ),
+    ] = None,
+    port: Port = None,
+    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Videos per domain.")] = None,
+    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Videos per domain.")] = None,
+    domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="Number of domains.")] = None,
+) -> None:
+    """Learn three domains of rendered videos, or own videos, one after the other; search them and report forgetting."""
+    from cli.demo.demo_command import run_demo
+    from cli.demo.demo_world import DemoWorld
+    from cli.demo.own_videos import OwnVideos
+
+    default = Path("cinestrata-data") / (f"demo-{videos.resolve().name}" if videos else "demo")
+    run_demo(
+        OwnVideos.read(videos) if videos else DemoWorld().resized(train=train, test=test, domains=domains),
+        data or default,
+        port,
+        exit_after_report,
+        report,
+    )
 
 
 @app.callback()

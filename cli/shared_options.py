@@ -1,26 +1,15 @@
-"""Options that several commands have."""
+"""Options that several commands have, and the values of options such as ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cli.console import console
-
-__all__ = [
-    "AsJson",
-    "CaptionsFromNames",
-    "Data",
-    "Encoding",
-    "Host",
-    "InPlace",
-    "MethodSettings",
-    "Port",
-    "Url",
-    "Wait",
-]
+from cli.console import console, refuse_call
 
 
 def _silence_console(as_json: bool) -> bool:
@@ -79,3 +68,29 @@ Url = Annotated[
     ),
 ]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")]
+
+
+def parse_value(text: str) -> Any:
+    """Parse a value as JSON, or return it as a text if it is not JSON.
+
+    JSON has no NaN and no infinity, and a request cannot contain them; they are texts, too.
+    """
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def parse_settings(assignments: Sequence[str]) -> dict[str, bool | int | float | str | None] | None:
+    """Settings from assignments such as ``epochs=5``; values are parsed as JSON if possible."""
+    settings: dict[str, bool | int | float | str | None] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not key or not equals:
+            refuse_call(
+                f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5"
+            )
+        settings[key] = parse_value(value)
+    return settings or None

@@ -1,1 +1,1 @@
-"""Implementation of each command; `cli.declarations` declares the options and imports these modules lazily."""
+"""The commands: names, options and implementations. Expensive packages are imported when a command runs."""

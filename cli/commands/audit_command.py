@@ -4,23 +4,74 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from cli.connection import connect
-from cli.console import console
+from cli.console import console, report_errors
+from cli.shared_options import (
+    Data,
+    Url,
+)
 
 if TYPE_CHECKING:
     from cinestrata_schemas.access import AuditRecord
     from cli.service_client import ServiceClient
-
-__all__ = ["run_audit"]
 
 _PAGE = 1000  # entries
 _COLUMNS = 80
 _WIDTHS = (18, 17, 20)  # columns of actor, action and target, behind the time
 _INDENT = "    "
 _MAX_DETAIL_COLUMNS = 300
+
+
+app = typer.Typer()
+
+
+@app.command()
+@report_errors
+def audit(
+    actor: Annotated[
+        str | None, typer.Option("--actor", help="Only changes of this user, key or process.")
+    ] = None,
+    action: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--action",
+            help="Only this action, such as task.delete, or a resource, such as task; may be repeated.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Only changes of the resource with this id.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Only requests from this network address.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Only entries that contain this text.")] = None,
+    after: Annotated[datetime | None, typer.Option("--after", help="Earliest time (UTC).")] = None,
+    before: Annotated[datetime | None, typer.Option("--before", help="Latest time (UTC).")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 50,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print all entries as JSON lines, oldest first; --limit has no effect."),
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List changes with actor, time and address, newest first."""
+    conditions = {
+        "actor": actor,
+        "action": action or None,
+        "target": target,
+        "address": address,
+        "text": text,
+        "after": after,
+        "before": before,
+    }
+    run_audit(conditions, limit, as_json, url, data)
 
 
 def run_audit(

@@ -10,11 +10,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cli.console import console, fail, print_json, progress_bar
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
+import typer
+
+from cli.console import console, fail, print_json, progress_bar, refuse_call, report_errors
+from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder
+from cli.shared_options import (
+    AsJson,
+    Data,
+    Url,
+)
 from index.files.durable_files import sync
 from service.backups.backup_catalog import find_catalog_rows, install_catalog, reserve_vector_ids
 from service.backups.backup_files import (
@@ -29,48 +35,51 @@ from service.backups.backup_files import (
 if TYPE_CHECKING:
     from service.core.settings import Settings
 
-__all__ = ["run_restore", "run_snapshot"]
+
+app = typer.Typer()
 
 
-def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
-    """Write a backup and verify it. After an error nothing is left of it.
+@app.command()
+@report_errors
+def snapshot(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="New folder, or new .tar file. With --url: new .tar file, or none.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    index_only: Annotated[
+        bool, typer.Option("--index-only", help="Omit the catalog, because it was dumped separately.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Back up catalog and index, and verify the backup. The service may run; with --url, one of its workers does it."""
+    if url:
+        from cli.commands.maintenance_command import run_remote_snapshot
 
-    Args:
-        target: New folder, or new file that ends in ``.tar``.
-        data: Data folder; None takes it from the environment.
-        index_only: Whether to omit the catalog.
-    """
-    from service.audit.actor import command_line_actor, set_process_actor
-    from service.backups.snapshot_writing import write_snapshot
-
-    settings = data_folder_settings(data)
-    set_process_actor(command_line_actor())
-    with progress_bar("bytes") as bar:
-        task = bar.add_task("Copying", total=None)
-        report = write_snapshot(
-            settings,
-            target.expanduser().absolute(),
-            index_only=index_only,
-            progress=lambda copied, total: bar.update(task, completed=copied, total=total),
+        if index_only:
+            refuse_call(
+                "--index-only cannot be combined with --url.", "Use --data on the machine of the service."
+            )
+        run_remote_snapshot(url, target)
+        return
+    if target is None:
+        refuse_call(
+            "Missing argument TARGET.", "Name a new folder or a new .tar file; only --url needs none."
         )
-    print_json(asdict(report))
-    console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
-    if report.external_tasks:
-        console.print(
-            f"The vectors of {report.external_tasks} tasks are in Milvus and not part of the backup, which contains "
-            "their ids and digests. Back them up with milvus-backup now, and restore them before you restore this "
-            "backup.",
-            soft_wrap=True,
-        )
+    run_snapshot(target, data, index_only)
 
 
-def run_restore(source: Path, data: Path | None) -> None:
-    """Verify a backup and restore it into a data folder without catalog and index.
-
-    Args:
-        source: Folder or archive that ``cinestrata snapshot`` wrote.
-        data: Data folder; None takes it from the environment.
-    """
+@app.command()
+@report_errors
+def restore(
+    source: Annotated[Path, typer.Argument(help="Backup that `cinestrata snapshot` wrote.", exists=True)],
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Restore a backup into a new data folder, after verifying all checksums."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from index.errors import ShardStoreError
@@ -133,6 +142,38 @@ def run_restore(source: Path, data: Path | None) -> None:
         console.print(
             f"{settings.uploads_dir}: uploads without a task in the catalog ({len(unstored)} now) are removed after a "
             "day; copy the files that you need.",
+            soft_wrap=True,
+        )
+
+
+def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
+    """Write a backup and verify it. After an error nothing is left of it.
+
+    Args:
+        target: New folder, or new file that ends in ``.tar``.
+        data: Data folder; None takes it from the environment.
+        index_only: Whether to omit the catalog.
+    """
+    from service.audit.actor import command_line_actor, set_process_actor
+    from service.backups.snapshot_writing import write_snapshot
+
+    settings = data_folder_settings(data)
+    set_process_actor(command_line_actor())
+    with progress_bar("bytes") as bar:
+        task = bar.add_task("Copying", total=None)
+        report = write_snapshot(
+            settings,
+            target.expanduser().absolute(),
+            index_only=index_only,
+            progress=lambda copied, total: bar.update(task, completed=copied, total=total),
+        )
+    print_json(asdict(report))
+    console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
+    if report.external_tasks:
+        console.print(
+            f"The vectors of {report.external_tasks} tasks are in Milvus and not part of the backup, which contains "
+            "their ids and digests. Back them up with milvus-backup now, and restore them before you restore this "
+            "backup.",
             soft_wrap=True,
         )
 

@@ -4,19 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.commands.task_commands import find_task
-from cli.console import console, error_console, fail, plain_table, print_json, refuse_call
+from cli.console import console, error_console, fail, plain_table, print_json, refuse_call, report_errors
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES
+from cli.shared_options import (
+    AsJson,
+    Data,
+    Url,
+)
 
 if TYPE_CHECKING:
     from service.library.compaction import StorageUsage
 
-__all__ = ["run_compact", "run_delete"]
+
+app = typer.Typer()
+
+
+@app.command()
+@report_errors
+def delete(
+    videos: Annotated[
+        list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of the videos.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="Name or id of a task to delete, instead of single videos."),
+    ] = None,
+    confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Permanently delete videos or a task: searches, training and evaluation no longer use them."""
+    run_delete(videos or (), task, confirmed, url, data)
+
+
+@app.command()
+@report_errors
+def compact(
+    task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the disk space of deleted vectors.")
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Free the disk space of deleted vectors. Searches continue, and nothing is embedded again."""
+    if url:
+        from cli.commands.maintenance_command import run_remote_compaction
+
+        if dry_run:
+            refuse_call("--dry-run cannot be combined with --url.", "The library page shows the disk space.")
+        run_remote_compaction(url, task)
+        return
+    run_compact(task, dry_run, data)
 
 
 def run_delete(

@@ -11,15 +11,17 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.commands import library_checks
-from cli.console import console, error_console, fail
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import read_lock_holder
+from cli.console import console, error_console, fail, report_errors
+from cli.embedded.data_folder import data_folder_settings, read_lock_holder
 from cli.embedded.private_broker import redis_argv
+from cli.shared_options import (
+    Data,
+)
 from service.backups.backup_files import BackupDamaged
 
 if TYPE_CHECKING:
@@ -29,6 +31,29 @@ if TYPE_CHECKING:
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
 _MIN_FREE_GIB = 2.0
 _RESTORE_HINT = "To restore damaged files: cinestrata doctor --restore-from BACKUP"
+
+
+app = typer.Typer()
+
+
+@app.command()
+@report_errors
+def doctor(
+    data: Data = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of lines.")
+    ] = False,
+    backup: Annotated[
+        Path | None,
+        typer.Option(
+            "--restore-from",
+            help="First restore damaged files of the index from this backup, and make missing previews again.",
+            exists=True,
+        ),
+    ] = None,
+) -> None:
+    """Check software, storage, services and library. Exits with status 1 if a check fails."""
+    run_doctor(data, as_json, backup)
 
 
 class CheckFailed(Exception):

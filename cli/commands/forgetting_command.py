@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from cli.connection import connect
-from cli.console import console, plain_table, print_json
+from cli.console import console, plain_table, print_json, report_errors
+from cli.shared_options import (
+    AsJson,
+    Data,
+    Url,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cinestrata_schemas.library import RecallMatrix
 
-__all__ = ["run_forgetting"]
-
 _GALLERIES = {"local": "own shard", "global": "all shards"}
 
 
-def run_forgetting(url: str | None, data: Path | None) -> None:
-    """Print the recall of the domains and the losses of searches.
+app = typer.Typer()
 
-    Args:
-        url: URL of a running service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
-    """
+
+@app.command()
+@report_errors
+def forgetting(
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Show the recall of each domain when it was learned and now. With --json, the whole recall matrix."""
     measures = connect(url, data).forgetting()
     print_json(measures)
     if not measures.tasks:

@@ -12,7 +12,7 @@ from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
 from cli.connection import connect
 from cli.console import console, refuse_call
-from cli.option_values import parse_settings
+from cli.shared_options import parse_settings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri
 from service.core.errors import InvalidInput

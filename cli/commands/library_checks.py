@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -154,6 +152,7 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
     Returns:
         One sentence per contradiction.
     """
+    import numpy as np
     from sqlalchemy import select
 
     from index.shard_store import ShardStore

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from cli.console import console, fail, print_json, progress_bar
+import typer
+
+from cli.console import console, fail, print_json, progress_bar, report_errors
 from cli.embedded.data_folder import data_folder_settings
+from cli.shared_options import (
+    AsJson,
+    Data,
+)
 
-__all__ = ["run_move"]
+app = typer.Typer()
 
 
-def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
-    """Copy the vectors task by task and publish each copy when it is complete. Nothing is embedded again.
-
-    Searches continue during the move. An interrupted move continues with the next call. A worker removes the replaced
-    vectors an hour later. Vectors of tasks whose videos were all deleted are not copied.
-
-    Args:
-        to: Target vector store.
-        data: Data folder; None takes it from the environment.
-    """
+@app.command()
+@report_errors
+def move(
+    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Target vector store.")],
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Copy the vectors of all tasks to another vector store. The service may run, and nothing is embedded again."""
     from index.errors import ShardStoreError
     from service.audit.actor import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade

@@ -9,33 +9,49 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import structlog
 import typer
 
-from cli.console import console, explain_error, fail
+from cli.console import console, explain_error, fail, report_errors
 from cli.embedded.data_folder import data_folder_settings
+from cli.shared_options import (
+    Data,
+    Host,
+    Port,
+)
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from service.core.settings import Settings
 
-__all__ = ["create_application", "run_api", "run_migrations", "run_worker"]
-
 _DRAIN_SECONDS = 3  # event streams stay open as long as a page is open, and must not delay a stop
 
 
-def run_api(data: Path | None, host: str | None, port: int | None, fd: int | None) -> None:
-    """Serve the API in this process.
+app = typer.Typer()
 
-    Args:
-        data: Data folder; None takes it from the environment.
-        host: Address to listen on; None takes it from the settings.
-        port: Port to listen on; None takes it from the settings.
-        fd: File descriptor of an open listening socket, used instead of an address.
-    """
+
+@app.command()
+@report_errors
+def up(data: Data = None, host: Host = None, port: Port = None) -> None:
+    """Start API, workers and a private broker on one data folder; Ctrl-C stops all of them."""
+    from cli.embedded.up_command import run_up
+
+    run_up(data, host, port)
+
+
+@app.command()
+@report_errors
+def serve(
+    data: Data = None,
+    host: Host = None,
+    port: Port = None,
+    fd: Annotated[
+        int | None, typer.Option(hidden=True, help="File descriptor of an open listening socket.")
+    ] = None,
+) -> None:
+    """Start only the API."""
     import uvicorn
 
     from api.security.head_limit import HeadLimitProtocol
@@ -61,34 +77,21 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
     uvicorn.Server(config).run(sockets=sockets)
 
 
-def create_application() -> FastAPI:
-    """Create the API application; exits with an error if its settings are not usable."""
-    from api.app import create_app
-    from index.errors import DeviceMissing
-    from models.errors import ModelError
-
-    try:
-        app = create_app()
-    except (DeviceMissing, ModelError, ValueError) as error:
-        if _logs_json():
-            structlog.get_logger(__name__).critical("start_failed", reason=str(error))
-            raise typer.Exit(1) from error
-        fail(str(error))
-    # Imported modules live as long as the process. Without this, each full garbage collection traverses them and
-    # delays all searches by some hundred milliseconds.
-    gc.collect()
-    gc.freeze()
-    return app
-
-
-def run_worker(queue: str, data: Path | None, health_file: Path | None = None) -> None:
-    """Run the jobs of one queue in this process, one at a time.
-
-    Args:
-        queue: ``cpu`` or ``gpu``.
-        data: Data folder; None takes it from the environment.
-        health_file: File in which the worker writes its health every few seconds; None writes nothing.
-    """
+@app.command()
+@report_errors
+def worker(
+    queue: Annotated[
+        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos. gpu: learn and index.")
+    ],
+    data: Data = None,
+    health_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--health-file", help="File in which the worker writes its health, for probes of containers."
+        ),
+    ] = None,
+) -> None:
+    """Start one worker. Several workers may run; tasks are learned one at a time."""
     # Set before torch is imported: waiting threads sleep instead of spinning. With spinning threads, a machine whose
     # cores are partly busy trains several times slower than its share of the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -119,17 +122,43 @@ def run_worker(queue: str, data: Path | None, health_file: Path | None = None) -
     )
 
 
-def run_migrations(data: Path | None) -> None:
-    """Upgrade the schema of the catalog."""
+@app.command()
+@report_errors
+def migrate(data: Data = None) -> None:
+    """Upgrade the schema of the catalog (`cinestrata up` does this itself)."""
     from service.catalog.migrations import upgrade_when_reachable
 
     settings = _start_logging(data)
     with _errors_as_events():
         upgrade_when_reachable(settings)
     if _logs_json():
+        import structlog
+
         structlog.get_logger(__name__).info("catalog_migrated")
     else:
         console.print("The catalog is up to date.")
+
+
+def create_application() -> FastAPI:
+    """Create the API application; exits with an error if its settings are not usable."""
+    from api.app import create_app
+    from index.errors import DeviceMissing
+    from models.errors import ModelError
+
+    try:
+        app = create_app()
+    except (DeviceMissing, ModelError, ValueError) as error:
+        if _logs_json():
+            import structlog
+
+            structlog.get_logger(__name__).critical("start_failed", reason=str(error))
+            raise typer.Exit(1) from error
+        fail(str(error))
+    # Imported modules live as long as the process. Without this, each full garbage collection traverses them and
+    # delays all searches by some hundred milliseconds.
+    gc.collect()
+    gc.freeze()
+    return app
 
 
 def _start_logging(data: Path | None) -> Settings:
@@ -158,5 +187,7 @@ def _errors_as_events() -> Iterator[None]:
         if explanation is None:
             raise
         message, hint = explanation
+        import structlog
+
         structlog.get_logger(__name__).critical("start_failed", reason=message, hint=hint)
         raise typer.Exit(1) from error

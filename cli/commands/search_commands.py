@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cinestrata_schemas.choice_types import SearchScope
-from cli.console import NOTHING_FOUND, console, fail, plain_table, print_json, video_cell
-from cli.option_values import parse_value
+from cinestrata_schemas.choice_types import QueryMode, SearchScope
+from cli.console import (
+    NOTHING_FOUND,
+    console,
+    fail,
+    plain_table,
+    print_json,
+    report_errors,
+    video_cell,
+)
+from cli.shared_options import (
+    AsJson,
+    Data,
+    Url,
+    parse_value,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,9 +33,101 @@ if TYPE_CHECKING:
     from cinestrata_schemas.choice_types import QueryMode
     from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
 
-__all__ = ["parse_conditions", "result_table", "run_search", "run_similar"]
-
 _LIKELY = 0.5  # lowest confidence of a likely match
+
+
+app = typer.Typer()
+
+
+@app.command()
+@report_errors
+def search(
+    query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", help="Task to search; may be repeated (default: all).")
+    ] = None,
+    mode: Annotated[
+        QueryMode | None,
+        typer.Option("--mode", help="Query mode (default: the service's)."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="NAME=VALUE",
+            help="Condition on metadata; also NAME>=N and NAME<=N. May be repeated.",
+        ),
+    ] = None,
+    min_duration: Annotated[
+        float | None, typer.Option("--min-duration", help="Minimum duration in seconds.")
+    ] = None,
+    max_duration: Annotated[
+        float | None, typer.Option("--max-duration", help="Maximum duration in seconds.")
+    ] = None,
+    after: Annotated[
+        datetime | None, typer.Option("--after", help="Added at this time or later, UTC.")
+    ] = None,
+    before: Annotated[datetime | None, typer.Option("--before", help="Added before this time, UTC.")] = None,
+    min_score: Annotated[float | None, typer.Option("--min-score", help="Minimum score of a result.")] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1."),
+    ] = None,
+    routes: Annotated[
+        str | None, typer.Option("--routes", help="auto, all, or the number of most likely tasks to search.")
+    ] = None,
+    page: Annotated[int, typer.Option("--page", min=1, help="Page of the results.")] = 1,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", help="Cursor of a page: next_cursor of the previous search with --json."),
+    ] = None,
+    open_first: Annotated[
+        bool, typer.Option("--open", help="Open the first result in the browser or player.")
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Search videos with a text. Exits with status 3 if no video matches."""
+    run_search(
+        query,
+        k,
+        task,
+        mode,
+        url,
+        data,
+        where=where or (),
+        min_duration=min_duration,
+        max_duration=max_duration,
+        arrived_after=after,
+        arrived_before=before,
+        min_score=min_score,
+        min_confidence=min_confidence,
+        routes=routes,
+        cursor=cursor,
+        page=page,
+        open_first=open_first,
+    )
+
+
+@app.command()
+@report_errors
+def similar(
+    video: Annotated[str, typer.Argument(help="Id of the video.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
+    everywhere: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Search all tasks with the same encoder instead of only the video's own task."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """List the videos most similar to a video."""
+    run_similar(video, k, "all" if everywhere else "task", url, data)
 
 
 def run_search(

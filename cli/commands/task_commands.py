@@ -13,9 +13,8 @@ import typer
 
 from cinestrata_schemas.domain_names import normalize_name
 from cli.console import action_command, console, fail, plain_table, print_json, report_errors
-from cli.option_values import parse_settings
 from cli.service_client import FINAL_STATES
-from cli.shared_options import AsJson, Data, MethodSettings, Url
+from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
 from service.core.domain_names import name_key
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from cli.console import (
     report_errors,
     video_cell,
 )
-from cli.option_values import parse_value
-from cli.shared_options import AsJson, Data, Url
+from cli.shared_options import AsJson, Data, Url, parse_value
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -23,14 +23,10 @@ from cli.demo.demo_report import (
 )
 from cli.demo.demo_service import embedded_service, interruptible
 from cli.demo.demo_videos import DemoVideos
-from cli.demo.stage_timer import StageTimer
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import read_lock_holder
+from cli.embedded.data_folder import data_folder_settings, read_lock_holder
 from cli.http_service_client import HttpServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
-
-__all__ = ["run_demo", "wait_while_running"]
 
 _RESULTS = 10  # per sample search
 _SNAPSHOT_SECONDS = 30
@@ -192,3 +188,27 @@ def _until_interrupt() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         console.print()
+
+
+class StageTimer:
+    """Measures the seconds between calls of :meth:`finish_stage`."""
+
+    def __init__(self) -> None:
+        self._start = self._stage_start = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def finish_stage(self, stage: str) -> None:
+        """Record the seconds since the previous stage under this name."""
+        now = time.monotonic()
+        self._seconds[stage], self._stage_start = now - self._stage_start, now
+
+    def total(self) -> float:
+        """Seconds since the timer was created."""
+        return time.monotonic() - self._start
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each stage and in total, rounded for a report."""
+        return {
+            **{stage: round(seconds, 2) for stage, seconds in self._seconds.items()},
+            "total": round(self.total(), 2),
+        }

@@ -14,8 +14,7 @@ from types import FrameType
 
 from cli.console import console, fail
 from cli.embedded.child_process import die_with_parent
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import has_ended, read_lock_holder
+from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
 
 __all__ = ["embedded_service", "interruptible"]
 

@@ -1,17 +1,154 @@
-"""Settings of a command that works on one data folder."""
+"""The data folder of a command: its settings, and the lock of the processes that run on it."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-from cli.embedded.data_folder_lock import read_lock_holder
+from cli.console import fail
 
 if TYPE_CHECKING:
     from service.core.settings import Settings
 
-__all__ = ["data_folder_settings"]
+_LOCK_FILE = "up.lock"
+_LOCK_SECONDS = 0.2  # readers hold the lock for a moment as well
+_ORPHAN_SECONDS = (
+    20.0  # the kernel kills the processes of a killed holder, which takes a moment on a busy machine
+)
+_PAUSE_SECONDS = 0.01
+
+
+class FolderBusy(Exception):
+    """Another process holds the lock of the data folder.
+
+    Attributes:
+        holder: Record of that process with the keys pid, url and redis_url; each of them may be missing.
+    """
+
+    def __init__(self, folder: Path, holder: dict[str, Any]) -> None:
+        self.holder = holder
+        process = f"process {holder['pid']}" if "pid" in holder else "another process"
+        if has_ended(holder):
+            message = f"{process} was killed, but processes that it started on {folder} still run."
+            super().__init__(message[0].upper() + message[1:])
+        else:
+            address = f" at {holder['url']}" if "url" in holder else ""
+            super().__init__(f"Cinestrata already runs on {folder}: {process}{address}.")
+
+
+class FolderLock:
+    """A lock that this process holds, together with the processes that inherit its descriptor.
+
+    Attributes:
+        descriptor: File descriptor that child processes inherit.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self.descriptor = file.fileno()
+
+    def write_record(self, **fields: Any) -> None:
+        """Replace the record of the holder, which always includes the process id."""
+        self._file.seek(0)
+        self._file.truncate()
+        json.dump({"pid": os.getpid(), **fields}, self._file)
+        self._file.flush()
+
+
+@contextmanager
+def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
+    """Hold the lock of a data folder for this process and for those that inherit the lock from it.
+
+    Args:
+        run_dir: Folder of the lock file.
+        data_dir: Data folder, named in the error.
+
+    Raises:
+        FolderBusy: Another process holds the lock.
+    """
+    # The catalog contains secrets of webhooks and hashes of passwords. An existing folder keeps its permissions.
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    # Opened for appending, so that a second process does not truncate the holder's record.
+    with _open_lock_file(run_dir, "a+") as file:
+        if not _acquire(file):
+            raise FolderBusy(data_dir, _read_record(file))
+        lock = FolderLock(file)
+        lock.write_record()
+        yield lock
+        file.truncate(0)
+
+
+def read_lock_holder(run_dir: Path) -> dict[str, Any] | None:
+    """The record of the process that holds the lock, or None if no process does."""
+    try:
+        with _open_lock_file(run_dir, "r") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return _read_record(file)
+    except FileNotFoundError:
+        return None
+    return None
+
+
+def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
+    """Open the lock file, which only its owner can read. Exits with an error if another user owns it.
+
+    Raises:
+        FileNotFoundError: The file is opened for reading and does not exist.
+    """
+    path = run_dir / _LOCK_FILE
+    flags = os.O_RDONLY if mode == "r" else os.O_RDWR | os.O_CREAT | os.O_APPEND
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except PermissionError:
+        fail(
+            f"{path} belongs to another user. Cinestrata ran on this folder as that user.",
+            "Run the command as that user, or use the running service with --url. If no service runs on the folder, "
+            "remove the file.",
+        )
+    return os.fdopen(descriptor, mode, encoding="utf-8")
+
+
+def _acquire(file: IO[str]) -> bool:
+    """Whether this process holds the lock now; waits for readers, and for the processes of a killed holder."""
+    started = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            patience = _ORPHAN_SECONDS if has_ended(_read_record(file)) else _LOCK_SECONDS
+            if time.monotonic() - started > patience:
+                return False
+            time.sleep(_PAUSE_SECONDS)
+
+
+def has_ended(holder: dict[str, Any]) -> bool:
+    """Whether the process of a record is known and has ended."""
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (KeyError, ValueError, TypeError, OverflowError, PermissionError):
+        pass
+    return False
+
+
+def _read_record(file: IO[str]) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        record = json.load(file)
+    except ValueError:  # the holder is writing it
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def data_folder_settings(data: Path | None, *, uses_running_broker: bool = True) -> Settings:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from cli.console import console, error_console, fail
 from cli.embedded.child_process import ChildProcess
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import FolderBusy, FolderLock, hold_data_folder
+from cli.embedded.data_folder import FolderBusy, FolderLock, data_folder_settings, hold_data_folder
 from cli.embedded.dead_worker_leases import release_leases
 from cli.embedded.private_broker import (
     BrokerMissing,

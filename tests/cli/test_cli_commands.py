@@ -35,7 +35,7 @@ from cli.console import console, video_cell
 from cli.demo.demo_world import DemoWorld
 from cli.http_service_client import HttpServiceClient
 from cli.main import app
-from cli.option_values import parse_settings
+from cli.shared_options import parse_settings
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
 from tests.cli.http_problems import problem

@@ -24,7 +24,7 @@ from cinestrata_schemas.problems import Action, ActionName
 from cinestrata_schemas.tasks import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
 from cli.commands.task_commands import shown_name, task_facts, task_table
 from cli.console import action_command, console, fail, plain_table
-from cli.embedded.data_folder_lock import hold_data_folder
+from cli.embedded.data_folder import hold_data_folder
 from cli.main import app
 from index.files.manifest_format import Manifest
 from service.core.errors import InvalidInput

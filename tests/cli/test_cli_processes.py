@@ -24,8 +24,7 @@ import typer
 from cli.demo import demo_command
 from cli.demo.demo_service import embedded_service
 from cli.embedded.child_process import ChildProcess
-from cli.embedded.data_folder import data_folder_settings
-from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder, read_lock_holder
+from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import StartFailed, Supervisor
 from cli.embedded.up_command import probing_worker_names, readiness_check, run_up
 from service.catalog.database import dispose
@@ -397,7 +396,7 @@ def _hold(folder: Path) -> None:
 
 def test_lock_is_released_when_its_holder_dies(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.embedded.data_folder_lock import hold_data_folder\n"
+        "import pathlib, time\nfrom cli.embedded.data_folder import hold_data_folder\n"
         f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"
         "    print('held', flush=True)\n    time.sleep(60)"
     )
@@ -416,7 +415,7 @@ def test_lock_is_released_when_its_holder_dies(tmp_path: Path) -> None:
 def orphan(tmp_path: Path) -> Iterator[int]:
     """A process that inherited the lock of a folder from a holder that was killed."""
     code = (
-        "import pathlib, subprocess, time\nfrom cli.embedded.data_folder_lock import hold_data_folder\n"
+        "import pathlib, subprocess, time\nfrom cli.embedded.data_folder import hold_data_folder\n"
         f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})) as lock:\n"
         "    child = subprocess.Popen(['sleep', '60'], pass_fds=(lock.descriptor,), stdout=subprocess.DEVNULL)\n"
         "    lock.write_record(url='http://127.0.0.1:9', redis_url='redis://127.0.0.1:9')\n"
@@ -442,7 +441,7 @@ def ending_orphan(orphan: int, monkeypatch: pytest.MonkeyPatch) -> int:
             until(lambda: not alive(orphan))
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=end_orphan)
-    monkeypatch.setattr("cli.embedded.data_folder_lock.time", clock)
+    monkeypatch.setattr("cli.embedded.data_folder.time", clock)
     return orphan
 
 
@@ -479,7 +478,7 @@ def test_processes_of_a_killed_holder_that_stay_are_named(
     tmp_path: Path, orphan: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(monotonic=itertools.count(step=5.0).__next__, sleep=lambda _seconds: None)
-    monkeypatch.setattr("cli.embedded.data_folder_lock.time", clock)
+    monkeypatch.setattr("cli.embedded.data_folder.time", clock)
     with (
         pytest.raises(FolderBusy, match=r"^Process \d+ was killed, but .* still run\.$"),
         hold_data_folder(tmp_path / "run", tmp_path),

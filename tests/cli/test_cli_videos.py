@@ -15,7 +15,7 @@ from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
 from cli.commands.task_commands import follow, task_table
 from cli.console import console, fail
 from cli.main import app
-from cli.option_values import parse_value
+from cli.shared_options import parse_value
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.tables import Video

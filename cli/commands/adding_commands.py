@@ -1,0 +1,134 @@
+"""``cinestrata ingest``, ``sync`` and ``relearn``: names and options; the implementations load pydantic and numpy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cinestrata_schemas.choice_types import VanishedVideos
+from cli.commands import registered_sync_commands
+from cli.console import refuse_call, report_errors
+from cli.shared_options import (
+    AsJson,
+    CaptionsFromNames,
+    Data,
+    Encoding,
+    InPlace,
+    MethodSettings,
+    Url,
+    Wait,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@report_errors
+def ingest(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder (local, s3:// or gs://), or archive of videos."
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the task (default: from the path).")
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", help="Name or id of a learned task: append the videos to its domain."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Learning method (default: the service's).")
+    ] = None,
+    assignments: MethodSettings = None,
+    wait: Wait = True,
+    in_place: InPlace = False,
+    encoding: Encoding = None,
+    captions_from_names: CaptionsFromNames = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Add one domain of videos as a task, or append videos to a domain."""
+    from cli.commands.ingest_command import run_ingest
+
+    run_ingest(
+        source,
+        name,
+        into,
+        method,
+        assignments or (),
+        wait,
+        in_place,
+        encoding,
+        captions_from_names,
+        url,
+        data,
+    )
+
+
+@app.command()
+@report_errors
+def sync(
+    source: Annotated[
+        str, typer.Argument(help="Folder of videos, or its manifest: a path, or s3:// or gs://.")
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
+    ] = None,
+    vanished: Annotated[
+        VanishedVideos,
+        typer.Option("--vanished", help="Keep or delete videos whose file no longer exists."),
+    ] = "keep",
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="INTERVAL",
+            help="Let the service follow a source below its media root at an interval, such as 15m, 2h or 1d.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the differences and change nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    in_place: InPlace = False,
+    encoding: Encoding = None,
+    captions_from_names: CaptionsFromNames = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Bring a domain up to date with a folder: append new files, replace changed ones, skip unchanged ones."""
+    from cli.commands.sync_command import run_sync
+
+    if every is not None:
+        if dry_run or in_place or encoding:
+            refuse_call(
+                "--every cannot be combined with --dry-run, --in-place or --encoding.",
+                "The service reads the source itself, as UTF-8.",
+            )
+        registered_sync_commands.run_register(source, name, every, vanished, captions_from_names, url, data)
+        return
+    run_sync(source, name, vanished, dry_run, in_place, encoding, captions_from_names, url, data)
+
+
+@app.command()
+@report_errors
+def relearn(
+    domain: Annotated[str, typer.Argument(help="Name or id of the domain's task.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
+    ] = None,
+    wait: Wait = True,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Learn the videos that were appended to a domain as a new domain, which takes them over."""
+    from cli.commands.task_commands import find_task, report_created
+    from cli.connection import connect
+
+    client = connect(url, data)
+    report_created(client, client.relearn(find_task(client, domain).id, name), wait)

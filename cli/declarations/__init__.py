@@ -1,1 +1,0 @@
-"""Declarations of the commands: names, arguments and options. Each imports its implementation when it runs."""
