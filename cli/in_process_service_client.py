@@ -250,5 +250,5 @@ class InProcessServiceClient:
         from service.search.engine import SearchEngine
 
         service = SearchEngine(self._settings)
-        service.refresh()
+        service.snapshots.refresh()
         return service

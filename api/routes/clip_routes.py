@@ -34,7 +34,7 @@ async def search_by_clip(
     The video encoder of every searched domain embeds the clip, so restricting the search with `task` is faster.
     """
     arguments = parameters.service_arguments()
-    with service.admit(_CLIP_COST):
+    with service.admission.admit(_CLIP_COST):
         return await run_search(service.search_clip, clip.file, **arguments)
 
 
@@ -44,5 +44,5 @@ async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
 ) -> CaptionsResponse:
     """Captions of the library that describe a video best, each with the video that it belongs to."""
-    with service.admit(_DESCRIPTION_COST):
+    with service.admission.admit(_DESCRIPTION_COST):
         return await run_search(service.caption_video, video_id, **dict(parameters))

@@ -28,7 +28,7 @@ async def get_query_report(
     At most 128 captions are searched, of held-out videos where there are any (`split`), among all videos of the
     library. The searches run at the first request after a change of the library; later requests use their results.
     """
-    with service.admit(1):
+    with service.admission.admit(1):
         return await run_search(service.report_queries, task_id, parameters.worst)
 
 

@@ -61,7 +61,7 @@ async def _share_check(service: SearchEngine, settings: Settings) -> Readiness:
 
 
 def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
-    ready = service.readiness()
+    ready = service.snapshots.readiness()
     folder, copied_at = check_data_folder(settings), service.mirror.as_of
     can_search = ready.ready and folder == "ok"
     try:

@@ -65,7 +65,7 @@ def get_library(
 
     `versions` state which parts have changed, so that a client that polls with `If-None-Match` reads only those again.
     """
-    return conditional_response(request, library_status(service.degraded()))
+    return conditional_response(request, library_status(service.snapshots.degraded()))
 
 
 @router.get("/shards", operation_id="list_shards", response_model=ShardPage, responses=UNCHANGED)
@@ -77,7 +77,7 @@ def list_shards(
     parameters: Annotated[ShardListParameters, Query()],
 ) -> Response:
     """Published shards with their domain, size and faults, in pages."""
-    page = shard_listing.list_shards(service.degraded(), **dict(parameters))
+    page = shard_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
 
@@ -87,7 +87,7 @@ def get_overview(
     request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> Response:
     """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded answers."""
-    return conditional_response(request, overview(service.degraded()))
+    return conditional_response(request, overview(service.snapshots.degraded()))
 
 
 @router.get("/releases", operation_id="list_releases", response_model=ReleasePage, responses=UNCHANGED)

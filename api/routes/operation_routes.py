@@ -25,7 +25,7 @@ def get_operations(service: QueryDep, _parameters: Annotated[StrictParameters, Q
 
     The searches are those of the process that answers; `/metrics` has those of every process.
     """
-    return operations_status(service.search_load())
+    return operations_status(service.search_rate.read())
 
 
 @router.get("/maintenance", operation_id="list_jobs")

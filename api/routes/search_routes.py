@@ -46,7 +46,7 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     """
     service: SearchEngine = request.app.state.query_service
     query = parameters.query()
-    with service.admit(1):
+    with service.admission.admit(1):
         response = await service.search_async(query)
     _observe_timing(response)
     return _json_response(response)
@@ -64,7 +64,7 @@ async def search_many(
     If a query is invalid, `errors` names its position and field, and no query is answered.
     """
     # Admission precedes the thread pool, whose queue has no limit.
-    with service.admit(len(batch.queries)):
+    with service.admission.admit(len(batch.queries)):
         return await run_search(_search_batch, service, batch.queries)
 
 

@@ -98,7 +98,7 @@ def explain_result(
     query = parameters.query()
     if parameters.k is None:
         query.k = request_limits.MAX_RESULTS
-    with service.admit(1):
+    with service.admission.admit(1):
         return service.explain(video_id, query)
 
 

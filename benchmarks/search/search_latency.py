@@ -72,9 +72,9 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
     """
     use_one_thread_per_search()
     engine = SearchEngine(library.settings.model_copy(update=changed))
-    engine.refresh()
-    if engine.last_error:
-        raise RuntimeError(engine.last_error)
+    engine.snapshots.refresh()
+    if engine.snapshots.last_error:
+        raise RuntimeError(engine.snapshots.last_error)
     return engine
 
 

@@ -145,7 +145,8 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     snapshot = engine.snapshots.current()
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
     tasks = list(snapshot.shards)
-    routing = snapshot.route([query.text for query in library.queries], [tasks] * len(library.queries))
+    tokens = snapshot.query_vectors.tokens([query.text for query in library.queries])
+    routing = snapshot.route(tokens, [tasks] * len(library.queries))
     likeliest = [routed.log_weights[0][0] for routed in routing]
     return float(np.mean([task_of[q.target] == t for q, t in zip(library.queries, likeliest, strict=True)]))
 

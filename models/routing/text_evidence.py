@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.router import fill_silent, log_probabilities
+from models.routing.router import Router, distinct_tokens, fill_silent, log_probabilities
 
-__all__ = ["TextEvidence", "summarize_evidence"]
+__all__ = ["TextEvidence", "route_text", "summarize_evidence"]
 
 Floats = npt.NDArray[np.floating]
 
@@ -30,6 +30,28 @@ class TextEvidence(NamedTuple):
     words: float = 0.0
     captions: float = 0.0
     coverage: float = 0.0
+
+
+def route_text(
+    router: Router,
+    tokens: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    further: npt.NDArray[np.float32] | None,
+) -> tuple[npt.NDArray[np.float32], TextEvidence]:
+    """Log weights ``[T]`` of T tasks for a text, and a summary of the evidence.
+
+    Args:
+        router: Router of the release.
+        tokens: Token ids ``[L]``, including the start and end tokens.
+        positions: Positions of the tasks in the router, ``[T]``.
+        further: Evidence in addition to that of the words, in nats, ``[T]``; None without.
+    """
+    distinct = distinct_tokens(tokens)
+    words = router.word_evidence(distinct, positions)
+    summary = summarize_evidence(
+        words, further, router.coverage(distinct, positions), router.silent(positions), len(distinct)
+    )
+    return log_probabilities(router.evidence(words, positions, further)), summary
 
 
 def summarize_evidence(

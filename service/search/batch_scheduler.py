@@ -1,4 +1,4 @@
-"""Batching of concurrent work: stepwise batches on an event loop, and shared calls of threads."""
+"""Stepwise batches of concurrent work on an event loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
-from threading import Condition
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
@@ -39,35 +38,24 @@ class Unfinished(Generic[Item]):
     item: Item
 
 
-@dataclass(eq=False)
-class _ThreadCall(Generic[Item, Result]):
-    items: Sequence[Item]
-    outcomes: Sequence[Result | Exception | Unfinished[Item]] = ()
-    is_done: bool = field(default=False)
-
-
 class BatchScheduler(Generic[Item, Result]):
     """Runs a step function over batches of items that arrive concurrently.
 
     A *step* takes a list of items and returns one outcome for each, in order: a result, an exception, or
     :class:`Unfinished` with the item's next state.
 
-    ===================  ==========================================================================================
-    :meth:`submit`       For coroutines. Items of one event loop share steps on ``lanes`` threads. Waiting coroutines
-                         occupy no thread.
-    :meth:`run`          For threads. Concurrent calls share a step, which runs in the thread of one of the callers.
-    :meth:`run_blocking` For coroutines that need a function which may wait for the catalog or the disk. It runs in a
-                         second thread pool, so that it delays neither the event loop nor a lane.
-    ===================  ==========================================================================================
+    Items of one event loop share steps on ``lanes`` threads. Waiting coroutines occupy no thread. A function that may
+    wait for the catalog or the disk runs in a second thread pool (:meth:`run_blocking`), so that it delays neither the
+    event loop nor a lane.
 
-    Neither entry delays an item to fill a batch: batches grow because items queue while a step runs.
+    No item is delayed to fill a batch: batches grow because items queue while a step runs.
 
     Args:
         step: Function that takes a batch one step further. It runs outside the event loop's thread. An exception that
             it raises becomes the outcome of every item of its batch.
-        max_batch: Maximum number of items in a step. A single call of :meth:`run` may exceed it.
+        max_batch: Maximum number of items in a step.
         lanes: Maximum number of concurrent steps of submitted items.
-        max_wait: Maximum time in seconds that an item of a coroutine waits for its first step. Items that waited longer
+        max_wait: Maximum time in seconds that an item waits for its first step. Items that waited longer
             are refused.
     """
 
@@ -82,7 +70,7 @@ class BatchScheduler(Generic[Item, Result]):
         self._step = step
         self._max_batch = max_batch
         self._max_wait = max_wait
-        # Items of coroutines; used only in the thread of the event loop, except for reading the length of the queue.
+        # Used only in the thread of the event loop, except for reading the length of the queue.
         self._lanes = lanes
         self._free_lanes = lanes
         self._loop: AbstractEventLoop | None = None
@@ -90,17 +78,11 @@ class BatchScheduler(Generic[Item, Result]):
         self._queue: deque[tuple[Item, Future[Result], float]] = deque()
         self._lane_threads = ThreadPoolExecutor(lanes, "search-lane")
         self._blocking_threads = ThreadPoolExecutor(_BLOCKING_THREADS, "search-blocking")
-        # Calls of threads, guarded by the condition.
-        self._calls: list[_ThreadCall[Item, Result]] = []
-        self._call_finished = Condition()
-        self._is_call_running = False
 
     @property
     def queue_length(self) -> int:
-        """Number of submitted items and of calls of threads that wait for a step."""
-        return len(self._queue) + len(self._calls)
-
-    # -- coroutines ---------------------------------------------------------------------------------------------
+        """Number of submitted items that wait for a step."""
+        return len(self._queue)
 
     async def submit(self, item: Item) -> Result:
         """Queue an item and wait for its result.
@@ -207,68 +189,6 @@ class BatchScheduler(Generic[Item, Result]):
             self._free_lanes += 1
             self._queue.extendleft((item, future, math.inf) for item, future in reversed(unfinished))
             self._start_lanes(loop)
-
-    # -- threads ------------------------------------------------------------------------------------------------
-
-    def run(self, items: Sequence[Item]) -> list[Result]:
-        """Run the items of one thread to their results, in shared steps with concurrent callers.
-
-        A caller that arrives while no call is running starts a step in its own thread. Later callers wait; one of them
-        then takes all waiting calls, up to ``max_batch`` items, into the next step.
-
-        Raises:
-            Exception: The first exception that the step returned for one of the items or raised.
-        """
-        outcomes = list(self._run_shared_step(items))
-        while pending := [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Unfinished)]:
-            states = [outcome.item for outcome in outcomes if isinstance(outcome, Unfinished)]
-            for number, outcome in zip(pending, self._run_shared_step(states), strict=True):
-                outcomes[number] = outcome
-        results: list[Result] = []
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
-            results.append(outcome)  # type: ignore[arg-type]  # no outcome is unfinished here
-        return results
-
-    def _run_shared_step(self, items: Sequence[Item]) -> Sequence[Result | Exception | Unfinished[Item]]:
-        own: _ThreadCall[Item, Result] = _ThreadCall(items)
-        with self._call_finished:
-            self._calls.append(own)
-        while True:
-            with self._call_finished:
-                self._call_finished.wait_for(lambda: own.is_done or not self._is_call_running)
-                if own.is_done:
-                    return own.outcomes
-                calls = self._take_calls()
-                self._is_call_running = True
-            self._serve_calls(calls)
-
-    def _take_calls(self) -> list[_ThreadCall[Item, Result]]:
-        """Remove the longest waiting calls from the queue, up to ``max_batch`` items but at least one call."""
-        size, count = 0, 0
-        for call in self._calls:
-            size += len(call.items)
-            if count and size > self._max_batch:
-                break
-            count += 1
-        calls, self._calls = self._calls[:count], self._calls[count:]
-        return calls
-
-    def _serve_calls(self, calls: list[_ThreadCall[Item, Result]]) -> None:
-        outcomes: Sequence[Result | Exception | Unfinished[Item]] = ()
-        try:
-            outcomes = self._run_step([item for call in calls for item in call.items])
-        finally:  # also where the thread is interrupted: other callers must not wait for it
-            start = 0
-            for call in calls:
-                call.outcomes = outcomes[start : start + len(call.items)]
-                start += len(call.items)
-            with self._call_finished:
-                for call in calls:
-                    call.is_done = True
-                self._is_call_running = False
-                self._call_finished.notify_all()
 
     def _run_step(self, items: list[Item]) -> Sequence[Result | Exception | Unfinished[Item]]:
         try:

@@ -31,7 +31,7 @@ from service.core.domain_names import name_key
 from service.core.errors import Unavailable
 from service.core.thread_priority import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_rows import ResultRow, VideoRow, VideoRows
+from service.search.video_rows import VideoRow, VideoRows
 
 __all__ = ["MAX_BYTES", "CatalogMirror", "ResultRows", "read_rows"]
 
@@ -60,7 +60,7 @@ class ResultRows(NamedTuple):
         not_copied: Tasks whose rows are missing in the copy → reason.
     """
 
-    rows: Mapping[int, ResultRow]
+    rows: Mapping[int, VideoRow]
     as_of: datetime | None = None
     not_copied: Mapping[str, str] = {}
 
@@ -150,14 +150,10 @@ class CatalogMirror:
             copy = self._copy
             if copy is None:
                 raise
-        rows: dict[int, ResultRow] = {}
+        rows: dict[int, VideoRow] = {}
         for task, ids in self._live_ids(hits, snapshot).items():
             if task in copy.videos:
-                found = copy.videos[task].find(ids)
-                rows |= {
-                    vector_id: ResultRow(row.video_id, row.uri, row.captions)
-                    for vector_id, row in found.items()
-                }
+                rows |= copy.videos[task].find(ids)
         return ResultRows(
             rows, copy.as_of, {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied}
         )
@@ -262,16 +258,16 @@ class CatalogMirror:
                 log.warning("catalog_not_copied", error=str(error), kind=type(error).__name__)
 
 
-def read_rows(vector_ids: Sequence[int]) -> dict[int, ResultRow]:
+def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
     """Vector ID → row of the result, from the catalog."""
     ids = list(dict.fromkeys(vector_ids))
-    rows: dict[int, ResultRow] = {}
+    rows: dict[int, VideoRow] = {}
     if not ids:
         return rows
     with session_scope() as session:
         for start in range(0, len(ids), _IDS_PER_QUERY):
             found = session.execute(_BY_VECTOR_ID, {"ids": ids[start : start + _IDS_PER_QUERY]})
-            rows |= {vector_id: ResultRow(*columns) for vector_id, *columns in found}
+            rows |= {vector_id: VideoRow(*columns) for vector_id, *columns in found}
     return rows
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, TypeVar
 
 import torch
 
 from cinestrata_schemas.explanations import QueryReport, ResultExplanation
-from cinestrata_schemas.operations import Readiness, SearchLoad
 from cinestrata_schemas.search import (
     MAX_BATCH_QUERIES,
     CaptionsResponse,
@@ -39,19 +37,13 @@ from service.search.requests.video_filters import NO_FILTER
 from service.search.search_rate import SearchRate
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
-from service.search.text_search.executor import (
-    advance_searches,
-    execute,
-    finish_searches,
-    start_searches,
-)
+from service.search.text_search.executor import advance_searches, execute, start_searches
+from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search.captioning import CaptionIndex, caption_video
 from service.search.video_search.clip_search import ClipSearch
 from service.search.video_search.similar_search import search_similar
-
-__all__ = ["SearchEngine"]
 
 MAX_BATCH = 32  # searches per step; with more, each search waits longer for the others
 # Steps take turns at the interpreter lock, so a few large ones are faster than many; scans release the lock.
@@ -63,7 +55,7 @@ Response = TypeVar("Response")
 class SearchEngine:
     """Answers searches; one per process. Thread-safe.
 
-    A server calls :meth:`start` and :meth:`close`. A command calls :meth:`refresh` once instead.
+    A server calls :meth:`start` and :meth:`close`. A command calls ``snapshots.refresh()`` once instead.
 
     Args:
         configured: Settings; those of the process by default.
@@ -78,6 +70,7 @@ class SearchEngine:
         metadata_cache: Cache of video metadata.
         caption_index: Cache of encoded captions.
         clips: Search by uploaded clips.
+        search_rate: Number and duration of the searches in the last minutes.
         query_reports: Reports on the queries of domains.
     """
 
@@ -98,7 +91,7 @@ class SearchEngine:
         self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
-        self._search_rate = SearchRate()
+        self.search_rate = SearchRate()
         self.query_reports = QueryReports(self.settings, self.metadata_cache)
 
     def start(self) -> None:
@@ -109,44 +102,15 @@ class SearchEngine:
         torch.set_num_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
         self.mirror.start(self.snapshots.loaded, self.metadata_cache.preload)
-        self._search_rate.start()
+        self.search_rate.start()
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
-        self._search_rate.close()
+        self.search_rate.close()
         self.mirror.close()
         self.snapshots.close()
         self.catalog_reads.close()
         self.clips.close()
-
-    def admit(self, count: int) -> AbstractContextManager[None]:
-        """Admission of a request of ``count`` searches; see :meth:`AdmissionControl.admit`."""
-        return self.admission.admit(count)
-
-    def refresh(self) -> bool:
-        """Load the newest generation; see :meth:`SnapshotManager.refresh`."""
-        return self.snapshots.refresh()
-
-    def refresh_captions(self) -> bool:
-        """Read captions that were edited; see :meth:`SnapshotManager.refresh_captions`."""
-        return self.snapshots.refresh_captions()
-
-    def readiness(self) -> Readiness:
-        """Whether this process can answer requests; see :meth:`SnapshotManager.readiness`."""
-        return self.snapshots.readiness()
-
-    def search_load(self) -> SearchLoad:
-        """Number and duration of the searches of this process in the last minutes."""
-        return self._search_rate.read()
-
-    def degraded(self) -> dict[str, str]:
-        """Task ID → reason why it cannot be searched."""
-        return self.snapshots.degraded()
-
-    @property
-    def last_error(self) -> str | None:
-        """Reason why the newest generation cannot be loaded; None where it is loaded."""
-        return self.snapshots.last_error
 
     # -- text ---------------------------------------------------------------------------------------------------
 

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["ResultRow", "VideoRow", "VideoRows"]
-
-
-class ResultRow(NamedTuple):
-    """Columns of a video that its search result shows.
-
-    Attributes:
-        video_id: Identifier of the video.
-        uri: URI of its file, as it was sent.
-        captions: Captions.
-    """
-
-    video_id: str
-    uri: str
-    captions: list[str]
+__all__ = ["VideoRow", "VideoRows"]
 
 
 class VideoRow(NamedTuple):
@@ -32,15 +19,15 @@ class VideoRow(NamedTuple):
         video_id: Identifier of the video.
         uri: URI of its file, as it was sent.
         captions: Captions.
-        duration: Seconds; None where unknown.
-        metadata: Metadata of the user.
+        duration: Seconds; None where unknown, or not read because only filters need it.
+        metadata: Metadata of the user; empty where not read.
     """
 
     video_id: str
     uri: str
     captions: list[str]
-    duration: float | None
-    metadata: dict[str, Any]
+    duration: float | None = None
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 class VideoRows:

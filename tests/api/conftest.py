@@ -101,5 +101,5 @@ def library(
     shutil.copytree(folder / "index", target / "index.copy")
     shutil.rmtree(target / "index", ignore_errors=True)
     os.replace(target / "index.copy", target / "index")
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     return tasks

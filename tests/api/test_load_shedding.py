@@ -35,7 +35,7 @@ HEALTH = ("/livez", "/readyz", "/metrics")  # paths that are never refused
 @contextmanager
 def _full_queue(client: TestClient) -> Iterator[None]:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    with service.admit(request_limits.MAX_WAITING_TEXTS):
+    with service.admission.admit(request_limits.MAX_WAITING_TEXTS):
         yield
 
 

@@ -55,7 +55,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
 def library(configured: Settings, world: Path, client: TestClient) -> list[str]:
     """Task ids of two domains that are learned into Milvus, served by ``client``."""
     tasks = learn_two_domains(world)
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     return tasks
 
 
@@ -74,7 +74,7 @@ def same(one: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]
 def refreshed(client: TestClient) -> dict[str, Any]:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     service.snapshots.retry_at = 0  # half a minute later
-    service.refresh()
+    service.snapshots.refresh()
     ready: dict[str, Any] = client.get("/readyz").json()
     return ready
 

@@ -64,7 +64,7 @@ def moment_client(configured: Settings, world: Path) -> Iterator[TestClient]:
         task = learn("scenes", videos, method="zero_shot", settings={})
         assert commands.get_task(task).state == "ready", commands.get_task(task).error
         with TestClient(create_app(settings()), base_url=BASE_URL, raise_server_exceptions=False) as client:
-            client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+            client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
             yield client
     settings.cache_clear()
 

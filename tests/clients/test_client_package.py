@@ -37,7 +37,7 @@ def learning_service(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Ite
     def work(task_id: str) -> None:
         probe(task_id)
         run_learning_job(task_id)
-        client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+        client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
 
     def start(task_id: str) -> None:
         threads.append(threading.Thread(target=work, args=(task_id,)))

@@ -71,7 +71,7 @@ def learning(configured: Settings, backbone: Backbone) -> Library:
 
 @pytest.fixture
 def service(configured: Settings) -> Iterator[SearchEngine]:
-    """Search engine of the library; ``refresh()`` opens the latest snapshot."""
+    """Search engine of the library; ``snapshots.refresh()`` opens the latest snapshot."""
     from service.search.engine import SearchEngine
 
     service = SearchEngine(configured)

@@ -19,13 +19,14 @@ from service.core import request_limits
 from service.core.settings import Settings
 from service.library.recall.newest_recall import newest_recall
 from service.library.video_details import thumbnail_url
+from service.search.catalog_mirror import read_rows
 from service.search.errors import UnknownTask
 from service.search.explanations.caption_samples import CaptionSample, SampledCaption, sample_captions
 from service.search.requests.search_request import parse_requests
-from service.search.result_views import ResultList, build_results
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search.executor import advance_searches, start_searches
+from service.search.text_search.result_views import build_results
 from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
@@ -165,7 +166,7 @@ def _report(
 ) -> QueryReport:
     count = len(searched.ranks)
     shown = searched.worst[:worst]
-    results = build_results([ResultList(outcome.hits) for outcome in shown], snapshot)
+    rows = read_rows([hit.id for outcome in shown for hit in outcome.hits])
     return QueryReport(
         task=sample.task_name,
         task_id=sample.task_id,
@@ -193,9 +194,9 @@ def _report(
                 thumbnail_url=thumbnail_url(outcome.caption.video_id),
                 rank=outcome.rank,
                 domain_weight=outcome.domain_weight,
-                results=page,
+                results=build_results(outcome.hits, rows, snapshot),
             )
-            for outcome, page in zip(shown, results, strict=True)
+            for outcome in shown
         ],
     )
 

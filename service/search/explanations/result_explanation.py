@@ -69,7 +69,7 @@ def explain_result(
     confidence = compute_confidence(snapshot, hits, request, state.routing, state.mode)
     ranked = [hit.id for hit in hits[: request.query.k]]
     lift = float(state.planner.lifts[task])
-    (query,) = snapshot.encode([(request.text, str(state.mode), task)])
+    (query,) = snapshot.query_vectors([(request.text, str(state.mode), task)])
     video_cosine = _video_cosine(snapshot, task, query, vector_id)
     moments = _moments(snapshot, task, query, vector_id, lift, request.query.moments, cache)
     cosine = max([video_cosine, *(moment.score - lift for moment in moments)])
@@ -144,7 +144,7 @@ def _words(snapshot: SearchSnapshot, text: str, task: str, tasks: Sequence[str])
     own = tasks.index(task)
     words = text.split()[:_MAX_WORDS]
     found = []
-    for word, tokens in zip(words, snapshot.query_vectors.tokens(words), strict=True):
+    for word, tokens in zip(words, snapshot.query_vectors.encoder.tokenize(words), strict=True):
         distinct = distinct_tokens(tokens)
         evidence = snapshot.router.word_evidence(distinct, positions)
         known = snapshot.router.coverage(distinct, positions) >= 1  # without tokens, the coverage is 0

@@ -1,19 +1,16 @@
-"""Query vectors of texts: encoded in shared batches and cached by text."""
+"""Query vectors of texts: encoded in batches and cached by text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
 from models.encoders.query_encoder import QueryEncoder, TokenIds
-from service.search.batch_scheduler import BatchScheduler
 
 __all__ = ["DEFAULT_CACHE_BYTES", "QueryVectorCache"]
 
@@ -22,7 +19,6 @@ Vectors = npt.NDArray[np.float32]
 
 DEFAULT_CACHE_BYTES = 64 * 1024**2
 _ENTRY_BYTES = 200  # overhead of a Python object per text and per vector
-_MAX_BATCH = 256  # vectors per batch that several callers share
 
 
 @dataclass(eq=False)
@@ -39,16 +35,8 @@ class _CachedText:
         return _ENTRY_BYTES + 4 * len(self.text) + self.tokens.nbytes + vector_bytes
 
 
-class _EncodingJob(NamedTuple):
-    key: tuple[str, str, str]  # text, query mode and task; "" where all tasks share the vector
-    tokens: TokenIds
-    task: str
-
-
 class QueryVectorCache:
     """Encodes texts for tasks and caches the most recently used vectors. Thread-safe.
-
-    Texts that several threads need at the same time are encoded in one batch.
 
     Args:
         encoder: Encoder of a release.
@@ -67,10 +55,6 @@ class QueryVectorCache:
             max_bytes, getsizeof=lambda cached: min(cached.size(), max_bytes)
         )
         self._identities: dict[tuple[str, str], str | None] = {}
-        # Bound to the encoder instead of to this object: a reference cycle would keep the weights of a former snapshot.
-        self._scheduler: BatchScheduler[_EncodingJob, Vector] = BatchScheduler(
-            partial(_encode_batch, encoder), max_batch=_MAX_BATCH
-        )
 
     @property
     def size_bytes(self) -> int:
@@ -86,35 +70,35 @@ class QueryVectorCache:
             self._texts.clear()
 
     def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Tokens of each text, including the start and end tokens."""
+        """Tokens of each text, including the start and end tokens.
+
+        Where tasks share an encoding, new texts are encoded, too.
+        """
         return [cached.tokens for cached in self._cached(texts)]
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
-        """The unit vector ``float32 [dim]`` of each (text, mode, task)."""
+        """The unit vector ``float32 [dim]`` of each (text, mode, task). Those that are not cached share a batch."""
         texts = list(dict.fromkeys(text for text, _, _ in pairs))
         cached = dict(zip(texts, self._cached(texts), strict=True))
         is_shared = {mode: self.encoder.is_task_independent(mode) for mode in {mode for _, mode, _ in pairs}}
-        jobs = [
-            _EncodingJob((text, mode, "" if is_shared[mode] else task), cached[text].tokens, task)
-            for text, mode, task in pairs
-        ]
+        keys = [(text, mode, "" if is_shared[mode] else task) for text, mode, task in pairs]
         with self._lock:
             vectors = {
-                job.key: cached[job.key[0]].vectors[job.key[1:]]
-                for job in jobs
-                if job.key[1:] in cached[job.key[0]].vectors
+                key: cached[key[0]].vectors[key[1:]] for key in keys if key[1:] in cached[key[0]].vectors
             }
-        missing = [job for key, job in {job.key: job for job in jobs}.items() if key not in vectors]
-        if missing:
-            encoded = self._scheduler.run(missing)
-            vectors |= zip((job.key for job in missing), encoded, strict=True)
-            with self._lock:
-                for job, vector in zip(missing, encoded, strict=True):
-                    cached[job.key[0]].vectors.setdefault(job.key[1:], vector)
-                for text in dict.fromkeys(job.key[0] for job in missing):
-                    if self._texts.get(text) is cached[text]:
-                        self._texts[text] = cached[text]  # stored again, because its size has changed
-        return [vectors[job.key] for job in jobs]
+        missing = {key: task for key, (_, _, task) in zip(keys, pairs, strict=True) if key not in vectors}
+        for mode in dict.fromkeys(mode for _, mode, _ in missing):
+            batch = [key for key in missing if key[1] == mode]
+            tokens, tasks = [cached[text].tokens for text, _, _ in batch], [missing[key] for key in batch]
+            for key, vector in zip(batch, self.encoder.encode_pairs(tokens, tasks, mode), strict=True):
+                vectors[key] = vector.copy()  # a view would keep the whole batch in memory
+        with self._lock:
+            for key in missing:
+                cached[key[0]].vectors.setdefault(key[1:], vectors[key])
+            for text in dict.fromkeys(text for text, _, _ in missing):
+                if self._texts.get(text) is cached[text]:
+                    self._texts[text] = cached[text]  # stored again, because its size has changed
+        return [vectors[key] for key in keys]
 
     def encode_uncached(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
         """Encode texts for one task, ``float32 [n, dim]``, without caching them."""
@@ -134,6 +118,7 @@ class QueryVectorCache:
         if missing:
             tokenized = zip(missing, self.encoder.tokenize(missing), strict=True)
             new = [_CachedText(text, tokens) for text, tokens in tokenized]
+            self.encoder.prepare_texts([entry.tokens for entry in new])
             with self._lock:
                 for entry in new:
                     known = self._texts.get(entry.text)  # another thread may have been faster
@@ -141,15 +126,3 @@ class QueryVectorCache:
                         self._texts[entry.text] = known = entry
                     found[entry.text] = known
         return [found[text] for text in texts]
-
-
-def _encode_batch(encoder: QueryEncoder, jobs: list[_EncodingJob]) -> list[Vector]:
-    """Vectors of the jobs of several callers, some of which may be equal."""
-    unique = {job.key: job for job in jobs}
-    vectors: dict[tuple[str, str, str], Vector] = {}
-    for mode in dict.fromkeys(job.key[1] for job in jobs):
-        batch = [job for job in unique.values() if job.key[1] == mode]
-        encoded = encoder.encode_pairs([job.tokens for job in batch], [job.task for job in batch], mode)
-        for job, vector in zip(batch, encoded, strict=True):
-            vectors[job.key] = vector.copy()  # a view would keep the whole batch in memory
-    return [vectors[job.key] for job in jobs]

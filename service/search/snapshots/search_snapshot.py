@@ -24,9 +24,9 @@ from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.router import Router, distinct_tokens, log_probabilities
+from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
-from models.routing.text_evidence import TextEvidence, summarize_evidence
+from models.routing.text_evidence import TextEvidence, route_text
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
 from service.search.snapshots.appended_confidence import parse_confidence, read_appended_confidence
@@ -77,17 +77,6 @@ class TextRouting(NamedTuple):
 
     log_weights: list[tuple[str, float]]
     evidence: TextEvidence
-
-
-class _BatchScan(NamedTuple):
-    """Search of one shard for several queries; attributes as in :class:`ShardScan`."""
-
-    task: str
-    queries: Vectors
-    k: int
-    among: Ids | None
-    group: Grouping | None
-    exclude: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,40 +282,26 @@ class SearchSnapshot:
         self.index_snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
-    def encode(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
-        """The unit vector ``float32 [dim]`` of each (text, mode, task)."""
-        return self.query_vectors(pairs)
-
-    def prepare_texts(self, texts: Sequence[str]) -> None:
-        """Encode texts before they are routed, where all tasks share an encoding."""
-        self.query_vectors.encoder.prepare_texts(self.query_vectors.tokens(texts))
-
-    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
-        """Route each text to its tasks."""
-        tokens = self.query_vectors.tokens(texts)
+    def route(self, texts: Sequence[TokenIds], tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
+        """Route each text, given its tokens, to its tasks."""
         routing: dict[int, TextRouting] = {}
         # Texts that share their tasks share a call of the encoder.
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
-            positions = self._positions(task_ids)
-            further = self._encoder_evidence([tokens[number] for number in numbers], task_ids)
-            for number, part in zip(numbers, further, strict=True):
-                distinct = distinct_tokens(tokens[number])
-                words = self.router.word_evidence(distinct, positions)
-                weights = log_probabilities(self.router.evidence(words, positions, part))
+            positions = np.array([self.router_positions[task] for task in task_ids], np.int64)
+            further = self.query_vectors.encoder.routing_evidence(
+                [texts[number] for number in numbers], task_ids
+            )
+            for place, number in enumerate(numbers):
+                weights, evidence = route_text(
+                    self.router, texts[number], positions, None if further is None else further[place]
+                )
                 order = np.argsort(-weights, kind="stable")
                 ordered = [task_ids[place] for place in order.tolist()]
                 ranked = list(zip(ordered, weights[order].tolist(), strict=True))
-                summary = summarize_evidence(
-                    words,
-                    part,
-                    self.router.coverage(distinct, positions),
-                    self.router.silent(positions),
-                    len(distinct),
-                )
-                routing[number] = TextRouting(ranked, summary)
+                routing[number] = TextRouting(ranked, evidence)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
@@ -339,12 +314,8 @@ class SearchSnapshot:
         for number, scan in enumerate(scans):
             key = scan.task, scan.k, id(scan.among), scan.group, tuple(scan.exclude)
             groups.setdefault(key, []).append(number)
-        batches: list[_BatchScan] = []
-        for numbers in groups.values():
-            task, _, k, among, group, exclude = scans[numbers[0]]
-            queries = np.stack([scans[number].query for number in numbers])
-            batches.append(_BatchScan(task, queries, k, among, group, exclude))
-        shards = [self.shards[batch.task] for batch in batches]
+        batches = [[scans[number] for number in numbers] for numbers in groups.values()]
+        shards = [self.shards[batch[0].task] for batch in batches]
         total_bytes = sum(segment.bytes for shard in shards for segment in shard.segments)
         is_remote = any(shard.is_remote for shard in shards)
         results = search_in_parallel(
@@ -353,10 +324,11 @@ class SearchSnapshot:
         hits = dict(zip(chain(*groups.values()), chain(*results), strict=True))
         return [hits[number] for number in range(len(scans))]
 
-    def _scan_shard(self, batch: _BatchScan) -> list[Hits]:
-        task, queries, k, among, group, exclude = batch
+    def _scan_shard(self, scans: Sequence[ShardScan]) -> list[Hits]:
+        """Hits of scans that differ only in the query."""
+        task, _, k, among, group, exclude = scans[0]
         if task not in self.degraded:
-            shard = self.shards[task]
+            shard, queries = self.shards[task], np.stack([scan.query for scan in scans])
             try:
                 if group is None or not has_moments(shard):
                     return shard.search_many(queries, k, exclude, among)
@@ -364,16 +336,7 @@ class SearchSnapshot:
                 return nearest_videos(search, len(queries), k, group)
             except ShardStoreError as error:
                 self.mark_degraded(task, error)
-        return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
-
-    def _positions(self, tasks: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Positions of the tasks in the router."""
-        return np.array([self.router_positions[task] for task in tasks], np.int64)
-
-    def _encoder_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Sequence[Vector | None]:
-        """Evidence that the query encoder adds to that of the words of each text."""
-        further = self.query_vectors.encoder.routing_evidence(texts, tasks)
-        return [None] * len(texts) if further is None else list(further)
+        return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(scans)
 
 
 def _replace_profiles(

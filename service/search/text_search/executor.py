@@ -1,4 +1,4 @@
-"""Execution of text searches on one snapshot: start, waves, and completion."""
+"""Execution of text searches on one snapshot: start and waves; :mod:`.search_responses` completes them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cinestrata_schemas.search import SearchQuery, SearchResponse
-from index.hits import Hit
+from cinestrata_schemas.search import SearchResponse
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
 from service.core.errors import Unavailable
@@ -20,19 +19,11 @@ from service.search.requests.search_request import SearchRequest
 from service.search.requests.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import has_moments
-from service.search.text_search.best_moments import find_best_moments
-from service.search.text_search.page_start import find_page_start
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
-from service.search.text_search.result_confidence import (
-    applicable_calibration,
-    compute_confidence,
-    require_calibration,
-)
-from service.search.text_search.search_responses import build_responses
-from service.search.text_search.search_state import SearchState, StageTimes
+from service.search.text_search.result_confidence import applicable_calibration, require_calibration
+from service.search.text_search.search_responses import finish_searches
+from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
-
-__all__ = ["advance_searches", "execute", "finish_searches", "start_searches"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -104,11 +95,10 @@ def start_searches(
             for task, ids in find_passing_videos(video_filter, states, cache, field_prefix).items()
         }
 
-    texts = [request.text for request, _, _ in resolved]
     start = time.perf_counter()
-    snapshot.prepare_texts(texts)
+    tokens = snapshot.query_vectors.tokens([request.text for request, _, _ in resolved])
     prepared = time.perf_counter()
-    routings = snapshot.route(texts, [tasks for _, tasks, _ in resolved])
+    routings = snapshot.route(tokens, [tasks for _, tasks, _ in resolved])
     count = max(1, len(resolved))
     encode_ms, route_ms = 1000 * (prepared - start) / count, 1000 * (time.perf_counter() - prepared) / count
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
@@ -145,9 +135,12 @@ def start_searches(
                 depth=depth,
                 can_have_next_page=end < request_limits.MAX_PAGED_RESULTS,
                 wave=wave,
-                times=StageTimes(
-                    route=route_ms, encode=encode_ms, search=1000 * (time.perf_counter() - start)
-                ),
+                times={
+                    "encode": encode_ms,
+                    "route": route_ms,
+                    "search": 1000 * (time.perf_counter() - start),
+                    "merge": 0.0,
+                },
             )
         )
     return states
@@ -170,7 +163,7 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
     if not batch:
         return
     start = time.perf_counter()
-    vectors = snapshot.encode(
+    vectors = snapshot.query_vectors(
         [(state.request.text, str(state.mode), task) for state in batch for task in state.wave]
     )
     encoded = time.perf_counter()
@@ -191,21 +184,9 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
         state.wave, first = state.planner.next_wave(), end
     merged = time.perf_counter()
     for state in batch:
-        state.times.encode += 1000 * (encoded - start) / len(batch)
-        state.times.search += 1000 * (scanned - encoded) / len(batch)
-        state.times.merge += 1000 * (merged - scanned) / len(batch)
-
-
-def finish_searches(
-    snapshot: SearchSnapshot, states: Sequence[SearchState], cache: VideoMetadataCache
-) -> list[SearchResponse]:
-    """Responses of searches that the snapshot has started and whose waves are all searched."""
-    for state in states:
-        _apply_thresholds(state)
-        state.offset = find_page_start(state)
-        state.end = min(state.offset + state.request.query.k, state.end)
-        _find_moments(state, cache)
-    return build_responses(states, snapshot, cache.mirror)
+        state.times["encode"] += 1000 * (encoded - start) / len(batch)
+        state.times["search"] += 1000 * (scanned - encoded) / len(batch)
+        state.times["merge"] += 1000 * (merged - scanned) / len(batch)
 
 
 def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
@@ -218,30 +199,3 @@ def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
     if new or state.query_vectors:
         known, tasks = state.query_vectors | new, {hit.task for hit in state.planner.hits()}
         state.query_vectors = {task: vector for task, vector in known.items() if task in tasks}
-
-
-def _apply_thresholds(state: SearchState) -> None:
-    query, hits = state.request.query, state.planner.hits()
-    state.confidence = compute_confidence(state.snapshot, hits, state.request, state.routing, state.mode)
-    state.ranked = [hit for hit in hits if _passes_thresholds(hit, query, state)]
-
-
-def _passes_thresholds(hit: Hit, query: SearchQuery, state: SearchState) -> bool:
-    return (query.min_score is None or hit.score >= query.min_score) and (
-        query.min_confidence is None or state.confidence.results.get(hit.id, 0.0) >= query.min_confidence
-    )
-
-
-def _find_moments(state: SearchState, cache: VideoMetadataCache) -> None:
-    if state.query_vectors:
-        start = time.perf_counter()
-        hits = [hit for hit in state.page if hit.task in state.query_vectors]
-        state.moments = find_best_moments(
-            state.snapshot,
-            hits,
-            state.query_vectors,
-            state.planner.lifts,
-            state.request.query.moments,
-            cache,
-        )
-        state.times.search += 1000 * (time.perf_counter() - start)

@@ -14,8 +14,6 @@ from service.core.errors import InvalidInput
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 
-__all__ = ["ListConfidence", "applicable_calibration", "compute_confidence", "require_calibration"]
-
 
 def applicable_calibration(
     snapshot: SearchSnapshot, request: SearchRequest, mode: str
@@ -42,6 +40,9 @@ class ListConfidence:
     reached: Set[int] | None = None
 
 
+UNKNOWN_CONFIDENCE = ListConfidence()  # of a release without calibration
+
+
 def compute_confidence(
     snapshot: SearchSnapshot,
     hits: Sequence[Hit],
@@ -60,7 +61,7 @@ def compute_confidence(
     """
     model = applicable_calibration(snapshot, request, mode)
     if model is None or not routing.log_weights or not hits:
-        return ListConfidence()
+        return UNKNOWN_CONFIDENCE
     scores = np.array([hit.score for hit in hits])
     probabilities = model(scores, routing.evidence.familiarity, routing.evidence.log_weight)
     results = {hit.id: float(value) for hit, value in zip(hits, probabilities, strict=True)}

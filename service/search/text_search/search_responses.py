@@ -7,36 +7,93 @@ import time
 from collections.abc import Sequence
 
 from cinestrata_schemas.search import SearchResponse, SearchResult, SearchTiming, TaskRouting
-from service.search.catalog_mirror import CatalogMirror, ResultRows
+from index.hits import Hit
+from service.search.catalog_mirror import ResultRows
 from service.search.requests.cursors import Cursor
-from service.search.result_views import ResultList, build_results
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search.best_moments import find_best_moments
+from service.search.text_search.result_confidence import compute_confidence
+from service.search.text_search.result_views import build_results
 from service.search.text_search.search_state import SearchState
-
-__all__ = ["build_responses"]
+from service.search.video_metadata_cache import VideoMetadataCache
 
 _LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, in addition to the searched tasks
 
 
-def build_responses(
-    states: Sequence[SearchState], snapshot: SearchSnapshot, mirror: CatalogMirror
+def finish_searches(
+    snapshot: SearchSnapshot, states: Sequence[SearchState], cache: VideoMetadataCache
 ) -> list[SearchResponse]:
-    """Responses of searches that one snapshot has completed; the catalog is read once for all of them."""
+    """Responses of searches that the snapshot has started and whose waves are all searched.
+
+    The catalog is read once for all of them.
+    """
+    for state in states:
+        hits = state.planner.hits()
+        state.confidence = compute_confidence(snapshot, hits, state.request, state.routing, state.mode)
+        state.ranked = [hit for hit in hits if _passes_thresholds(hit, state)]
+        state.offset = _find_page_start(state)
+        state.end = min(state.offset + state.request.query.k, state.end)
+        if state.query_vectors:
+            _find_moments(state, cache)
     start = time.perf_counter()
+    rows = cache.mirror.read_results([hit for state in states for hit in state.page], snapshot)
     pages = [
-        ResultList(
+        build_results(
             state.page,
-            1 + _results_before(state),
-            state.confidence.results,
-            state.moments,
-            state.confidence.reached,
+            rows.rows,
+            snapshot,
+            first_rank=1 + _results_before(state),
+            confidence=state.confidence,
+            moments=state.moments,
         )
         for state in states
     ]
-    rows = mirror.read_results([hit for page in pages for hit in page.hits], snapshot)
-    results = build_results(pages, snapshot, rows)
     catalog_ms = 1000 * (time.perf_counter() - start) / max(1, len(states))
-    return [_response(state, page, catalog_ms, rows) for state, page in zip(states, results, strict=True)]
+    for state in states:
+        state.times["merge"] += catalog_ms
+    return [_response(state, page, rows) for state, page in zip(states, pages, strict=True)]
+
+
+def _passes_thresholds(hit: Hit, state: SearchState) -> bool:
+    query = state.request.query
+    return (query.min_score is None or hit.score >= query.min_score) and (
+        query.min_confidence is None or state.confidence.results.get(hit.id, 0.0) >= query.min_confidence
+    )
+
+
+def _find_page_start(state: SearchState) -> int:
+    """Number of ranked hits that earlier pages have shown.
+
+    A cursor counts the hits of earlier pages. A server that has read the tombstones of some of them ranks the list
+    without them, and would leave out as many hits that no page has shown. So a page starts behind the last hit of the
+    page before. Videos that were appended meanwhile may move hits towards the end. The page then repeats these hits,
+    because the search was not deep enough for a page behind them.
+    """
+    cursor, count = state.request.cursor, state.offset
+    if cursor is None:
+        return count
+    last, ids = cursor.last_hit, [hit.id for hit in state.ranked]
+    if last.id in ids:
+        return min(count, ids.index(last.id) + 1)
+    if last.task not in state.planner.lifts:
+        return 0  # with all videos of its domain; a repetition is better than an omission
+    # The last hit was deleted, or passes the filter no longer: its score tells its place.
+    end = state.planner.rank_key(state.planner.with_lift(last))
+    return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])
+
+
+def _find_moments(state: SearchState, cache: VideoMetadataCache) -> None:
+    start = time.perf_counter()
+    hits = [hit for hit in state.page if hit.task in state.query_vectors]
+    state.moments = find_best_moments(
+        state.snapshot,
+        hits,
+        state.query_vectors,
+        state.planner.lifts,
+        state.request.query.moments,
+        cache,
+    )
+    state.times["search"] += 1000 * (time.perf_counter() - start)
 
 
 def _results_before(state: SearchState) -> int:
@@ -44,10 +101,8 @@ def _results_before(state: SearchState) -> int:
     return cursor.result_offset if cursor else 0
 
 
-def _response(
-    state: SearchState, results: list[SearchResult], catalog_ms: float, rows: ResultRows
-) -> SearchResponse:
-    snapshot, request, times = state.snapshot, state.request, state.times
+def _response(state: SearchState, results: list[SearchResult], rows: ResultRows) -> SearchResponse:
+    snapshot, request = state.snapshot, state.request
     cursor = request.cursor
     generation = cursor.generation if cursor else snapshot.generation
     next_cursor = state.has_next_page and Cursor(
@@ -78,13 +133,7 @@ def _response(
             for place, (task, log_weight) in enumerate(state.routing.log_weights)
             if place < _LISTED_TASKS or task in state.planner.searched
         ],
-        timing_ms=SearchTiming(
-            encode=times.encode,
-            route=times.route,
-            search=times.search,
-            merge=times.merge + catalog_ms,
-            total=times.encode + times.route + times.search + times.merge + catalog_ms,
-        ),
+        timing_ms=SearchTiming(**state.times, total=sum(state.times.values())),
         degraded={
             **snapshot.degraded_by_name,
             **{snapshot.task_names[task]: reason for task, reason in rows.not_copied.items()},

@@ -14,22 +14,10 @@ from index.hits import Hit
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner
-from service.search.text_search.result_confidence import ListConfidence
-
-__all__ = ["SearchState", "StageTimes"]
+from service.search.text_search.result_confidence import UNKNOWN_CONFIDENCE, ListConfidence
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
-
-
-@dataclass(eq=False)
-class StageTimes:
-    """Milliseconds of each stage of a search. Time of a shared batch is divided equally among its searches."""
-
-    route: float = 0.0
-    encode: float = 0.0
-    search: float = 0.0
-    merge: float = 0.0
 
 
 @dataclass(eq=False)
@@ -53,7 +41,7 @@ class SearchState:
         confidence: Confidence of the list and of its hits.
         query_vectors: Task ID → query vector, for tasks with hits that may have moments, where moments are requested.
         moments: Vector ID → best moments of the videos of the page.
-        times: Time spent in each stage.
+        times: Stage → milliseconds; the time of a shared batch is divided equally among its searches.
     """
 
     snapshot: SearchSnapshot
@@ -68,10 +56,10 @@ class SearchState:
     can_have_next_page: bool
     wave: list[str] = field(default_factory=list)
     ranked: Sequence[Hit] = ()
-    confidence: ListConfidence = field(default_factory=ListConfidence)
+    confidence: ListConfidence = UNKNOWN_CONFIDENCE
     query_vectors: dict[str, Vector] = field(default_factory=dict)
     moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
-    times: StageTimes = field(default_factory=StageTimes)
+    times: dict[str, float] = field(default_factory=dict)
 
     @property
     def page(self) -> Sequence[Hit]:

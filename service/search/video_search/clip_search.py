@@ -43,13 +43,14 @@ from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
+from service.search.catalog_mirror import read_rows
 from service.search.requests.request_resolution import resolve_tasks
 from service.search.requests.search_request import SearchRequest, describe_count, parse_requests
 from service.search.requests.video_filters import find_passing_videos
-from service.search.result_views import ResultList, build_results
 from service.search.snapshots.pinned_releases import PinnedVideoReleases
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
+from service.search.text_search.result_views import build_results
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search.captioning import CaptionIndex
 
@@ -252,7 +253,7 @@ class ClipSearch:
             if len(found.ids)  # a shard that cannot be read has no hits
         }
         merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
-        results = build_results([ResultList(merged)], snapshot)[0]
+        results = build_results(merged, read_rows([hit.id for hit in merged]), snapshot)
         return results, merged[0].task if merged else next(iter(vectors))
 
     def _mean_cosine(self, snapshot: SearchSnapshot, task: str) -> float:

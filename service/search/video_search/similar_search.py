@@ -24,11 +24,12 @@ from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
 from service.core.settings import Settings
+from service.search.catalog_mirror import read_rows
 from service.search.errors import TaskNotLoaded
 from service.search.requests.search_request import describe_count
-from service.search.result_views import ResultList, build_results
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
+from service.search.text_search.result_views import build_results
 
 __all__ = ["find_scope_errors", "load_stored_vector", "search_similar"]
 
@@ -78,7 +79,7 @@ def search_similar(
         task_id=task,
         release=snapshot.release_id,
         generation=snapshot.generation,
-        results=build_results([ResultList(merged)], snapshot)[0],
+        results=build_results(merged, read_rows([hit.id for hit in merged]), snapshot),
         searched=[snapshot.task_names[other] for other in tasks],
         not_compared=not_compared,
         degraded=snapshot.degraded_by_name if scope == "all" else {},

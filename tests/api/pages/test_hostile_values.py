@@ -87,7 +87,7 @@ def hostile_library(client: TestClient, library: list[str]) -> str:
             )
         for release in session.scalars(select(Release)):
             release.backbone = joined[:255]
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     return library[0]
 
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.slow  # drives a browser
 @pytest.fixture(autouse=True)
 def _rollback(client: TestClient, library: list[str]) -> Iterator[None]:
     client.post(f"/releases/{library[0]}/serve")
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     yield
     client.post("/releases/newest/serve")
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
 
 
 def _text(browser: WebDriver, identifier: str) -> str:

@@ -33,7 +33,7 @@ def _entry(configured: Settings, world: Path, name: str) -> dict[str, Any]:
 def _run(client: TestClient, append: str) -> dict[str, Any]:
     probe(append)
     run_append_job(append)
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     return dict(client.get(f"/tasks/{append}").json())
 
 
@@ -205,7 +205,7 @@ def test_appended_videos_are_relearned(
     assert (again.json()["id"], again.headers["idempotency-replayed"]) == (task["id"], "true")
     probe(task["id"])
     run_learning_job(task["id"])
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     assert client.get(f"/tasks/{task['id']}").json()["state"] == "ready"
     assert client.get("/videos/first").json()["task"] == "second half"
     assert set(names) <= _found(client, task["id"])

@@ -412,7 +412,7 @@ def test_clips_and_captions_count_as_several_searches_in_admission(
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
-    with service.admit(request_limits.MAX_WAITING_TEXTS - 1):
+    with service.admission.admit(request_limits.MAX_WAITING_TEXTS - 1):
         for refused in (
             _post(client, _file(configured, video)),
             client.get(f"/videos/{video.id}/captions"),
@@ -471,12 +471,12 @@ def test_captions_of_a_deleted_video_are_not_returned(
         "encode_uncached",
         lambda self, texts, *where: encoded.extend(texts) or encode(self, texts, *where),
     )
-    monkeypatch.setattr(service, "refresh", lambda: False)  # a server that has not seen it yet
+    monkeypatch.setattr(service.snapshots, "refresh", lambda: False)  # a server that has not seen it yet
     assert client.delete(f"/videos/{goes.id}").status_code < 300
     after = outcome()
     assert "only its own" not in after
     assert after["one of both"] == shares.id
     monkeypatch.undo()
-    service.refresh()
+    service.snapshots.refresh()
     assert outcome() == after
     assert encoded == [], "remaining captions are not encoded again"

@@ -37,7 +37,7 @@ def test_videos_are_deleted_singly_and_in_lists(
     other = sorted(before)[-1]
     apart = client.request("DELETE", f"/tasks/{task}/videos", json={"videos": [other]})
     assert apart.json() == {"deleted": [], "not_found": [other]}
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     assert _found(client) == before - {first, second, third}
     shards = {shard["task_id"]: shard for shard in client.get("/overview").json()["shards"]}
     assert (shards[task]["deleted"], shards[task]["degraded"]) == (3, None)

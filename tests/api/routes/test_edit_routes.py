@@ -29,7 +29,7 @@ def _search(client: TestClient, q: str, **parameters: Any) -> dict[str, Any]:
 
 
 def _refresh(client: TestClient) -> None:
-    client.app.state.query_service.refresh_captions()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh_captions()  # type: ignore[attr-defined]
 
 
 def test_edited_captions_are_shown_at_once_and_route_queries(

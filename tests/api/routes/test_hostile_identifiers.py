@@ -48,7 +48,7 @@ def served(
     with session_scope(write=True) as session:
         session.execute(update(Task).values(progress={"stage": "ready"}))
     with TestClient(create_app(configured), base_url=BASE_URL, raise_server_exceptions=False) as client:
-        client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+        client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
         yield client
 
 

@@ -20,13 +20,13 @@ def releases(client: TestClient, library: list[str]) -> Iterator[list[str]]:
     """Ids of the releases in learned order; the newest is served before and after the test."""
     yield [release["id"] for release in client.get("/releases").json()["releases"]]
     client.post("/releases/newest/serve")
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
 
 
 def serve(client: TestClient, release: str, **body: Any) -> dict[str, Any]:
     answer = client.post(f"/releases/{release}/serve", json=body or None)
     assert answer.status_code == 200, answer.text
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     return dict(answer.json())
 
 

@@ -296,7 +296,7 @@ def test_similar_videos_are_returned(client: TestClient, library: list[str]) -> 
 def test_full_queue_returns_429_with_retry_after(client: TestClient, library: list[str]) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     batch = {"queries": [{"q": "a circle"}] * 3}
-    with service.admit(request_limits.MAX_WAITING_TEXTS - 2):
+    with service.admission.admit(request_limits.MAX_WAITING_TEXTS - 2):
         assert client.get("/search", params={"q": "a circle"}).status_code == 200
         for refused in (client.post("/search", json=batch), client.post("/search", json=batch)):
             assert refused.status_code == 429

@@ -47,7 +47,7 @@ def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> S
     facts = [{"extra": {"place": f"spot {n}"}, "duration": float(n + 1)} for n in range(3)]
     library.add_task("birds", BIRDS, facts=facts)
     library.add_task("cars", CARS)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     return library, service
 
 
@@ -139,8 +139,8 @@ def test_deleted_video_is_removed_from_all_searches_immediately(served: Served) 
     assert delete_videos([victim]).model_dump() == {"deleted": [victim], "not_found": []}
     left = [video for video in everything if video != victim]
     later = SearchEngine(service.settings)
-    later.refresh()
-    refreshed = service.refresh
+    later.snapshots.refresh()
+    refreshed = service.snapshots.refresh
     for look in (lambda: False, refreshed):  # before the server has seen the tombstone, and after
         look()
         for server in (service, later):
@@ -161,10 +161,10 @@ def test_cursors_of_earlier_releases_omit_the_deleted_video(served: Served) -> N
     first = service.search("an owl", 1)
     everything = _found(service)
     library.add_task("sea", CARS)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     delete_videos([everything[2]])
     anew = SearchEngine(service.settings)  # it must load the earlier release
-    anew.refresh()
+    anew.snapshots.refresh()
     for server in (service, anew):
         rest = server.search("an owl", 50, cursor=first.next_cursor)
         assert rest.release == first.release
@@ -176,7 +176,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
     library, service = served
     seen = {1: [f"an owl sleeps in tree {n}" for n in range(30)], 2: ["an owl hunts", "an owl eats"]}
     library.add_task("lake", CARS, moments=seen)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     text = "an owl sleeps in tree 3"
     first = service.search(text, 1, task="lake", moments=1)
     assert (first.results[0].video_id, len(first.results[0].moments)) == ("lake-1", 1)
@@ -192,7 +192,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
     assert _found(service) == left, "before the server has seen the tombstones"
     later = SearchEngine(service.settings)
     for server in (service, later):
-        server.refresh()
+        server.snapshots.refresh()
         assert _found(server) == left
         shard = server.snapshots.current().shards["tsk_lake"]
         assert not np.isin(gone, shard.ids).any()
@@ -203,7 +203,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
         rest = server.search(text, 50, cursor=first.next_cursor, task="lake").results
         assert "lake-1" not in {result.video_id for result in rest}
     assert compaction.compact("tsk_lake").vectors == 2 + 2
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert _found(service) == left
     assert audit(library.store).problems == []
 
@@ -212,10 +212,10 @@ def test_metadata_of_a_deleted_video_is_not_filtered(served: Served) -> None:
     _, service = served
     assert _found(service, where={"place": "spot 1"}) == ["birds-1"]
     delete_videos(["birds-1"])
-    service.refresh()
+    service.snapshots.refresh()
     assert _found(service, where={"place": "spot 1"}) == []
     delete_videos(["birds-0", "birds-2"])
-    service.refresh()
+    service.snapshots.refresh()
     with pytest.raises(InvalidInput, match="The videos carry no metadata"):
         _found(service, where={"place": "spot 1"})
     assert len(service.metadata_cache.metadata_by_task) == 2, "metadata of earlier states is evicted"
@@ -225,7 +225,7 @@ def test_all_videos_of_a_task_can_be_deleted(served: Served) -> None:
     _, service = served
     outcome = delete_videos([f"birds-{n}" for n in range(3)], task_id="tsk_birds")
     assert len(outcome.deleted) == 3
-    service.refresh()
+    service.snapshots.refresh()
     assert {r.task for r in service.search("an owl", 50).results} == {"cars"}
     assert service.search("an owl", 50, task="birds").results == []
 
@@ -249,14 +249,14 @@ def test_deleted_task_is_removed_from_search_and_keeps_its_position(served: Serv
     assert (figures.matrix_local, figures.zero_shot, figures.bwf_local) == ([[0.8]], [0.1], None)
     before = service.search("an owl", 50).routing
     assert {one.task for one in before} == {"birds", "cars"}, "this server has not seen it yet"
-    service.refresh()
+    service.snapshots.refresh()
     answer = service.search("an owl", 50)
     assert [(one.task, one.weight) for one in answer.routing] == [("cars", pytest.approx(1))]
     assert {result.task for result in answer.results} == {"cars"}
     assert service.search("an owl", 50, task=["birds", "cars"]).results == answer.results
     assert service.search("an owl", 50, task="birds").results == []
     assert delete_task("tsk_cars").deleted
-    service.refresh()
+    service.snapshots.refresh()
     assert service.search("an owl", 50).results == []
     assert read_recall_matrix().matrix_local == []
 
@@ -427,11 +427,11 @@ def test_repeated_deletion_completes_a_killed_one(
         patch.setattr(deletion, line, _killed)
         with pytest.raises(KeyboardInterrupt):
             delete_videos(["birds-1"])
-    service.refresh()
+    service.snapshots.refresh()
     service.search("an owl", 50)  # searches continue
     # The row still exists for a repetition of the deletion; the vector does not.
     assert delete_videos(["birds-1"]).deleted == ["birds-1"]
-    service.refresh()
+    service.snapshots.refresh()
     assert "birds-1" not in _found(service)
     assert not any(path.exists() for path in files.values())
     assert number in library.store.tombstones(library.store.manifest(), "tsk_birds")
@@ -455,7 +455,7 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
 ) -> None:
     library, service = served
     delete_videos(["cars-1"])
-    service.refresh()
+    service.snapshots.refresh()
     before = service.search("an owl", 50)
     add_release_and_shard("tsk_cars", library.store.manifest().shards["tsk_cars"], order=2)
     (shown,) = overview().shards
@@ -468,7 +468,7 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     assert (after.vectors, after.deleted, after.is_compactable) == (2, 0, False)
     (shown,) = overview().shards
     assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert service.search("an owl", 50).results == before.results
     assert audit(library.store).problems == []
     store = library.store

@@ -63,7 +63,7 @@ def served(
     library.add_task("cars", CARS)
     _record(library)
     service = SearchEngine(configured)
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     yield library, service
     service.close()
 
@@ -107,8 +107,12 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     compaction.sweep_index()
     later = SearchEngine(library.settings)
     for server in (service, later):
-        assert server.refresh(), server.last_error
-        assert (server.degraded(), server.readiness().degraded, server.readiness().tasks) == ({}, {}, 2)
+        assert server.snapshots.refresh(), server.snapshots.last_error
+        assert (
+            server.snapshots.degraded(),
+            server.snapshots.readiness().degraded,
+            server.snapshots.readiness().tasks,
+        ) == ({}, {}, 2)
         for mode, expected in before.items():
             assert [_ids_and_scores(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
             assert [_ids_and_scores(server.search(t, 50, mode=mode)) for t in texts] == expected
@@ -160,7 +164,7 @@ def test_searches_continue_during_deletion_and_compaction(served: Served) -> Non
     try:
         for step in (lambda: delete_task("tsk_birds"), lambda: compaction.compact("tsk_birds")):
             step()
-            assert service.refresh(), service.last_error
+            assert service.snapshots.refresh(), service.snapshots.last_error
         _age_files(library.settings.index_dir)
         compaction.sweep_index()
         seen = len(answers)
@@ -180,13 +184,13 @@ def test_cursors_of_earlier_releases_omit_the_deleted_task(served: Served) -> No
     page, whole = service.search(text, 1), [video for video, _ in _ids_and_scores(service.search(text, 50))]
     assert whole[0] == "cars-0"
     library.add_task("sea", SEA)
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     rest = service.search(text, 50, cursor=page.next_cursor)
     assert [result.video_id for result in rest.results] == whole[1:]
     _delete_and_compact(library, "birds")
     delete_videos(["cars-1"])
     compaction.compact("tsk_cars")
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     _age_files(library.settings.index_dir)
     compaction.sweep_index()
     rest = service.search(text, 50, cursor=page.next_cursor)
@@ -198,10 +202,10 @@ def test_empty_library_is_searchable_and_learns_new_tasks(served: Served) -> Non
     library, service = served
     for name in ("cars", "birds"):
         _delete_and_compact(library, name)
-        assert service.refresh(), service.last_error
-    assert (service.search("an owl", 50).results, service.degraded()) == ([], {})
+        assert service.snapshots.refresh(), service.snapshots.last_error
+    assert (service.search("an owl", 50).results, service.snapshots.degraded()) == ([], {})
     library.add_task("birds anew", BIRDS)
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     assert {r.task for r in service.search("an owl", 50).results} == {"birds anew"}
 
 
@@ -212,14 +216,14 @@ def test_release_is_verified_after_its_probe_shard_was_compacted(
     library, service = served
     delete_videos(gone)
     compaction.compact("tsk_cars")
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     encode = QueryVectorCache.__call__
     monkeypatch.setattr(
         QueryVectorCache, "__call__", lambda self, pairs: [np.roll(v, 1) for v in encode(self, pairs)]
     )
     fresh = SearchEngine(library.settings)
-    assert not fresh.refresh(), "changed weights must be detected"
-    assert "does not answer as it did when it was learned: probe 0" in str(fresh.last_error)
+    assert not fresh.snapshots.refresh(), "changed weights must be detected"
+    assert "does not answer as it did when it was learned: probe 0" in str(fresh.snapshots.last_error)
 
 
 def test_recall_column_of_a_deleted_task_is_removed_permanently(
@@ -387,8 +391,8 @@ def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
         patch.setattr(compaction, line, killed)
         with pytest.raises(KeyboardInterrupt):
             compaction.compact("tsk_birds")
-    assert service.refresh(), service.last_error
-    assert service.degraded() == {}
+    assert service.snapshots.refresh(), service.snapshots.last_error
+    assert service.snapshots.degraded() == {}
     after = compaction.compact("tsk_birds")
     assert (after.vectors, after.deleted, after.is_compactable) == (0, 0, False)
     assert overview().degraded == {}
@@ -412,8 +416,8 @@ def test_task_with_a_damaged_shard_can_be_deleted(served: Served, harm: str | No
     assert delete_task("tsk_birds").deleted == []
     compaction.compact("tsk_birds")
     fresh = SearchEngine(library.settings)
-    assert fresh.refresh(), fresh.last_error
-    assert (fresh.degraded(), _ids_and_scores(fresh.search(CARS[0], 50))) == ({}, expected)
+    assert fresh.snapshots.refresh(), fresh.snapshots.last_error
+    assert (fresh.snapshots.degraded(), _ids_and_scores(fresh.search(CARS[0], 50))) == ({}, expected)
     assert (overview().degraded, audit(library.store).problems) == ({}, [])
     fresh.close()
 

@@ -54,13 +54,13 @@ def test_running_server_reads_a_calibration_without_a_new_generation(
 ) -> None:
     with session_scope(write=True) as session:
         count_edit(session, "tsk_birds", captions=True, metadata=False)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     before = service.snapshots.current()
-    assert not service.refresh_captions()
+    assert not service.snapshots.refresh_captions()
     model = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
     with session_scope(write=True) as session:
         store_calibration(session, "tsk_birds", before.release_id, before.generation, model.to_json())
-    assert service.refresh_captions()
+    assert service.snapshots.refresh_captions()
     assert service.snapshots.current().confidence_model == model
     assert service.snapshots.current().generation == before.generation
-    assert not service.refresh_captions()
+    assert not service.snapshots.refresh_captions()

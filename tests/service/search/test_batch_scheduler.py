@@ -1,11 +1,9 @@
-"""Batching of concurrent items, by threads and by coroutines, and admission control."""
+"""Batching of concurrent items."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event, Semaphore, Thread, current_thread
+from threading import Barrier, Event, Semaphore, current_thread
 from types import SimpleNamespace
 
 import pytest
@@ -13,85 +11,6 @@ import pytest
 from service.core.errors import TooManyRequests
 from service.search import batch_scheduler
 from service.search.batch_scheduler import BatchScheduler, Unfinished
-
-# -- threads ------------------------------------------------------------------------------------------------
-
-
-class _Doubling:
-    """Step that doubles numbers and fails for 13; each step waits until ``release`` is set."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
-        self.started, self.release = Event(), Event()
-
-    def __call__(self, items: list[int]) -> Sequence[int]:
-        self.batches.append(items)
-        self.started.set()
-        assert self.release.wait(10)
-        if 13 in items:
-            raise ValueError("thirteen")
-        return [2 * item for item in items]
-
-
-def _run_in_thread(scheduler: BatchScheduler[int, int], items: list[int]) -> tuple[Thread, list[list[int]]]:
-    results: list[list[int]] = []
-    thread = Thread(target=lambda: results.append(scheduler.run(items)))
-    thread.start()
-    return thread, results
-
-
-def _wait_for_queue(scheduler: BatchScheduler[int, int], length: int) -> None:
-    for _ in range(10_000):
-        if scheduler.queue_length == length:
-            return
-        Event().wait(0.001)
-    raise AssertionError(f"the queue never had {length} calls")
-
-
-def test_waiting_calls_share_the_next_step_up_to_the_batch_limit() -> None:
-    step = _Doubling()
-    scheduler = BatchScheduler(step, max_batch=4)
-    calls = [_run_in_thread(scheduler, [1])]
-    assert step.started.wait(10), "the first call starts at once"
-    for length, items in enumerate(([2], [3, 4], [5], [6, 7, 8, 9, 10, 11]), 1):
-        calls.append(_run_in_thread(scheduler, items))
-        _wait_for_queue(scheduler, length)
-    step.release.set()
-    for thread, _ in calls:
-        thread.join(10)
-    assert step.batches == [[1], [2, 3, 4, 5], [6, 7, 8, 9, 10, 11]], "a single call may exceed the limit"
-    assert [results for _, results in calls] == [[[2]], [[4]], [[6, 8]], [[10]], [[12, 14, 16, 18, 20, 22]]]
-
-
-def test_step_exception_is_raised_to_the_callers_of_its_batch_only() -> None:
-    step = _Doubling()
-    step.release.set()
-    scheduler = BatchScheduler(step, max_batch=4)
-    with pytest.raises(ValueError, match="thirteen"):
-        scheduler.run([12, 13])
-    assert scheduler.run([14]) == [28]
-
-
-def test_concurrent_threads_receive_their_own_results() -> None:
-    step = _Doubling()
-    step.release.set()
-    scheduler = BatchScheduler(step, max_batch=16)
-    start = Barrier(12)
-
-    def run(number: int) -> bool:
-        start.wait(10)
-        return all(
-            scheduler.run([number * 1000 + n, n]) == [2 * (number * 1000 + n), 2 * n]
-            for n in range(50)
-            if n != 13
-        )
-
-    with ThreadPoolExecutor(12) as pool:
-        assert all(pool.map(run, range(12)))
-    assert sum(map(len, step.batches)) == 12 * 49 * 2
-
-
-# -- coroutines ---------------------------------------------------------------------------------------------
 
 
 class _Halving:
@@ -326,15 +245,6 @@ def test_unfinished_items_are_not_affected_by_cancelled_and_failed_items() -> No
 
     asyncio.run(main())
     assert step.batches == [["slow 3", "wrong 1", "cancelled 3"], ["slow 2"], ["slow 1"]]
-
-
-def test_threads_run_unfinished_items_to_their_results() -> None:
-    step = _Countdown(steps=10)
-    scheduler: BatchScheduler[str, str] = BatchScheduler(step, max_batch=8)
-    assert scheduler.run(["slow 3", "quick 1"]) == ["slow", "quick"]
-    assert step.batches == [["slow 3", "quick 1"], ["slow 2"], ["slow 1"]]
-    with pytest.raises(ValueError, match="wrong"):
-        scheduler.run(["slow 2", "wrong 1"])
 
 
 class _Clock:

@@ -133,7 +133,7 @@ def served(
             facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
             library.add_task(name, captions, facts=facts, moments=SEEN.get(name, {}))
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield library, service
 
 
@@ -265,7 +265,7 @@ def test_scan_groups_the_hits_of_each_search_separately(served: tuple[Library, S
     """Text searches use moments and clip searches do not; one scan of a shard may serve both."""
     _, service = served
     snapshot = service.snapshots.current()
-    (vector,) = snapshot.encode([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
+    (vector,) = snapshot.query_vectors([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
     shard = snapshot.shards["tsk_cars"]
     everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
     whole = [video for video, _ in _slow(everything, lambda i: i < 2**62)]
@@ -371,16 +371,16 @@ def test_deletion_and_compaction_of_moments(
     text = "a heron stands in shallow water"
     before = service.search(text, k=100).results
     library.store.compact("tsk_birds")
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert service.search(text, k=100).results == before
     shard = service.snapshots.current().shards["tsk_birds"]
     lake = int(video_ids_of(shard.ids[is_moment(shard.ids)][-1:])[0])
     library.store.delete(moment_ids(lake, 5)[1:2])  # a single moment
-    assert service.refresh()
+    assert service.snapshots.refresh()
     after = {result.video_id: result for result in service.search(text, k=100).results}["birds-3"]
     assert 10 not in [moment.start for moment in after.moments]
     library.store.delete([lake])
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert "birds-3" not in {result.video_id for result in service.search(text, k=100).results}
 
 

@@ -59,7 +59,7 @@ def search_engine(configured: Settings, backbone: Backbone, service: SearchEngin
     library = Library(configured, backbone, "zero_shot")
     library.add_task("birds", BIRDS)
     library.add_task("cars", CARS)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     return service
 
 

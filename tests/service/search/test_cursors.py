@@ -36,7 +36,7 @@ def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> S
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
         library.add_task(name, [f"{c}, {n}" for n in range(4) for c in captions])
-    assert service.refresh()
+    assert service.snapshots.refresh()
     return library, service
 
 
@@ -77,7 +77,7 @@ def test_later_pages_are_answered_by_the_release_of_the_first(served: Served, mo
 
     def publish() -> None:
         library.add_task(f"sea-{next(names)}", SEA)
-        assert service.refresh()
+        assert service.snapshots.refresh()
 
     first = service.search("an owl", 5, mode=mode)
     assert _pages(service, [5], publish, mode=mode) == whole.results
@@ -89,7 +89,7 @@ def test_later_pages_are_answered_by_the_release_of_the_first(served: Served, mo
     assert {entry.task for entry in second.routing} == {"birds", "cars"}
     assert second.degraded == {}, "tasks published later are not degraded"
     other_process = SearchEngine(service.settings)  # another process, started later
-    other_process.refresh()
+    other_process.snapshots.refresh()
     again = other_process.search("an owl", 5, mode=mode, cursor=first.next_cursor)
     assert [result.video_id for result in again.results] == [result.video_id for result in second.results]
     assert [result.score for result in again.results] == pytest.approx(
@@ -102,7 +102,7 @@ def test_earlier_releases_are_cached_per_generation(served: Served, monkeypatch:
     cursors = [service.search("an owl", 5).next_cursor]
     for name in ("sea", "lake", "pond"):
         library.add_task(name, SEA)
-        service.refresh()
+        service.snapshots.refresh()
         cursors.append(service.search("an owl", 5).next_cursor)
     loaded: list[str | None] = []
     load = SearchSnapshot.load.__func__  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def test_earlier_releases_are_cached_per_generation(served: Served, monkeypatch:
     assert len(loaded) == 3
     assert len(service.snapshots.cached_releases) == 2
     library.add_task("river", SEA)
-    service.refresh()
+    service.snapshots.refresh()
     assert not service.snapshots.cached_releases, "a new generation clears the cache"
     assert service.search("an owl", 5, cursor=cursors[0]).results
 
@@ -160,7 +160,7 @@ def test_each_video_is_found_while_every_page_is_deleted(served: Served, paramet
         if (cursor := answer.next_cursor) is None:
             break
         _delete(library, answer.results)
-        service.refresh()
+        service.snapshots.refresh()
     assert [(result.rank, result.video_id) for result in found] == [
         (result.rank, result.video_id) for result in whole
     ]
@@ -172,7 +172,7 @@ def test_pages_omit_no_video_after_deletions(served: Served, deleted: list[int])
     whole = service.search("an owl", 100, routes="all").results
     first = service.search("an owl", 4, routes="all")
     _delete(library, [whole[place] for place in deleted])
-    service.refresh()
+    service.snapshots.refresh()
     second = service.search("an owl", 4, routes="all", cursor=first.next_cursor).results
     expected = [result.video_id for place, result in enumerate(whole) if place > 3 and place not in deleted]
     assert [result.video_id for result in second] == expected[:4]
@@ -186,7 +186,7 @@ def test_batch_mixes_pages_and_first_pages(served: Served) -> None:
     whole = [service.search(text, 10, routes="all").results for text in words]
     first = service.search_many([SearchQuery(q=text, k=4, routes="all") for text in words])
     library.add_task("sea", SEA)
-    service.refresh()
+    service.snapshots.refresh()
     parameters = [
         SearchQuery(q=text, k=6, routes="all", cursor=one.next_cursor)
         for text, one in zip(words, first, strict=True)
@@ -296,7 +296,7 @@ def test_cursor_of_a_removed_release_is_gone(served: Served) -> None:
     first = service.search("an owl", 3)
     library.add_task("sea", SEA)
     other_process = SearchEngine(service.settings)
-    other_process.refresh()
+    other_process.snapshots.refresh()
     manifest: Manifest = library.store.manifest()
     shutil.rmtree(library.store.release_folder(str(first.release)))
     with pytest.raises(Gone, match=r"no longer kept intact: .*Search again without the cursor") as refused:
@@ -316,7 +316,7 @@ def test_cursor_waits_while_the_memory_is_full(
     library, service = served
     first = service.search("an owl", 3)
     library.add_task("sea", SEA)
-    assert service.refresh()
+    assert service.snapshots.refresh()
 
     def fail(*args: object, **parameters: object) -> SearchSnapshot:
         raise error

@@ -37,7 +37,7 @@ def library(
         for name, captions in VIDEOS.items():
             library.add_task(name, captions, facts=[{"effective_split": SPLITS[name]}] * len(captions))
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield library, service
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,16 @@ from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
+
+
+def _route(snapshot: SearchSnapshot, tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
+    return snapshot.route(snapshot.query_vectors.tokens(TEXTS), tasks)
+
 
 torch.set_num_threads(1)
 
@@ -112,14 +117,14 @@ def _answers(service: SearchEngine) -> list[object]:
 def test_new_snapshot_reads_only_the_new_release(
     library: Library, service: SearchEngine, backbone: Backbone, read: list[Path]
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     first = service.snapshots.current()
     assert _releases(read) == set(library.store.manifest().releases)
     everything = [(text, mode, task) for text in TEXTS for mode in first.modes for task in first.shards]
-    before = first.encode(everything)
+    before = first.query_vectors(everything)
     manifest = library.add_task("sea", SEA)
     read.clear()
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert _releases(read) == {manifest.release}
     replaced, loaded = (
         service.snapshots.current(),
@@ -127,11 +132,11 @@ def test_new_snapshot_reads_only_the_new_release(
     )
     assert set(replaced.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     pairs = [(text, mode, task) for text in TEXTS for mode in replaced.modes for task in replaced.shards]
-    np.testing.assert_allclose(replaced.encode(pairs), loaded.encode(pairs), atol=1e-6)
+    np.testing.assert_allclose(replaced.query_vectors(pairs), loaded.query_vectors(pairs), atol=1e-6)
     tasks = [list(replaced.shards)] * len(TEXTS)
-    assert replaced.route(TEXTS, tasks) == loaded.route(TEXTS, tasks)
+    assert _route(replaced, tasks) == _route(loaded, tasks)
     first.query_vectors.clear()  # running requests keep the former snapshot
-    np.testing.assert_array_equal(first.encode(everything), before)
+    np.testing.assert_array_equal(first.query_vectors(everything), before)
 
 
 def test_snapshot_of_an_earlier_release_reuses_the_current_one(
@@ -146,7 +151,7 @@ def test_snapshot_of_an_earlier_release_reuses_the_current_one(
     assert _releases(read) == {earlier}
     assert list(found.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
     pairs = [(text, mode, task) for text in TEXTS for mode in loaded.modes for task in loaded.shards]
-    np.testing.assert_array_equal(found.encode(pairs), loaded.encode(pairs))
+    np.testing.assert_array_equal(found.query_vectors(pairs), loaded.query_vectors(pairs))
 
 
 def test_only_broken_releases_are_read_again(library: Library, backbone: Backbone, read: list[Path]) -> None:
@@ -163,14 +168,14 @@ def test_only_broken_releases_are_read_again(library: Library, backbone: Backbon
     assert _releases(read) == {broken.name, newest}
     assert (repaired.degraded, repaired.task_names) == ({}, whole.task_names)
     pairs = [(text, mode, task) for text in TEXTS for mode in whole.modes for task in whole.shards]
-    np.testing.assert_array_equal(repaired.encode(pairs), whole.encode(pairs))
-    assert repaired.route(TEXTS, [list(whole.shards)] * 4) == whole.route(TEXTS, [list(whole.shards)] * 4)
+    np.testing.assert_array_equal(repaired.query_vectors(pairs), whole.query_vectors(pairs))
+    assert _route(repaired, [list(whole.shards)] * 4) == _route(whole, [list(whole.shards)] * 4)
 
 
 def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone) -> None:
     snapshot = IndexSnapshot.open(library.store)
     snapshot_in_use = SearchSnapshot.load(snapshot, backbone)
-    snapshot_in_use.encode(
+    snapshot_in_use.query_vectors(
         [("an owl", mode, task) for mode in snapshot_in_use.modes for task in snapshot_in_use.shards]
     )
     encoder_reference = weakref.ref(snapshot_in_use.query_vectors.encoder)
@@ -206,7 +211,7 @@ def test_task_with_a_damaged_routing_profile_is_degraded_alone(
         path.write_bytes(path.read_bytes()[:-1])
     else:
         path.unlink()
-    assert service.refresh()
+    assert service.snapshots.refresh()
     left = service.snapshots.current()
     (why,) = left.degraded.values()
     assert list(left.degraded) == [f"tsk_{task}"]
@@ -215,30 +220,30 @@ def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     others = [name for name in served.shards if name != f"tsk_{task}"]
     assert list(left.shards) == others
     pairs = [(text, mode, name) for text in TEXTS for mode in left.modes for name in others]
-    np.testing.assert_array_equal(left.encode(pairs), served.encode(pairs))
-    assert left.route(TEXTS, [others] * len(TEXTS)) == served.route(TEXTS, [others] * len(TEXTS))
+    np.testing.assert_array_equal(left.query_vectors(pairs), served.query_vectors(pairs))
+    assert _route(left, [others] * len(TEXTS)) == _route(served, [others] * len(TEXTS))
     answer = service.search("a red taxi", k=20)
     assert {result.task_id for result in answer.results} == set(others)
     assert len(answer.degraded) == 1
-    assert why in service.readiness().model_dump_json().replace("\\", "")
+    assert why in service.snapshots.readiness().model_dump_json().replace("\\", "")
 
 
 def test_damaged_profile_of_the_newest_release_keeps_the_current_snapshot(
     library: Library, service: SearchEngine
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     before = _answers(service)
     library.add_task("sea", SEA)
     _flip(_folder(library, "sea") / "routing.safetensors")
-    assert not service.refresh()
-    assert "routing.safetensors was altered" in str(service.last_error)
+    assert not service.snapshots.refresh()
+    assert "routing.safetensors was altered" in str(service.snapshots.last_error)
     assert _answers(service) == before
 
 
 @pytest.mark.slow
 def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine, backbone: Backbone) -> None:
     """The lineage is altered before publishing, so that its checksums are valid."""
-    service.refresh()
+    service.snapshots.refresh()
     before = _answers(service)
     for lineage, message in (
         ({"release": _folder(library, "birds").name, "tasks": 3}, "knows 1 tasks"),
@@ -255,10 +260,10 @@ def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine
             release = library.store.adopt_release(staged)
         library.store.publish(release=release, shards=[])
         fresh = SearchEngine(library.settings)
-        fresh.refresh()
-        assert message in str(fresh.last_error)
+        fresh.snapshots.refresh()
+        assert message in str(fresh.snapshots.last_error)
         assert _answers(fresh) == before
-        assert not service.refresh()
+        assert not service.snapshots.refresh()
         assert _answers(service) == before
         fresh.close()
 
@@ -285,4 +290,4 @@ def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Ba
         before.task_names,
         before.shard_releases,
     )
-    assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
+    assert _route(after, [list(after.shards)] * 4) == _route(before, [list(before.shards)] * 4)

@@ -51,7 +51,7 @@ def _probes(library: Library) -> ProbeQueries:
 
 
 def test_probes_equal_search_results(learning: Probed, service: SearchEngine) -> None:
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     probes = _probes(learning)
     assert probes.texts == [*PROBE_TEXTS, PROBE_TEXTS[0]]
     assert probes.tasks == ["tsk_cars"] * len(PROBE_TEXTS) + ["tsk_birds"]
@@ -115,22 +115,22 @@ def _raise(probes: ProbeQueries, row: int, by: float) -> ProbeQueries:
 def test_release_with_other_answers_is_refused_and_the_current_one_stays(
     learning: Probed, service: SearchEngine, change: Callable[[ProbeQueries], ProbeQueries], probe: int
 ) -> None:
-    assert service.refresh()
+    assert service.snapshots.refresh()
     before = service.search("an owl", k=20)
     learning.change = change
     manifest = learning.add_task("sea", SEA)
-    assert not service.refresh()
-    assert service.last_error is not None
+    assert not service.snapshots.refresh()
+    assert service.snapshots.last_error is not None
     release = str(manifest.release)[:12]
-    assert f"release {release} does not answer as it did" in service.last_error
-    assert f"probe {probe} (" in service.last_error
+    assert f"release {release} does not answer as it did" in service.snapshots.last_error
+    assert f"probe {probe} (" in service.snapshots.last_error
     assert service.search("an owl", k=20).results == before.results
-    ready = service.readiness()
+    ready = service.snapshots.readiness()
     assert (ready.ready, ready.release) == (True, before.release)
     assert release in ready.checks["index"]
     learning.change = lambda probes: probes
     learning.add_task("lake", BIRDS)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert service.search("an owl", k=20).generation == manifest.generation + 1
 
 
@@ -146,7 +146,7 @@ def test_rounding_differences_are_accepted(
 
     learning.change = bfloat16
     learning.add_task("sea", SEA)
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
 
 
 def test_releases_without_probes_and_probes_of_deleted_vectors_are_accepted(
@@ -154,12 +154,12 @@ def test_releases_without_probes_and_probes_of_deleted_vectors_are_accepted(
 ) -> None:
     probes = _probes(learning)
     learning.store.delete([int(probes.ids[0, 0]), int(probes.ids[-1, 0])])
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     learning.store.compact("tsk_cars")
-    assert service.refresh(), service.last_error
+    assert service.snapshots.refresh(), service.snapshots.last_error
     Library.publish(learning, "sea", SEA)  # without probes
     learning.method.record_task("tsk_sea", "sea", SEA)
-    assert service.refresh() or service.last_error is None
+    assert service.snapshots.refresh() or service.snapshots.last_error is None
 
 
 def test_unreadable_probes_are_reported(learning: Probed, tmp_path: Path) -> None:
@@ -196,44 +196,44 @@ def test_large_library_is_served_before_it_is_verified(
     shards = learning.store.manifest().shards
     monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
     path = _flip(learning.store, shards["tsk_birds"])
-    assert service.refresh()
-    assert service.readiness().degraded == {}
-    assert service.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
+    assert service.snapshots.refresh()
+    assert service.snapshots.readiness().degraded == {}
+    assert service.snapshots.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
     assert {r.task for r in service.search("an owl", k=20).results} == {"birds", "cars", "sea"}
     assert service.snapshots.verify_next_shard()
-    assert service.readiness().degraded == {}, "the shard of cars is verified first and is intact"
+    assert service.snapshots.readiness().degraded == {}, "the shard of cars is verified first and is intact"
     learning.add_task("lake", BIRDS)  # verified shards stay verified
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert [entry.task for entry in service.snapshots.current().index_snapshot.unverified_segments] == [
         "tsk_birds"
     ]
     assert service.snapshots.verify_next_shard()
     assert not service.snapshots.verify_next_shard()
-    ready = service.readiness()
+    ready = service.snapshots.readiness()
     assert (ready.ready, list(ready.degraded)) == (True, ["birds"])
     assert "vectors.faiss was altered" in ready.degraded["birds"]
     assert "checksums" not in ready.checks
     assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
-    assert service.refresh(), "the degraded shard is checked again at once"
-    assert list(service.readiness().degraded) == ["birds"]
+    assert service.snapshots.refresh(), "the degraded shard is checked again at once"
+    assert list(service.snapshots.readiness().degraded) == ["birds"]
     _flip(learning.store, shards["tsk_birds"])
     assert path.exists()
     service.snapshots.retry_at = 0.0
-    assert service.refresh()
-    assert (service.readiness().degraded, service.snapshots.verify_next_shard()) == ({}, False)
+    assert service.snapshots.refresh()
+    assert (service.snapshots.readiness().degraded, service.snapshots.verify_next_shard()) == ({}, False)
 
 
 def test_running_process_verifies_new_shards_before_serving_them(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generation_loader, "BYTES_BEFORE_READY", 0)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     while service.snapshots.verify_next_shard():
         pass
     manifest = learning.add_task("sea", SEA)
     _flip(learning.store, manifest.shards["tsk_sea"])
-    assert service.refresh()
-    assert list(service.readiness().degraded) == ["sea"]
+    assert service.snapshots.refresh()
+    assert list(service.snapshots.readiness().degraded) == ["sea"]
 
 
 def test_file_sizes_are_verified_before_readiness(
@@ -243,5 +243,5 @@ def test_file_sizes_are_verified_before_readiness(
     entry = learning.store.manifest().shards["tsk_birds"]
     with (learning.store.shard_folder(entry.id) / "vectors.faiss").open("ab") as file:
         file.truncate(entry.bytes // 2)
-    assert service.refresh()
-    assert "bytes instead of" in service.readiness().degraded["birds"]
+    assert service.snapshots.refresh()
+    assert "bytes instead of" in service.snapshots.readiness().degraded["birds"]

@@ -40,7 +40,7 @@ def shared(
                 [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
             )
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield library, service
 
 
@@ -235,7 +235,7 @@ def test_release_without_calibration_has_no_confidence(configured: Settings, bac
     library = Library(configured, backbone, "zero_shot")
     library.add_task("birds", BIRDS)
     service = SearchEngine(configured)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     answer = service.search(WORDS)
     assert answer.results[0].confidence is None
     assert answer.confidence is None
@@ -243,5 +243,5 @@ def test_release_without_calibration_has_no_confidence(configured: Settings, bac
         service.search(WORDS, min_confidence=0.1)
     library.confidence = FITTED
     library.add_task("cars", CARS)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert service.search(WORDS).results[0].confidence is not None

@@ -35,7 +35,7 @@ def served(
         library.add_task("birds", BIRDS, moments={0: ["a heron turns left", "an empty lake"]})
         library.add_task("cars", CARS)
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield library, service
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def few_results(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def service(service: SearchEngine, learning: Library, monkeypatch: pytest.MonkeyPatch) -> SearchEngine:
     monkeypatch.setattr("service.search.engine.MAX_BATCH_QUERIES", 40)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     return service
 
 
@@ -66,7 +65,7 @@ def test_batch_equals_single_queries(service: SearchEngine) -> None:
     ]
     single = [service.search(one.q, one.k, one.task, one.mode) for one in queries]
     fresh = SearchEngine(service.settings)  # with empty caches
-    assert fresh.refresh()
+    assert fresh.snapshots.refresh()
     for one, other in zip(fresh.search_many(queries), single, strict=True):
         _same(one, other)
 
@@ -108,19 +107,22 @@ def test_concurrent_searches_equal_single_searches(
     ]
     expected = {text: service.search(text, 20, routes="all") for text in texts}
     fresh = SearchEngine(service.settings)
-    assert fresh.refresh()
+    assert fresh.snapshots.refresh()
     sizes: list[int] = []
     encode = QueryEncoder.encode_pairs
 
     def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         sizes.append(len(texts))
-        time.sleep(0.02)  # lets other threads arrive
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
-    with ThreadPoolExecutor(8) as pool:
-        for answer in pool.map(lambda text: fresh.search(text, 20, routes="all"), texts):
-            _same(answer, expected[answer.query])
+
+    async def search_all() -> list[SearchResponse]:
+        queries = [SearchQuery(q=text, k=20, routes="all") for text in texts]
+        return await asyncio.gather(*(fresh.search_async(query) for query in queries))
+
+    for answer in asyncio.run(search_all()):
+        _same(answer, expected[answer.query])
     assert sum(sizes) == 2 * len(texts)
     assert len(sizes) < len(texts), "texts share forward passes"
 

@@ -61,7 +61,7 @@ def served(
                     Video(id=video, task_id=task, uri="x.mp4", status=status, reason="The file is empty.")
                 )
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield library, service
 
 
@@ -163,7 +163,7 @@ def test_video_without_a_vector_is_a_conflict_with_a_reason(
 def test_broken_shard_and_empty_library_are_unavailable(
     configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     with pytest.raises(Unavailable, match="no domain has been learned yet"):
         service.search_similar("birds-0")
     library = Library(configured, backbone, "zero_shot")
@@ -172,7 +172,7 @@ def test_broken_shard_and_empty_library_are_unavailable(
     shard = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
     np.save(shard / "ids.npy", np.arange(3))
     (shard / "vectors.faiss").write_bytes(b"")
-    service.refresh()
+    service.snapshots.refresh()
     with pytest.raises(Unavailable, match="'birds' cannot be searched"):
         service.search_similar("birds-0")
     answer = service.search_similar("cars-0", scope="all")
@@ -186,7 +186,7 @@ def test_shard_that_breaks_while_served_is_unavailable_and_set_aside(
     library = Library(configured, backbone, "zero_shot")
     library.add_task("birds", BIRDS)
     library.add_task("cars", CARS)
-    service.refresh()
+    service.snapshots.refresh()
 
     def lost(self: Any, ids: Any) -> Any:
         raise StoreUnavailable("the store does not answer")
@@ -195,5 +195,5 @@ def test_shard_that_breaks_while_served_is_unavailable_and_set_aside(
         patch.setattr(FaissShard, "vectors", lost)
         with pytest.raises(Unavailable, match="'birds' cannot be searched: the store does not answer"):
             service.search_similar("birds-0")
-    assert list(service.degraded().values()) == ["the store does not answer"]
+    assert list(service.snapshots.degraded().values()) == ["the store does not answer"]
     assert service.search_similar("cars-0").results

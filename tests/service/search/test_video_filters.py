@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Ite
             captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
             library.add_task(name, captions, arrived=ARRIVED[name], facts=about)
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield service
 
 
@@ -251,7 +251,7 @@ def test_field_of_unsearched_tasks_is_unknown(service: SearchEngine) -> None:
 def test_filter_without_metadata_in_the_library_is_refused(configured: Settings, backbone: Backbone) -> None:
     Library(configured, backbone, "zero_shot").add_task("birds", BIRDS)
     service = SearchEngine(configured)
-    service.refresh()
+    service.snapshots.refresh()
     with pytest.raises(InvalidInput, match="The videos carry no metadata"):
         service.search("x", where={"place": "pond"})
 

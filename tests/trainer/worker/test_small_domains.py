@@ -109,7 +109,7 @@ def test_example_of_the_readme_is_found_by_its_caption() -> None:
         _learn(_domain(name))
     engine = SearchEngine(settings())
     try:
-        assert engine.refresh()
+        assert engine.snapshots.refresh()
         for query in (train["captions"][0], "eggs are whisked"):
             results = engine.search(query, k=10).results
             assert (results[0].task, results[0].captions) == ("kitchen", train["captions"]), query

@@ -46,7 +46,7 @@ def shared(
         library.add_task("birds", BIRDS)
         library.add_task("cars", CARS)
         service = SearchEngine(configured)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         yield library, service
 
 

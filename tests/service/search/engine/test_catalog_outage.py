@@ -25,7 +25,7 @@ FACTS = [{"duration": 10.0 * n, "extra": {"place": place}} for n, place in enume
 def mirrored(library: Library, service: SearchEngine) -> Iterator[SearchEngine]:
     """Engine of birds, cars and the sea, with a copy of their rows."""
     library.add_task("sea", SEA, facts=FACTS, moments={1: SEA})
-    assert service.refresh()
+    assert service.snapshots.refresh()
     snapshot = service.snapshots.current()
     assert service.mirror.update(snapshot)
     service.metadata_cache.preload(snapshot)
@@ -61,7 +61,7 @@ def test_copy_answers_as_the_catalog_does(
     small = CatalogMirror(mirrored.catalog_reads, max_bytes=mirrored.mirror.videos("tsk_birds")[1].nbytes)
     assert small.update(snapshot)
     started_later = SearchEngine(library.settings)
-    assert started_later.refresh()
+    assert started_later.snapshots.refresh()
     lose_database()
 
     found = search()
@@ -98,7 +98,7 @@ def test_results_have_redacted_uris(
     with session_scope(write=True) as session:
         address = "https://user:hunter2@media.example.com/taxi.mp4?token=hunter2"
         session.query(Video).filter(Video.id == "cars-0").one().uri = address
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert service.mirror.update(service.snapshots.current())
     service.metadata_cache.preload(service.snapshots.current())
 
@@ -122,7 +122,7 @@ def test_deletions_and_edits_apply_and_later_videos_are_left_out(
     while not mirrored.mirror.update(mirrored.snapshots.current()):  # takes at most a share of the time
         PAUSE.wait(0.01)
     library.add_task("night", ["a dark road"])
-    mirrored.refresh()
+    mirrored.snapshots.refresh()
     # The last deletion before the outage; this process has not read the new manifest.
     with session_scope(write=True) as session:
         video = session.query(Video).filter(Video.id == "cars-1").one()

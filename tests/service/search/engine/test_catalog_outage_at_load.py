@@ -103,7 +103,7 @@ def _answers(service: SearchEngine) -> Answers:
 
 def _settled_answers(library: Library) -> Answers:
     service = SearchEngine(library.settings)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     return _answers(service)
 
 
@@ -145,16 +145,16 @@ def test_a_starting_process_waits_for_each_read_of_the_catalog(appended: Library
     def load(number: int) -> int:
         service = SearchEngine(appended.settings)
         with _before_session(number, _refuse):
-            assert not service.refresh()
-        assert not service.readiness().ready
+            assert not service.snapshots.refresh()
+        assert not service.snapshots.readiness().ready
         with pytest.raises(Unavailable) as refused:
             service.search(APPENDED)
         assert refused.value.retry_after < 10
         with _before_session(-1, _refuse) as opened:
-            assert service.refresh()  # at the next poll, not after the interval of broken releases
-        assert service.last_error is None
+            assert service.snapshots.refresh()  # at the next poll, not after the interval of broken releases
+        assert service.snapshots.last_error is None
         assert _answers(service) == expected
-        assert not service.refresh_captions()
+        assert not service.snapshots.refresh_captions()
         return opened[0]
 
     _each_read(load)
@@ -164,7 +164,7 @@ def test_the_served_generation_stays_until_all_of_the_next_one_is_read(library: 
     library.confidence = FITTED
     library.add_task("sea", SEA)
     services = [SearchEngine(library.settings) for _ in range(8)]
-    assert all(service.refresh() for service in services)
+    assert all(service.snapshots.refresh() for service in services)
     before = _answers(services[0])
     _publish_append(library, _store_append(library))
     _assign_videos()
@@ -174,12 +174,12 @@ def test_the_served_generation_stays_until_all_of_the_next_one_is_read(library: 
     def load(number: int) -> int:
         service = services.pop()
         with _before_session(number, _refuse):
-            assert not service.refresh()
-        assert not service.refresh_captions()
-        assert service.readiness().ready
+            assert not service.snapshots.refresh()
+        assert not service.snapshots.refresh_captions()
+        assert service.snapshots.readiness().ready
         assert _answers(service) == before
         with _before_session(-1, _refuse) as opened:
-            assert service.refresh()
+            assert service.snapshots.refresh()
         assert _answers(service) == expected
         return opened[0]
 
@@ -194,14 +194,14 @@ def test_an_append_that_ends_between_two_reads_has_the_scores_of_the_settled_sta
     library.add_task("sea", SEA)
     services = [SearchEngine(library.settings) for _ in range(8)]
     if loaded_before:
-        assert all(service.refresh() for service in services)
+        assert all(service.snapshots.refresh() for service in services)
     _publish_append(library, _store_append(library, state="indexing"))
     found: list[Answers] = []
 
     def load(number: int) -> int:
         service = services.pop()
         with _before_session(number, _assign_videos) as opened:
-            assert service.refresh()
+            assert service.snapshots.refresh()
         found.append(_answers(service))
         with session_scope(write=True) as session:
             session.execute(

@@ -32,23 +32,26 @@ def test_broken_shard_is_degraded_and_other_shards_are_searched(
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"
     flip_last_byte(path)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     answer = service.search("an owl", k=20)
     assert {result.task for result in answer.results} == {"cars"}
     assert list(answer.degraded) == ["birds"]
     assert "vectors.faiss was altered" in answer.degraded["birds"]
     assert [entry.task for entry in answer.routing] == ["cars"]
-    assert list(service.degraded()) == ["tsk_birds"]
-    assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
+    assert list(service.snapshots.degraded()) == ["tsk_birds"]
+    assert (service.snapshots.readiness().ready, list(service.snapshots.readiness().degraded)) == (
+        True,
+        ["birds"],
+    )
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
         service.search("an owl", task="birds")
     pass_retry_interval()
     snapshot = service.snapshots.current()
-    assert not service.refresh()  # still broken
+    assert not service.snapshots.refresh()  # still broken
     assert service.snapshots.current() is snapshot
     flip_last_byte(path)
     pass_retry_interval()
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert service.search("an owl", task="birds").degraded == {}
 
 
@@ -58,7 +61,7 @@ def test_shard_of_another_encoder_is_not_searched(
     library = Library(configured, backbone, "zero_shot")
     library.add_task("birds", BIRDS)
     library.add_task("cars", CARS, fingerprint="f" * 64)
-    service.refresh()
+    service.snapshots.refresh()
     answer = service.search("a taxi", k=20)
     assert {result.task for result in answer.results} == {"birds"}
     assert "made by encoder ffffffffffff" in answer.degraded["cars"]
@@ -70,7 +73,7 @@ def test_task_unknown_to_the_release_is_degraded(library: Library, service: Sear
     ]
     library.method.profiles = RoutingProfiles.from_dense(library.method.profiles.to_dense([0]))
     library.add_task("sea", SEA)
-    service.refresh()
+    service.snapshots.refresh()
     answer = service.search("a taxi")
     assert answer.degraded == {"tsk_cars": "the current release does not know it"}
     assert [entry.task for entry in answer.routing if entry.task != "birds"] == ["sea"]
@@ -79,7 +82,7 @@ def test_task_unknown_to_the_release_is_degraded(library: Library, service: Sear
 def test_broken_pinned_release_degrades_its_task_only(learning: Library, service: SearchEngine) -> None:
     older = learning.store.manifest().shards["tsk_birds"].release
     (learning.store.release_folder(older) / "weights.safetensors").unlink()
-    assert service.refresh()
+    assert service.snapshots.refresh()
     answer = service.search("a taxi", k=20)
     assert {result.task for result in answer.results} == {"cars"}
     assert "weights.safetensors is missing" in answer.degraded["birds"]
@@ -87,10 +90,10 @@ def test_broken_pinned_release_degrades_its_task_only(learning: Library, service
 
 def test_library_without_searchable_shards_is_unavailable(library: Library, service: SearchEngine) -> None:
     shutil.rmtree(library.settings.index_dir / "shards")
-    assert not service.refresh()
+    assert not service.snapshots.refresh()
     with pytest.raises(Unavailable, match=r"no shard can be searched: .*folder is missing"):
         service.search("a taxi")
-    assert not service.readiness().ready
+    assert not service.snapshots.readiness().ready
 
 
 def test_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
@@ -101,7 +104,7 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generation_loader, "load_backbone", lambda name, frames: other)
         service = SearchEngine(configured)
-        assert not service.refresh()
+        assert not service.snapshots.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):
         service.search("a taxi")
 
@@ -112,21 +115,27 @@ def test_shard_that_breaks_while_served_is_degraded(
     # Shards are closed after every search.
     monkeypatch.setattr(vector_store_selection, "ShardStore", partial(ShardStore, max_mapped_bytes=0))
     service = SearchEngine(configured)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
     folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
     folder.rename(folder.with_suffix(".away"))
     answer = service.search("an owl", k=20)
     assert {result.task for result in answer.results} == {"cars"}
     assert "folder is missing" in answer.degraded["birds"]
-    assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
+    assert (service.snapshots.readiness().ready, list(service.snapshots.readiness().degraded)) == (
+        True,
+        ["birds"],
+    )
     with pytest.raises(Unavailable, match="folder is missing"):
         service.search("an owl", task="birds")
-    assert service.refresh()  # the degraded shard is checked again at once
-    assert (service.readiness().tasks, list(service.readiness().degraded)) == (1, ["birds"])
-    assert not service.refresh()
+    assert service.snapshots.refresh()  # the degraded shard is checked again at once
+    assert (service.snapshots.readiness().tasks, list(service.snapshots.readiness().degraded)) == (
+        1,
+        ["birds"],
+    )
+    assert not service.snapshots.refresh()
     folder.with_suffix(".away").rename(folder)
     service.snapshots.retry_at = time.monotonic()
-    assert service.refresh()
-    assert service.readiness().degraded == {}
+    assert service.snapshots.refresh()
+    assert service.snapshots.readiness().degraded == {}
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}

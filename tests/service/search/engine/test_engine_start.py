@@ -23,11 +23,11 @@ from tests.service.search.caption_library import BIRDS, CARS, Library
 def test_empty_library_is_ready_and_searches_are_unavailable(
     configured: Settings, service: SearchEngine
 ) -> None:
-    assert not service.readiness().ready
+    assert not service.snapshots.readiness().ready
     with pytest.raises(Unavailable, match="still being loaded"):
         service.search("a taxi")
-    assert not service.refresh()
-    ready = service.readiness()
+    assert not service.snapshots.refresh()
+    ready = service.snapshots.readiness()
     assert ready.ready  # otherwise a client that waits for readiness never posts the first task
     assert (ready.tasks, ready.generation) == (0, 0)
     assert "no domain has been learned" in ready.checks["index"]
@@ -52,13 +52,13 @@ def test_process_without_backbone_is_not_ready(
         return load_backbone("open_clip:no-such-model/x")
 
     monkeypatch.setattr(generation_loader, "load_backbone", unavailable)
-    assert not service.refresh()
-    ready = service.readiness()
+    assert not service.snapshots.refresh()
+    ready = service.snapshots.readiness()
     assert not ready.ready
     assert "no-such-model" in ready.checks["model"]
     with pytest.raises(Unavailable, match="no-such-model"):
         service.search("a taxi")
-    service.refresh()
+    service.snapshots.refresh()
     assert len(attempts) == 1  # the failed load is not repeated at every poll
 
 
@@ -70,9 +70,9 @@ def test_background_thread_loads_new_generations(
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
         generation = library.add_task(name, captions).generation
         deadline = time.monotonic() + 30
-        while service.readiness().generation < generation and time.monotonic() < deadline:
+        while service.snapshots.readiness().generation < generation and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert service.readiness().generation == generation
+        assert service.snapshots.readiness().generation == generation
     assert service.search(CARS[1], k=1).results[0].video_id == "cars-1"
     service.close()
     assert not service.snapshots.is_following
@@ -92,10 +92,10 @@ def test_background_thread_survives_any_error(
     monkeypatch.setattr(SnapshotManager, "refresh", fail_once)
     service.start()
     deadline = time.monotonic() + 30
-    while not service.readiness().ready and time.monotonic() < deadline:
+    while not service.snapshots.readiness().ready and time.monotonic() < deadline:
         time.sleep(0.05)
     assert failed.is_set()
-    assert service.readiness().tasks == 2
+    assert service.snapshots.readiness().tasks == 2
 
 
 @pytest.mark.parametrize(("configured_threads", "expected"), [(None, 1), (3, 3)])

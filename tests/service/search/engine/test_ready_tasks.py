@@ -31,9 +31,9 @@ from tests.service.search.caption_library import BIRDS, SEA, Library
 def lagging(library: Library, configured: Settings) -> SearchEngine:
     """An engine without a poller whose snapshot lacks the task ``sea``, which the catalog reports as ready."""
     search_engine = SearchEngine(configured)
-    assert search_engine.refresh()
+    assert search_engine.snapshots.refresh()
     library.add_task("sea", SEA)
-    assert search_engine.readiness().tasks == 2
+    assert search_engine.snapshots.readiness().tasks == 2
     return search_engine
 
 
@@ -54,7 +54,7 @@ READY_TASK_SEARCHES: dict[str, Callable[[SearchEngine], Any]] = {
 def test_ready_task_is_searchable_before_the_next_poll(lagging: SearchEngine, kind: str) -> None:
     response = READY_TASK_SEARCHES[kind](lagging)
     assert response.generation == 3
-    assert lagging.readiness().tasks == 3
+    assert lagging.snapshots.readiness().tasks == 3
 
 
 def test_clip_search_in_a_ready_task_loads_its_snapshot(
@@ -137,6 +137,6 @@ def test_first_published_task_is_searchable_before_the_next_poll(
     configured: Settings, backbone: Backbone
 ) -> None:
     search_engine = SearchEngine(configured)
-    assert not search_engine.refresh()
+    assert not search_engine.snapshots.refresh()
     Library(configured, backbone, "zero_shot").add_task("birds", BIRDS)
     assert search_engine.search("an owl", task="birds").results

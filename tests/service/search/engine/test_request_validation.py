@@ -52,7 +52,7 @@ def test_method_without_pinned_queries_answers_in_mode_latest(
 ) -> None:
     library = Library(configured, backbone, "finetune")
     library.add_task("birds", BIRDS)
-    service.refresh()
+    service.snapshots.refresh()
     assert service.search("an owl").mode == "latest"
     with pytest.raises(InvalidInput, match=r"does not offer mode 'pinned'\. Use latest\."):
         service.search("an owl", mode="pinned")

@@ -91,7 +91,7 @@ def test_query_in_a_known_task_is_encoded_for_that_task_only(
 def test_query_is_encoded_once_and_cached(
     learning: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     calls: list[tuple[Any, ...]] = []
     encode = QueryEncoder.encode_pairs
 
@@ -110,7 +110,7 @@ def test_query_is_encoded_once_and_cached(
     service.search("a 8")
     assert calls[2:] == [("tsk_cars", "pinned"), ("tsk_birds", "pinned")], "only missing vectors are encoded"
     learning.add_task("sea", SEA)
-    service.refresh()
+    service.snapshots.refresh()
     calls.clear()
     service.search("a 7", routes="all")
     assert sorted(task for *tasks, _ in calls for task in tasks) == ["tsk_birds", "tsk_cars", "tsk_sea"]
@@ -119,7 +119,7 @@ def test_query_is_encoded_once_and_cached(
 def test_catalog_is_read_once_and_missing_videos_are_left_out(
     library: Library, service: SearchEngine
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     with session_scope(write=True) as session:
         session.query(Video).filter(Video.id == "cars-1").delete()
     calls: list[str] = []
@@ -142,10 +142,10 @@ def test_pinned_scores_are_stable_and_latest_scores_change(learning: Library, se
     def scores(mode: str) -> list[float]:
         return [result.score for result in service.search("an owl", task="birds", mode=mode).results]
 
-    service.refresh()
+    service.snapshots.refresh()
     before = {mode: scores(mode) for mode in ("pinned", "latest")}
     learning.add_task("sea", SEA)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert scores("pinned") == pytest.approx(before["pinned"], abs=1e-6)
     assert scores("latest") != pytest.approx(before["latest"], abs=1e-3)
     assert service.search("an owl").mode == "pinned"

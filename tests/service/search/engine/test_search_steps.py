@@ -32,7 +32,7 @@ def test_queued_queries_share_a_step_and_a_failing_one_does_not_affect_the_other
     library, service = shared
     expected = {text: service.search(text).results for text in ("a red bird", "a taxi", "a blue car")}
     search_engine = SearchEngine(library.settings)
-    search_engine.refresh()
+    search_engine.snapshots.refresh()
     started, release, batches = Event(), Event(), []
 
     def start_slowly(snapshot: SearchSnapshot, requests: Any, *rest: Any) -> Any:
@@ -72,7 +72,7 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
     monkeypatch.setattr(executor, "SEPARATE_ENCODINGS", replace(SEPARATE_ENCODINGS, max_first_wave=1))
     library.add_task("sea", SEA)
     search_engine = SearchEngine(configured)
-    assert search_engine.refresh()
+    assert search_engine.snapshots.refresh()
     all_tasks = SearchQuery(q="a red bird", k=20, routes="all")
     one_task = SearchQuery(q="a taxi", k=20, task="cars")
     before = search_engine.search("a red bird", 20, routes="all")
@@ -93,7 +93,7 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
         first = asyncio.create_task(search(all_tasks))
         assert await asyncio.to_thread(started.wait, 10)
         library.add_task("more", BIRDS)
-        assert search_engine.refresh()
+        assert search_engine.snapshots.refresh()
         later = asyncio.create_task(search(one_task))
         wrong = asyncio.create_task(search(SearchQuery(q="a boat", mode="unknown")))
         while search_engine.scheduler.queue_length < 2:

@@ -22,17 +22,17 @@ def test_running_process_follows_the_served_release_back_and_forward(
     learning: Library, service: SearchEngine
 ) -> None:
     first = next(iter(learning.store.manifest().releases))
-    service.refresh()
+    service.snapshots.refresh()
     newest = service.search(CARS[0], k=20)
     learning.store.serve(first)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert found_tasks(service) == {"birds"}
-    ready = service.readiness()
+    ready = service.snapshots.readiness()
     assert (ready.ready, ready.release, ready.pinned, ready.degraded) == (True, first, True, {})
     assert "later releases that are not searched: 1" in ready.checks["release"]
     learning.store.serve(None)
-    assert service.refresh()
-    assert not service.readiness().pinned
+    assert service.snapshots.refresh()
+    assert not service.snapshots.readiness().pinned
     again = service.search(CARS[0], k=20)
     assert [(r.video_id, r.score) for r in again.results] == [(r.video_id, r.score) for r in newest.results]
 
@@ -42,47 +42,47 @@ def test_task_published_under_a_pin_is_not_searched_until_it_is_served(
 ) -> None:
     first = next(iter(learning.store.manifest().releases))
     learning.store.serve(first)
-    service.refresh()
+    service.snapshots.refresh()
     published = learning.add_task("sea", SEA)
-    service.refresh()
+    service.snapshots.refresh()
     assert found_tasks(service) == {"birds"}
     with pytest.raises(Conflict, match="'sea' was learned after the release that is served"):
         service.search(SEA[0], task="sea")
     with pytest.raises(Conflict, match="learned after the release"):
         service.search_similar("sea-0")
     learning.store.serve(published.release)
-    service.refresh()
+    service.snapshots.refresh()
     assert service.search(SEA[0], task="sea").results[0].video_id == "sea-0"
     assert found_tasks(service) == {"birds", "cars", "sea"}
 
 
 def test_deleted_videos_stay_deleted_after_a_rollback(learning: Library, service: SearchEngine) -> None:
     first = next(iter(learning.store.manifest().releases))
-    service.refresh()
+    service.snapshots.refresh()
     deletion.delete_videos(["birds-0", "cars-1"])
     learning.store.serve(first)
-    service.refresh()
+    service.snapshots.refresh()
     assert "birds-0" not in {result.video_id for result in service.search(BIRDS[0], k=20).results}
     deletion.delete_videos(["birds-1"])  # while the release is pinned
-    service.refresh()
+    service.snapshots.refresh()
     assert [result.video_id for result in service.search(BIRDS[1], k=20).results] == ["birds-2"]
     learning.store.serve(None)
-    service.refresh()
+    service.snapshots.refresh()
     found = {result.video_id for result in service.search(BIRDS[0], k=20).results}
     assert found == {"birds-2", "cars-0", "cars-2"}
 
 
 def test_list_of_a_withdrawn_release_ends(learning: Library, service: SearchEngine) -> None:
     first = next(iter(learning.store.manifest().releases))
-    service.refresh()
+    service.snapshots.refresh()
     cursor = service.search(CARS[0], 2).next_cursor
     learning.store.serve(first)
-    service.refresh()
+    service.snapshots.refresh()
     with pytest.raises(Gone, match="no longer served"):
         service.search(CARS[0], 2, cursor=cursor)
     earlier = service.search(CARS[0], 2).next_cursor
     learning.store.serve(None)
-    service.refresh()
+    service.snapshots.refresh()
     assert {result.task for result in service.search(CARS[0], 2, cursor=earlier).results} == {"birds"}
 
 
@@ -95,13 +95,15 @@ def test_process_starts_with_the_pinned_release_and_never_with_a_later_one(
     learning.add_task("sea", SEA)
     first, second, _ = learning.store.manifest().releases
     learning.store.serve(second)
-    assert service.refresh()
+    assert service.snapshots.refresh()
     assert found_tasks(service) == {"birds", "cars"}
     flip_last_byte(learning.store.release_folder(second) / "weights.safetensors")
     restarted = SearchEngine(configured)
     try:
-        assert restarted.refresh()
-        assert restarted.readiness().release == first
-        assert set(restarted.readiness().degraded) == {"cars"}  # of the pinned release; "sea" is not served
+        assert restarted.snapshots.refresh()
+        assert restarted.snapshots.readiness().release == first
+        assert set(restarted.snapshots.readiness().degraded) == {
+            "cars"
+        }  # of the pinned release; "sea" is not served
     finally:
         restarted.close()

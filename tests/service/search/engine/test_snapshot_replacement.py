@@ -23,31 +23,31 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 def test_unchanged_manifest_is_not_loaded_again(
     library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert service.refresh()
+    assert service.snapshots.refresh()
     snapshot = service.snapshots.current()
     path = library.store.manifest_path
     copy = path.with_suffix(".copy")
     shutil.copy(path, copy)
     copy.replace(path)  # another file of the same generation
-    assert not service.refresh()
+    assert not service.snapshots.refresh()
     assert service.snapshots.current() is snapshot
     opened: list[int] = []
     monkeypatch.setattr(IndexSnapshot, "open", lambda *arguments, **named: opened.append(1))
-    assert not service.refresh()
+    assert not service.snapshots.refresh()
     assert opened == []
 
 
 def test_running_search_is_answered_by_its_snapshot(
     library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     before = library.store.manifest()
     merge = planner.merge_hits
 
     def swap_first(hits: Any, k: int) -> Any:
         monkeypatch.setattr(planner, "merge_hits", merge)
         library.add_task("sea", SEA)
-        assert service.refresh()
+        assert service.snapshots.refresh()
         assert service.search_many([SearchQuery(q="a whale", k=1)])[0].results[0].task == "sea"
         return merge(hits, k)
 
@@ -62,7 +62,7 @@ def test_running_search_is_answered_by_its_snapshot(
 def test_concurrent_searches_succeed_while_snapshots_are_replaced(
     library: Library, service: SearchEngine
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     releases = {2: library.store.manifest().release}
     failures: list[BaseException] = []
     answers: list[Any] = []
@@ -82,7 +82,7 @@ def test_concurrent_searches_succeed_while_snapshots_are_replaced(
         for number in range(3):
             manifest = library.add_task(f"sea-{number}", SEA)
             releases[manifest.generation] = manifest.release
-            assert service.refresh()
+            assert service.snapshots.refresh()
             service.search("a last one, so that each generation answers")
     finally:
         done.set()
@@ -102,37 +102,37 @@ def test_damaged_release_is_refused_and_the_current_one_stays(
     pass_retry_interval: Callable[[], None],
     flip_last_byte: Callable[[Path], None],
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     before = service.search("an owl")
     manifest = learning.add_task("sea", SEA)
     assert manifest.release is not None
     path = learning.store.release_folder(manifest.release) / "weights.safetensors"
     flip_last_byte(path)
-    assert not service.refresh()
-    assert service.last_error is not None
-    assert "weights.safetensors was altered" in service.last_error
+    assert not service.snapshots.refresh()
+    assert service.snapshots.last_error is not None
+    assert "weights.safetensors was altered" in service.snapshots.last_error
     after = service.search("an owl")
     assert (after.generation, after.results) == (before.generation, before.results)
-    ready = service.readiness()
+    ready = service.snapshots.readiness()
     assert ready.ready
     assert "was altered" in ready.checks["index"]
     flip_last_byte(path)
-    assert not service.refresh()  # the failed load is not repeated at every poll
+    assert not service.snapshots.refresh()  # the failed load is not repeated at every poll
     pass_retry_interval()
-    assert service.refresh()
-    assert service.last_error is None
+    assert service.snapshots.refresh()
+    assert service.snapshots.last_error is None
     assert service.search("a whale", task="sea").generation == manifest.generation
 
 
 def test_release_with_nan_queries_is_refused(learning: Library, service: SearchEngine) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     learning.method.begin_task("tsk_sea", "sea")
     torch.nn.init.constant_(learning.method.tame.a, float("nan"))  # type: ignore[attr-defined]
     learning.method.end_task()
     learning.method.record_task("tsk_sea", "sea", SEA)
     learning.publish("sea", SEA)
-    assert not service.refresh()
-    assert "NaN or infinity" in str(service.last_error)
+    assert not service.snapshots.refresh()
+    assert "NaN or infinity" in str(service.snapshots.last_error)
     assert service.search("an owl").generation == 2
 
 
@@ -140,14 +140,14 @@ def test_release_with_nan_queries_is_refused(learning: Library, service: SearchE
 def test_broken_manifest_is_refused_and_the_current_snapshot_stays(
     library: Library, service: SearchEngine, text: str
 ) -> None:
-    service.refresh()
+    service.snapshots.refresh()
     library.store.manifest_path.write_text(text)
-    assert not service.refresh()
-    assert "manifest.json" in str(service.last_error)
+    assert not service.snapshots.refresh()
+    assert "manifest.json" in str(service.snapshots.last_error)
     assert service.search("a taxi").generation == 2
     library.store.manifest_path.unlink()
-    assert not service.refresh()
-    assert "manifest.json is missing" in str(service.last_error)
+    assert not service.snapshots.refresh()
+    assert "manifest.json is missing" in str(service.snapshots.last_error)
     assert service.search("a taxi").generation == 2
 
 
@@ -162,8 +162,8 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     weights = library.store.release_folder(manifest.release) / "weights.safetensors"
     whole = weights.read_bytes()
     flip_last_byte(weights)
-    assert service.refresh()
-    ready = service.readiness()
+    assert service.snapshots.refresh()
+    ready = service.snapshots.readiness()
     assert (ready.ready, ready.tasks, ready.generation) == (True, 1, 2)
     assert ready.release == next(iter(manifest.releases)) != manifest.release
     assert "weights.safetensors was altered" in ready.checks["index"]
@@ -176,13 +176,16 @@ def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
     with pytest.raises(Unavailable, match="'cars' cannot be searched: the served release is refused"):
         service.search("a taxi", task="cars")
     pass_retry_interval()
-    assert not service.refresh()
+    assert not service.snapshots.refresh()
     assert service.search(BIRDS[0]).release == ready.release
     weights.write_bytes(whole)
     pass_retry_interval()
     pass_retry_interval()
-    assert service.refresh()
-    assert (service.readiness().release, service.readiness().degraded) == (manifest.release, {})
+    assert service.snapshots.refresh()
+    assert (service.snapshots.readiness().release, service.snapshots.readiness().degraded) == (
+        manifest.release,
+        {},
+    )
     assert service.search(CARS[1]).results[0].video_id == "cars-1"
 
 
@@ -201,26 +204,26 @@ def test_process_starts_once_the_memory_suffices(
 
     with monkeypatch.context() as patch:
         patch.setattr(*step, refuse)
-        assert not service.refresh()
-        assert "CUDA out of memory" in service.readiness().checks["index"]
-        assert not service.readiness().ready
-    assert not service.refresh()  # the failed load is not repeated at every poll
+        assert not service.snapshots.refresh()
+        assert "CUDA out of memory" in service.snapshots.readiness().checks["index"]
+        assert not service.snapshots.readiness().ready
+    assert not service.snapshots.refresh()  # the failed load is not repeated at every poll
     pass_retry_interval()
-    assert service.refresh()
-    assert (service.readiness().ready, service.readiness().tasks) == (True, 2)
+    assert service.snapshots.refresh()
+    assert (service.snapshots.readiness().ready, service.snapshots.readiness().tasks) == (True, 2)
 
 
 def test_lost_manifest_is_not_an_empty_library(
     library: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     aside = library.store.manifest_path.rename(library.store.root / "manifest.aside")
-    assert not service.refresh()
-    ready = service.readiness()
+    assert not service.snapshots.refresh()
+    ready = service.snapshots.readiness()
     assert not ready.ready
     assert "the catalog has 2 published tasks" in ready.checks["index"]
     with pytest.raises(Unavailable, match=r"manifest.json is missing, .* restore the file from a backup"):
         service.search("a taxi")
     aside.rename(library.store.manifest_path)
     pass_retry_interval()
-    assert service.refresh()
-    assert service.readiness().ready
+    assert service.snapshots.refresh()
+    assert service.snapshots.readiness().ready
