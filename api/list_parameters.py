@@ -17,9 +17,7 @@ from service.audit.actor import ActorKind
 
 __all__ = [
     "AllVideosParameters",
-    "AuditFilterParameters",
     "AuditListParameters",
-    "RejectedParameters",
     "ReleaseListParameters",
     "ShardListParameters",
     "StrictParameters",
@@ -55,19 +53,6 @@ class _LimitedPageParameters(_PageParameters):
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries on the page.")] = 100
 
 
-class RejectedParameters(_LimitedPageParameters):
-    """Parameters of ``GET /tasks/{task_id}/rejected``."""
-
-    text: Annotated[
-        _Text | None,
-        Query(description="Only videos whose id, URI or reason contains this text, regardless of case."),
-    ] = None
-    sort: Annotated[
-        Literal["added", "-added", "id", "-id"],
-        Query(description="Order; `-` reverses it. `added` is the order of arrival."),
-    ] = "added"
-
-
 class VideoListParameters(_LimitedPageParameters):
     """Parameters of ``GET /tasks/{task_id}/videos``."""
 
@@ -78,7 +63,7 @@ class VideoListParameters(_LimitedPageParameters):
     ] = None
     text: Annotated[
         _Text | None,
-        Query(description="Only videos whose id, URI or captions contain this text, regardless of case."),
+        Query(description="Only videos with this text in id, URI, captions or reason, regardless of case."),
     ] = None
     sort: Annotated[
         Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
@@ -155,8 +140,8 @@ class ShardListParameters(_LimitedPageParameters):
     ] = "created"
 
 
-class AuditFilterParameters(StrictParameters):
-    """Parameters of ``GET /audit.jsonl``."""
+class AuditListParameters(_LimitedPageParameters):
+    """Parameters of ``GET /audit``."""
 
     actor: Annotated[_Text | None, Query(description="Only entries of this user, key or process.")] = None
     kind: Annotated[
@@ -185,10 +170,6 @@ class AuditFilterParameters(StrictParameters):
     before: Annotated[
         datetime | None, Query(description="Latest time, excluded; without a time zone in UTC.")
     ] = None
-
-
-class AuditListParameters(AuditFilterParameters, _LimitedPageParameters):
-    """Parameters of ``GET /audit``."""
 
     sort: Annotated[
         Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")

@@ -17,7 +17,7 @@ from cinestrata_schemas.operations import JobDetails, JobSpec, Readiness, Snapsh
 from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome, ServeSpec
 from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskMove, TaskSpec
+from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, RetrySpec, TaskDetails, TaskSpec
 from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
 from cinestrata_schemas.webhooks import (
     DeliveryDetails,
@@ -88,10 +88,6 @@ class HttpServiceClient:
     def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
         return self._client.retry_task(task_id, body=spec)
-
-    def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
-        """Move a waiting task in the queue."""
-        return self._client.move_task(task_id, move)
 
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""
@@ -182,7 +178,7 @@ class HttpServiceClient:
 
     def jobs(self) -> list[JobDetails]:
         """The last maintenance jobs, newest first."""
-        return self._client.list_jobs()
+        return self._client.get_operations().jobs
 
     def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""

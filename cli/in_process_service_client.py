@@ -30,7 +30,7 @@ from service.library.alerts import alert_list
 from service.library.recall import recall_matrix
 from service.operations import maintenance_jobs
 from service.syncs import registered_syncs
-from service.tasks import commands, queue_order, relearning
+from service.tasks import commands, relearning
 from service.webhooks import endpoints
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
     from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
     from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-    from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskMove, TaskSpec
+    from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec
     from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
     from cinestrata_schemas.webhooks import (
         DeliveryDetails,
@@ -119,10 +119,6 @@ class InProcessServiceClient:
     def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
         return commands.retry_task(task_id, spec)
-
-    def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
-        """Move a waiting task in the queue."""
-        return queue_order.move_task(task_id, move)
 
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
     from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
     from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-    from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskMove, TaskSpec
+    from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskSpec
     from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
     from cinestrata_schemas.webhooks import (
         DeliveryDetails,
@@ -64,9 +64,6 @@ class ServiceClient(Protocol):
 
     def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
         """Queue a failed or cancelled task again."""
-
-    def move_task(self, task_id: str, move: TaskMove) -> TaskDetails:
-        """Move a waiting task in the queue."""
 
     def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
         """Learn the appended videos of a domain as a new domain."""

@@ -87,13 +87,6 @@ def remove_user(user_id: str) -> UserDetails:
     return users.remove_user(user_id)
 
 
-@router.delete("/users/{user_id}/sessions", status_code=204, operation_id="end_sessions_of_user")
-@requires("admin")
-def end_sessions_of_user(user_id: str) -> None:
-    """End all sessions of a user."""
-    sessions.end_sessions_of_user(user_id)
-
-
 @router.get("/sessions", operation_id="list_sessions")
 @requires("admin")
 def list_sessions(

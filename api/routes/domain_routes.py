@@ -1,4 +1,4 @@
-"""Quality of a single domain: ranks of its own captions, and its losses."""
+"""Quality of a single domain: ranks of its own captions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from api.dependencies import QueryDep
 from api.request_threads import run_search
 from api.search_parameters import QueryReportParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.explanations import LossCurve, QueryReport
-from service.library.training_losses import read_loss_curve
+from cinestrata_schemas.explanations import QueryReport
 
 __all__ = ["router"]
 
@@ -30,10 +29,3 @@ async def get_query_report(
     """
     with service.admission.admit(1):
         return await run_search(service.report_queries, task_id, parameters.worst)
-
-
-@router.get("/{task_id}/losses", operation_id="get_loss_curve")
-@requires("search")
-def get_loss_curve(task_id: str) -> LossCurve:
-    """The loss of training steps of a task, in order; `reason` states why there are none."""
-    return read_loss_curve(task_id)

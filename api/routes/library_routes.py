@@ -15,11 +15,10 @@ from api.list_parameters import (
 )
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.library import LibraryOverview, LibraryStatus, RecallMatrix, ShardPage
+from cinestrata_schemas.library import LibraryStatus, RecallMatrix, ShardPage
 from cinestrata_schemas.releases import ReleasePage, ServeOutcome, ServeSpec
 from service.library import release_listing, release_serving, shard_listing
 from service.library.library_status import library_status
-from service.library.overview import overview
 from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
 from service.storage.index_manifest import published_manifest
@@ -79,15 +78,6 @@ def list_shards(
     """Published shards with their domain, size and faults, in pages."""
     page = shard_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
-
-
-@router.get("/overview", operation_id="get_overview", response_model=LibraryOverview, responses=UNCHANGED)
-@requires("search")
-def get_overview(
-    request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
-) -> Response:
-    """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded answers."""
-    return conditional_response(request, overview(service.snapshots.degraded()))
 
 
 @router.get("/releases", operation_id="list_releases", response_model=ReleasePage, responses=UNCHANGED)

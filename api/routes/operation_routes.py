@@ -28,13 +28,6 @@ def get_operations(service: QueryDep, _parameters: Annotated[StrictParameters, Q
     return operations_status(service.search_rate.read())
 
 
-@router.get("/maintenance", operation_id="list_jobs")
-@requires("admin")
-def list_jobs(_parameters: Annotated[StrictParameters, Query()]) -> list[JobDetails]:
-    """The last 100 maintenance jobs, newest first."""
-    return maintenance_jobs.list_jobs(100)
-
-
 @router.post("/maintenance", status_code=202, operation_id="start_job")
 @requires("admin")
 def start_job(spec: JobSpec) -> JobDetails:

@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep, PageLinkDep, parse_json
 from api.list_parameters import (
-    RejectedParameters,
     TaskListParameters,
     VideoListParameters,
 )
@@ -25,17 +24,15 @@ from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.tasks import (
     AppendSpec,
-    RejectedVideoPage,
     RelearnSpec,
     RetrySpec,
     TaskDetails,
-    TaskMove,
     TaskSpec,
 )
 from cinestrata_schemas.videos import VideoPage
 from service.core.errors import FieldError, InvalidInput
 from service.library import task_listing, video_listing
-from service.tasks import commands, queue_order, relearning
+from service.tasks import commands, relearning
 from service.tasks.task_requests import CreateOutcome
 
 __all__ = ["router"]
@@ -112,15 +109,6 @@ def list_videos_of_task(
     return conditional_response(request, page, headers=links.headers(page))
 
 
-@router.get("/{task_id}/rejected", operation_id="list_rejected_videos")
-@requires("search")
-def list_rejected_videos(
-    task_id: str, links: PageLinkDep, parameters: Annotated[RejectedParameters, Query()]
-) -> RejectedVideoPage:
-    """Rejected videos of a domain and of the appends to it with their reasons, in pages."""
-    return links.add(video_listing.list_rejected(task_id, **dict(parameters)))
-
-
 @router.get("", operation_id="list_tasks", response_model=list[TaskDetails], responses=UNCHANGED)
 @requires("search")
 def list_tasks(
@@ -156,13 +144,6 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     A task whose method or settings do not fit the library has a `remedy` with a `body`: send that.
     """
     return commands.retry_task(task_id, spec)
-
-
-@router.post("/{task_id}/move", operation_id="move_task")
-@requires("ingest")
-def move_task(task_id: str, move: TaskMove) -> TaskDetails:
-    """Move a waiting task to an end of the queue, or before another waiting task. The task in training stays first."""
-    return queue_order.move_task(task_id, move)
 
 
 @router.post("/{task_id}/relearn", status_code=202, operation_id="relearn_task")

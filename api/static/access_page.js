@@ -74,10 +74,6 @@ function keyRow(key) {
 
 function userRow(user) {
   const path = `/users/${encodeURIComponent(user.id)}`;
-  const end = button("End sessions", () => change(`${path}/sessions`), {
-    "aria-label": `End all sessions of ${user.name}`,
-    disabled: !user.sessions,
-  });
   const remove = button(
     "Remove",
     () => {
@@ -93,7 +89,7 @@ function userRow(user) {
     el("td", { textContent: user.provider ?? "password" }),
     timeCell(user.last_sign_in_at, "never"),
     el("td", { className: "number", textContent: user.sessions }),
-    el("td", { className: "act" }, end, " ", remove),
+    el("td", { className: "act" }, remove),
   );
 }
 

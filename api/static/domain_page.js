@@ -8,7 +8,6 @@ import { showVideos } from "./domain_videos.js";
 import { count, percent, shortId, timeAgo, timeLeft } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
-import { showLossCurve } from "./loss_curve.js";
 import { domainPath, pageId } from "./page_links.js";
 import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
@@ -72,7 +71,6 @@ function draw() {
   if (task.state !== "ready") return;
   if (isSearched(task, page.pinned)) showQueryReport(task);
   else showNotMeasured();
-  showLossCurve(task);
 }
 
 /** Tell that the served release does not search the domain; searches of its captions would be refused. */

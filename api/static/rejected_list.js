@@ -14,10 +14,14 @@ export async function showRejected(task) {
 }
 
 async function loadPage(task, cursor) {
-  const parameters = new URLSearchParams({ limit: PAGE_SIZE, ...(cursor ? { cursor } : {}) });
+  const parameters = new URLSearchParams({
+    status: "rejected",
+    limit: PAGE_SIZE,
+    ...(cursor ? { cursor } : {}),
+  });
   try {
-    const page = await api(`/tasks/${encodeURIComponent(task.id)}/rejected?${parameters}`);
-    const rows = page.rejected.map(rejectedRow);
+    const page = await api(`/tasks/${encodeURIComponent(task.id)}/videos?${parameters}`);
+    const rows = page.videos.map(rejectedRow);
     if (cursor) $("rejected-list").append(...rows);
     else $("rejected-list").replaceChildren(...rows);
     const shown = $("rejected-list").children.length;

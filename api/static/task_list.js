@@ -294,9 +294,9 @@ class TaskRow {
   }
 
   async readRejected() {
-    const path = `/tasks/${encodeURIComponent(this.task.id)}/rejected?limit=${MAX_REJECTED}`;
-    const { rejected } = await api(path).catch(() => ({ rejected: [] }));
-    const items = rejected.map(({ uri, reason }) =>
+    const path = `/tasks/${encodeURIComponent(this.task.id)}/videos?status=rejected&limit=${MAX_REJECTED}`;
+    const { videos } = await api(path).catch(() => ({ videos: [] }));
+    const items = videos.map(({ uri, reason }) =>
       el("li", {}, el("code", { textContent: fileName(uri) }), ` ${rejectionReason(reason)}`),
     );
     this.rejectedList.replaceChildren(...items);

@@ -119,30 +119,6 @@ def retry(
     _print_state(client.retry(find_task(client, task).id, spec))
 
 
-@app.command()
-@report_errors
-def move(
-    task: TaskName,
-    front: Annotated[bool, typer.Option("--front", help="Behind the task that is being learned.")] = False,
-    back: Annotated[bool, typer.Option("--back", help="To the end of the queue.")] = False,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TASK", help="Before this waiting task.")
-    ] = None,
-    as_json: AsJson = False,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Move a waiting task in the queue."""
-    from cinestrata_schemas.tasks import TaskMove
-    from cli.connection import connect
-
-    if [front, back, before is not None].count(True) != 1:
-        raise typer.BadParameter("Use one of --front, --back and --before.")
-    client = connect(url, data)
-    place = TaskMove(before=before) if before else TaskMove(to="front" if front else "back")
-    _print_state(client.move_task(find_task(client, task).id, place))
-
-
 def follow(
     client: ServiceClient, task_ids: Sequence[str], on_update: Callable[[TaskDetails], None] = lambda _: None
 ) -> list[TaskDetails]:

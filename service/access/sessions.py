@@ -24,7 +24,6 @@ __all__ = [
     "SessionOwner",
     "end_session",
     "end_sessions_of_identity",
-    "end_sessions_of_user",
     "find_password_hash",
     "list_sessions",
     "start_session",
@@ -150,23 +149,6 @@ def end_session(session_id: str) -> None:
             raise NotFound(f"There is no session {session_id[:100]!r}; it may have ended.")
         record_change(session, "session.end", text)
     note_change()
-
-
-def end_sessions_of_user(user_id: str) -> int:
-    """End all sessions of a user, and return their number.
-
-    Raises:
-        NotFound: the user does not exist.
-    """
-    text = user_id.replace("\0", "").encode("utf-8", "replace").decode()
-    with session_scope(write=True) as session:
-        user = session.get(User, text)
-        if user is None:
-            raise NotFound(f"There is no user {user_id[:100]!r}.")
-        ended = _delete_sessions(session, user)
-        record_change(session, "session.end", user.id, {"user": user.name, "number": ended})
-    note_change()
-    return ended
 
 
 def end_sessions_of_identity(issuer: str, subject: str) -> None:

@@ -1,4 +1,4 @@
-"""Entries of the audit log: recording, pages, and the export of all entries.
+"""Entries of the audit log: recording, and pages.
 
 An entry is part of the transaction of its change: a change that is rolled back leaves no entry, and no change is
 committed without its entry.
@@ -6,7 +6,7 @@ committed without its entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.core.errors import InvalidInput
 
-__all__ = ["MAX_LISTED_IDS", "AuditFilter", "export_entries", "list_entries", "record_change", "record_event"]
+__all__ = ["MAX_LISTED_IDS", "AuditFilter", "list_entries", "record_change", "record_event"]
 
 MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
 
@@ -31,7 +31,6 @@ _MAX_ADDRESS_CHARS = 64
 _MAX_REQUEST_ID_CHARS = 128
 _MAX_TEXT_CHARS = 2000
 _MAX_DEPTH = 8
-_EXPORT_PAGE = 1000  # entries per transaction
 
 _ORDERS = KeysetOrders({"time": AuditEntry.id}, unique=AuditEntry.id)
 
@@ -156,32 +155,6 @@ def list_entries(
     with session_scope() as session:
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
     return AuditPage(entries=[_as_record(row) for row in page.rows], next_cursor=page.next_cursor)
-
-
-def export_entries(conditions: AuditFilter) -> Iterator[AuditRecord]:
-    """Yield all entries, oldest first, in transactions of a bounded number of entries.
-
-    Entries that are recorded during the export may be included.
-
-    Raises:
-        InvalidInput: the times are reversed.
-    """
-    query = conditions.apply(select(AuditEntry))
-    return _read_all(query)
-
-
-def _read_all(query: Select[Any]) -> Iterator[AuditRecord]:
-    last = 0
-    while True:
-        with session_scope() as session:
-            rows = session.scalars(
-                query.where(AuditEntry.id > last).order_by(AuditEntry.id).limit(_EXPORT_PAGE)
-            ).all()
-        for row in rows:
-            yield _as_record(row)
-        if len(rows) < _EXPORT_PAGE:
-            return
-        last = rows[-1].id
 
 
 def _as_record(row: AuditEntry) -> AuditRecord:

@@ -1,1 +1,1 @@
-"""The library as a whole: videos, deletion, compaction, overview, recall matrix and metrics."""
+"""The library as a whole: videos, deletion, compaction, recall matrix and metrics."""

@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.tasks import RejectedVideo, RejectedVideoPage
 from cinestrata_schemas.videos import VideoPage, VideoSummary
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
@@ -16,7 +15,7 @@ from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
 from service.library.video_details import video_fields
 
-__all__ = ["list_rejected", "list_videos"]
+__all__ = ["list_videos"]
 
 _ORDERS = KeysetOrders(
     {"added": Video.vector_id, "id": Video.id, "duration": Video.duration, "bytes": Video.bytes},
@@ -40,7 +39,7 @@ def list_videos(
         task: Only videos of this task (name or id), and of the appends to its domain; None: of all tasks.
         status: Only videos with this status.
         split: Only videos with this effective split.
-        text: Only videos whose id, URI or captions contain this text, regardless of case.
+        text: Only videos whose id, URI, captions or reason contain this text, regardless of case.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
         limit: Maximum number of videos.
@@ -55,39 +54,13 @@ def list_videos(
     if split is not None:
         query = query.where(Video.effective_split == split)
     if text:
-        query = query.where(contains_text(text, [Video.id, Video.uri], [Video.captions]))
+        query = query.where(contains_text(text, [Video.id, Video.uri, Video.reason], [Video.captions]))
     with session_scope() as session:
         if task is not None:
             query = _of_domain(session, query, task)
         page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
     videos = [VideoSummary(**video_fields(video), added_at=video.added_at) for video in page.rows]
     return VideoPage(videos=videos, next_cursor=page.next_cursor)
-
-
-def list_rejected(
-    task: str, *, text: str | None = None, sort: str = "added", cursor: str | None = None, limit: int = 100
-) -> RejectedVideoPage:
-    """Return a page of the rejected videos of a task and of the appends to its domain.
-
-    Args:
-        task: Name or id of the task.
-        text: Only videos whose id, URI or reason contains this text, regardless of case.
-        sort, cursor, limit: As for :func:`list_videos`.
-
-    Raises:
-        NotFound, InvalidInput: as for :func:`list_videos`.
-    """
-    query = select(Video).where(Video.status == "rejected")
-    if text:
-        query = query.where(contains_text(text, [Video.id, Video.uri, Video.reason]))
-    with session_scope() as session:
-        query = _of_domain(session, query, task)
-        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
-    rejected = [
-        RejectedVideo(id=video.id, task_id=video.task_id, uri=video.uri, reason=video.reason or "")
-        for video in page.rows
-    ]
-    return RejectedVideoPage(rejected=rejected, next_cursor=page.next_cursor)
 
 
 def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,13 +19,12 @@ from cinestrata_schemas.operations import (
 )
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
-from service.catalog.tables import ACTIVE_STATES, Event, Task
+from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Event, Task
 from service.catalog.worker_reports import ALIVE, process_name
 from service.core.settings import settings
 from service.operations.maintenance_jobs import list_jobs
 from service.storage.index_manifest import published_manifest
 from service.tasks import broker
-from service.tasks.queue_order import waiting_tasks
 from service.tasks.task_details import task_details
 
 __all__ = ["operations_status"]
@@ -46,7 +46,7 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
     """
     with session_scope() as session:
         at = now(session)
-        waiting = waiting_tasks(session)
+        waiting = _waiting_tasks(session, at)
         claimed = session.scalars(
             select(Task)
             .where(Task.state.in_(ACTIVE_STATES), Task.lease_owner.is_not(None), Task.lease_expires_at >= at)
@@ -94,6 +94,21 @@ def operations_status(searches: SearchLoad) -> OperationsStatus:
         total_bytes=total,
         compactable_bytes=_compactable_bytes(),
     )
+
+
+def _waiting_tasks(session: Session, at: datetime) -> list[Task]:
+    """Tasks that are not learned yet and not being learned, in the order of the queue."""
+    tasks = session.scalars(
+        select(Task)
+        .where(Task.state.in_(ACTIVE_STATES), Task.state.not_in(LEARNING_STATES))
+        .order_by(Task.position)
+    )
+    # A worker that has claimed a probed task is about to learn it.
+    return [
+        task
+        for task in tasks
+        if task.probed_at is None or task.lease_expires_at is None or task.lease_expires_at < at
+    ]
 
 
 def _disk() -> tuple[int | None, int | None]:

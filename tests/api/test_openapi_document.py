@@ -189,7 +189,6 @@ def test_each_problem_type_has_an_example(document: dict[str, Any]) -> None:
         ("get", "/v1/livez", {}),
         ("get", "/v1/readyz", {}),
         ("get", "/v1/metrics", {}),
-        ("get", "/v1/audit.jsonl", {}),
         ("get", "/v1/videos/x", {}),
         ("get", "/v1/search", {}),
         ("get", "/v1/search", {"params": {"q": "a taxi"}}),

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from service.access.credentials import find_key
-from service.audit.audit_log import AuditFilter, export_entries
 from service.core.settings import Settings
+from tests.audited_changes import audit_entries
 
 
 def _run(*arguments: str, given: str | None = None) -> Result:
@@ -28,7 +28,7 @@ def test_keys_are_created_listed_and_revoked(folder: Settings) -> None:
     assert _run("keys", "revoke", "nightly").exit_code == 0
     assert find_key(key) is None
     assert "There is no key" in _run("keys", "revoke", "other").output
-    assert {entry.actor_kind for entry in export_entries(AuditFilter())} == {"cli"}
+    assert {entry.actor_kind for entry in audit_entries()} == {"cli"}
 
 
 def test_first_key_that_locks_out_administrators_is_reported(folder: Settings) -> None:

@@ -26,13 +26,13 @@ from cli.commands import doctor
 from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from service.audit.audit_log import AuditFilter, export_entries
 from service.backups import backup_catalog, snapshot_writing
 from service.catalog.database import dispose, open_engine, session_scope
 from service.catalog.migrations import CATALOG_SCHEMA
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.storage.disk_budget import RESERVE_BYTES
+from tests.audited_changes import audit_entries
 
 
 def _run(*arguments: object) -> Any:
@@ -75,7 +75,7 @@ def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, n
     assert (store.manifest(), _ready(), _ranking(store, query)) == (manifest, ready, expected)
     assert "all checksums correct" in doctor.check_index(settings())
     assert not list((tmp_path / "other").glob(".restore-*"))
-    (entry,) = export_entries(AuditFilter(action=["snapshot"]))
+    (entry,) = audit_entries(action=["snapshot"])
     assert (entry.action, entry.actor_kind, entry.target) == (
         "snapshot.restore",
         "cli",
@@ -173,7 +173,7 @@ def test_backup_is_published_with_its_audit_entry(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _run("snapshot", tmp_path / "copy.tar").exit_code == 0
-    (entry,) = export_entries(AuditFilter(action=["snapshot"]))
+    (entry,) = audit_entries(action=["snapshot"])
     assert (entry.action, entry.actor_kind, entry.target) == (
         "snapshot.create",
         "cli",
@@ -187,7 +187,7 @@ def test_backup_is_published_with_its_audit_entry(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuse)
         assert _run("snapshot", tmp_path / "second.tar").exit_code == 1
-    assert [entry.target for entry in export_entries(AuditFilter(action=["snapshot"]))] == [entry.target]
+    assert [entry.target for entry in audit_entries(action=["snapshot"])] == [entry.target]
 
 
 def test_index_is_backed_up_while_the_catalog_does_not_answer(
@@ -412,7 +412,7 @@ def _unaudited(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _actions() -> list[str]:
-    return [entry.action for entry in export_entries(AuditFilter(action=["snapshot"]))]
+    return [entry.action for entry in audit_entries(action=["snapshot"])]
 
 
 @pytest.mark.slow

@@ -19,11 +19,12 @@ from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
-from service.library.overview import overview
+from service.library.library_status import library_status
+from service.library.shard_listing import list_shards
+from tests.audited_changes import audit_entries
 from tests.cli.http_problems import problem
 
 
@@ -52,7 +53,7 @@ def test_videos_are_deleted_and_compaction_frees_their_space(
     assert "b:" not in done.output
     after = ShardStore(folder.index_dir).manifest()
     assert (after.tombstones, after.shards["tsk_a"].count, after.shards["tsk_b"]) == ({}, 3, before["tsk_b"])
-    assert [(shard.count, shard.degraded) for shard in overview().shards] == [(3, None), (4, None)]
+    assert [(shard.count, shard.degraded) for shard in list_shards().shards] == [(3, None), (4, None)]
     for video in range(4):
         _run("delete", f"b-{video}", "--yes")
     assert _run("compact", "b").exit_code == 0
@@ -128,7 +129,7 @@ def test_deleted_task_is_removed_from_disk(
     outcome = json.loads(_run("doctor", "--json").stdout)
     (found,) = [check for check in outcome["checks"] if check["check"] == "index"]
     assert (found["ok"], "2 shards" in found["detail"]) == (True, True), found
-    assert [(shard.count, shard.degraded) for shard in overview().shards] == [(0, None), (4, None)]
+    assert [(shard.count, shard.degraded) for shard in list_shards().shards] == [(0, None), (4, None)]
     assert _run("snapshot", str(tmp_path / "copy")).exit_code == 0
     restored = _run("restore", str(tmp_path / "copy"), "--data", str(tmp_path / "other"))
     assert restored.exit_code == 0, restored.output
@@ -174,10 +175,10 @@ def test_interrupted_compaction_is_completed_by_the_next(
     publish_task("a", 3)
     _run("delete", "--task", "a", "--yes")
     ShardStore(folder.index_dir).compact("tsk_a")  # and then it died
-    assert overview().degraded.keys() == {"a (deleted tsk_a)"}
+    assert library_status().degraded.keys() == {"a (deleted tsk_a)"}
     assert _run("compact").exit_code == 0
-    assert overview().degraded == {}
-    (entry,) = export_entries(AuditFilter(action=["shard"]))
+    assert library_status().degraded == {}
+    (entry,) = audit_entries(action=["shard"])
     assert (entry.action, entry.actor_kind, entry.target) == ("shard.compact", "cli", "tsk_a")
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from cinestrata_client import NotFoundError
 from cinestrata_schemas.access import KeySpec, UserPatch, UserSpec
 from cinestrata_schemas.syncs import SyncSpec
-from cinestrata_schemas.tasks import AppendSpec, TaskMove, TaskSpec, VideoSpec
+from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from cinestrata_schemas.videos import VideoPatch
 from cinestrata_schemas.webhooks import WebhookSpec
 from cli.http_access_client import HttpAccessClient
@@ -72,7 +72,6 @@ def cinestrata(*arguments: str) -> Result:
             "POST /v1/tasks/t/videos",
             {"videos": [VIDEO_JSON]},
         ),
-        (lambda c: c.move_task("t", TaskMove(before="sea")), "POST /v1/tasks/t/move", {"before": "sea"}),
         (lambda c: c.relearn("t"), "POST /v1/tasks/t/relearn", {"name": None}),
         (lambda c: c.relearn("t", "owls"), "POST /v1/tasks/t/relearn", {"name": "owls"}),
         (

@@ -28,9 +28,8 @@ from cinestrata_schemas.choice_types import (
     TaskState,
     VideoStatus,
 )
-from cinestrata_schemas.explanations import LossCurve, QueryReport, ResultExplanation
+from cinestrata_schemas.explanations import QueryReport, ResultExplanation
 from cinestrata_schemas.library import (
-    LibraryOverview,
     LibraryStatus,
     RecallMatrix,
     ShardPage,
@@ -49,12 +48,9 @@ from cinestrata_schemas.search import (
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import (
     AppendSpec,
-    RejectedVideo,
-    RejectedVideoPage,
     RelearnSpec,
     RetrySpec,
     TaskDetails,
-    TaskMove,
     TaskSpec,
 )
 from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
@@ -143,18 +139,6 @@ class Operations:
     def delete_videos(self, task_id: str, body: DeletionRequest) -> DeletionResult:
         """Delete several videos of a task. Ids of other tasks' videos are reported as not found and kept."""
 
-    @operation("GET", "/tasks/{task_id}/rejected")
-    def list_rejected_videos(
-        self,
-        task_id: str,
-        *,
-        cursor: str | None = None,
-        limit: int | None = None,
-        text: str | None = None,
-        sort: RejectedSort | None = None,
-    ) -> RejectedVideoPage:
-        """Rejected videos of a domain and of the appends to it with their reasons, in pages."""
-
     @operation("GET", "/tasks/{task_id}")
     def get_task(self, task_id: str) -> TaskDetails:
         """A task with its state, progress, estimated remaining time and first rejected videos."""
@@ -177,12 +161,6 @@ class Operations:
         """Queue a failed or cancelled task again, after all waiting tasks.
 
         A task whose method or settings do not fit the library has a `remedy` with a `body`: send that.
-        """
-
-    @operation("POST", "/tasks/{task_id}/move")
-    def move_task(self, task_id: str, body: TaskMove) -> TaskDetails:
-        """Move a waiting task to an end of the queue, or before another waiting task. The task in training
-        stays first.
         """
 
     @operation("POST", "/tasks/{task_id}/relearn")
@@ -334,10 +312,6 @@ class Operations:
         use their results.
         """
 
-    @operation("GET", "/tasks/{task_id}/losses")
-    def get_loss_curve(self, task_id: str) -> LossCurve:
-        """The loss of training steps of a task, in order; `reason` states why there are none."""
-
     @operation("GET", "/forgetting")
     def get_forgetting(
         self,
@@ -371,12 +345,6 @@ class Operations:
         sort: ShardSort | None = None,
     ) -> ShardPage:
         """Published shards with their domain, size and faults, in pages."""
-
-    @operation("GET", "/overview")
-    def get_overview(self) -> LibraryOverview:
-        """State of the library with all shards and releases. `/library`, `/shards` and `/releases` have bounded
-        answers.
-        """
 
     @operation("GET", "/releases")
     def list_releases(
@@ -451,10 +419,6 @@ class Operations:
 
         The searches are those of the process that answers; `/metrics` has those of every process.
         """
-
-    @operation("GET", "/maintenance")
-    def list_jobs(self) -> list[JobDetails]:
-        """The last 100 maintenance jobs, newest first."""
 
     @operation("POST", "/maintenance")
     def start_job(self, body: JobSpec) -> JobDetails:
@@ -567,10 +531,6 @@ class Operations:
     def remove_user(self, user_id: str) -> UserDetails:
         """Remove a user (name or id) with all sessions."""
 
-    @operation("DELETE", "/users/{user_id}/sessions")
-    def end_sessions_of_user(self, user_id: str) -> None:
-        """End all sessions of a user."""
-
     @operation("GET", "/sessions")
     def list_sessions(self) -> list[SessionDetails]:
         """Sessions of signed-in browsers that have not ended, newest first."""
@@ -602,24 +562,6 @@ class Operations:
         Sign-ins and refused keys are entries too. Searches are not.
         """
 
-    @operation("GET", "/audit.jsonl")
-    def export_audit_entries(
-        self,
-        *,
-        actor: str | None = None,
-        kind: Sequence[ActorKind] | None = None,
-        action: Sequence[str] | None = None,
-        target: str | None = None,
-        address: str | None = None,
-        request_id: str | None = None,
-        text: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-    ) -> str:
-        """All entries of the audit log as JSON lines, oldest first."""
-
-    # --- Health ---
-
     @operation("GET", "/livez")
     def livez(self) -> dict[str, str]:
         """Liveness: the process runs."""
@@ -641,7 +583,6 @@ class Operations:
     iter_tasks = Pages(list_tasks, TaskDetails)
     iter_videos = Pages(list_videos, VideoSummary)
     iter_videos_of_task = Pages(list_videos_of_task, VideoSummary)
-    iter_rejected_videos = Pages(list_rejected_videos, RejectedVideo)
     iter_releases = Pages(list_releases, ReleaseSummary)
     iter_shards = Pages(list_shards, ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, AuditRecord)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import Field
 
 from cinestrata_schemas.choice_types import EffectiveSplit, Gallery, QueryMode
@@ -113,21 +111,3 @@ class ResultExplanation(ResponseModel):
     )
     moments: list[MomentMatch] = Field(description="Best moments of a long video, by falling score.")
     words: list[QueryWord] = Field(description="Words of the query, in order.")
-
-
-class LossPoint(ResponseModel):
-    """Loss of one training step."""
-
-    at: datetime
-    epoch: int | None
-    fraction: float = Field(description="Completed share of the training, 0..1.")
-    loss: float
-
-
-class LossCurve(ResponseModel):
-    """Losses of the training of a task, in the order of the steps."""
-
-    task_id: str
-    method: str
-    points: list[LossPoint] = Field(description="At most 400 steps; longer trainings are thinned out evenly.")
-    reason: str | None = Field(default=None, description="Reason why there are no points.")

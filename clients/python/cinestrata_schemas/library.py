@@ -10,7 +10,7 @@ from pydantic import Field
 from cinestrata_schemas.alerts import AlertDetails
 from cinestrata_schemas.choice_types import Gallery, QueryMode, TaskState
 from cinestrata_schemas.model_types import Matrix, Open, ResponseModel
-from cinestrata_schemas.releases import PinnedRelease, ReleaseSummary
+from cinestrata_schemas.releases import PinnedRelease
 from cinestrata_schemas.tasks import TaskDetails
 
 
@@ -249,10 +249,3 @@ class LibraryStatus(ResponseModel):
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")
     versions: LibraryVersions
-
-
-class LibraryOverview(LibraryStatus):
-    """State of the library with all shards and releases."""
-
-    shards: list[ShardSummary]
-    releases: list[ReleaseSummary]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from cinestrata_schemas.choice_types import Split, TaskState
 from cinestrata_schemas.model_types import (
@@ -151,30 +150,6 @@ class TaskProgress(ResponseModel):
     )
 
 
-class TaskMove(RequestModel):
-    """New place of a waiting task: an end of the queue, or before another waiting task."""
-
-    to: Literal["front", "back"] | None = Field(
-        default=None, description="End of the queue; the front is behind the task that is being learned."
-    )
-    before: str | None = Field(
-        default=None, min_length=1, max_length=1000, description="Name or id of a waiting task."
-    )
-
-    @model_validator(mode="after")
-    def _require_one(self) -> TaskMove:
-        if (self.to is None) == (self.before is None):
-            problem = (
-                "The body has neither 'to' nor 'before'" if self.to is None else "The body has two places"
-            )
-            raise PydanticCustomError(
-                "place",
-                problem,
-                {"hint": 'Send either "to" (front or back) or "before" (a waiting task).'},
-            )
-        return self
-
-
 class RejectedVideo(ResponseModel):
     """A rejected video with the reason."""
 
@@ -182,13 +157,6 @@ class RejectedVideo(ResponseModel):
     task_id: str = Field(description="Task that rejected it: a domain, or an append.")
     uri: ShownUri
     reason: str
-
-
-class RejectedVideoPage(ResponseModel):
-    """A page of rejected videos."""
-
-    rejected: list[RejectedVideo]
-    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class VideoCounts(ResponseModel):
@@ -225,7 +193,7 @@ class TaskDetails(ResponseModel):
         "finished tasks with the same kind and method; null without one."
     )
     rejected: list[RejectedVideo] = Field(
-        description="The first 100 rejected videos; GET /tasks/{task_id}/rejected lists all of them."
+        description="The first 100 rejected videos; GET /tasks/{task_id}/videos?status=rejected lists all of them."
     )
     error: str | None
     error_hint: str | None

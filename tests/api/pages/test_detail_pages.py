@@ -14,7 +14,6 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from service.tasks import task_events
 from tests.api.browser import screen_size, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 from tests.catalog_rows import accepted_videos
@@ -43,7 +42,7 @@ def _open_domain(browser: WebDriver, address: str, task: str) -> None:
     wait_for(browser, "[data-testid=confusion]")
 
 
-def test_domain_page_shows_videos_queries_confusion_and_losses(
+def test_domain_page_shows_videos_queries_and_confusion(
     browser: WebDriver, address: str, client: TestClient, library: list[str]
 ) -> None:
     report = client.get(f"/tasks/{library[0]}/queries?worst=50").json()
@@ -73,7 +72,6 @@ def test_domain_page_shows_videos_queries_confusion_and_losses(
     if len(report["worst"]) > 5:
         _find(browser, "#more-queries-button").click()
         assert len(texts(browser, "[data-testid=worst-query]")) == len(report["worst"])
-    assert "loss of single training steps" in _find(browser, "#loss-note").text
     assert not _find(browser, "#rejected").is_displayed()
 
 
@@ -97,13 +95,8 @@ def test_videos_are_appended_from_the_page_of_the_domain(
     assert "into" not in browser.current_url
 
 
-def test_further_videos_and_losses_are_read_on_demand(
-    browser: WebDriver, address: str, library: list[str]
-) -> None:
+def test_further_videos_are_read_on_demand(browser: WebDriver, address: str, library: list[str]) -> None:
     with session_scope(write=True) as session:
-        for fraction, loss in ((0.2, 3.0), (0.6, 2.0), (0.9, 1.5)):
-            data = {"stage": "training", "fraction": fraction, "epoch": 2, "loss": loss}
-            task_events.record(session, library[1], "progress", data)
         for number in range(20):
             copied = {
                 "task_id": library[1],
@@ -122,11 +115,6 @@ def test_further_videos_and_losses_are_read_on_demand(
         focused = browser.execute_script("return document.activeElement.closest('li').dataset.video")
         assert focused == _find(browser, "[data-testid=video]:nth-child(13)").get_attribute("data-video")
         assert not _find(browser, "#more").is_displayed()
-        label = _find(browser, "#loss svg").get_attribute("aria-label") or ""
-        assert "to 1.50 in 2 epochs" in label
-        browser.execute_script("document.querySelector('#loss svg').focus({focusVisible: true})")
-        _press(browser, Keys.ARROW_LEFT, Keys.ARROW_RIGHT)
-        assert texts(browser, "#loss .chart-tip b") == ["Loss 1.50"]
         browser.get_log("browser")  # the copies have no thumbnails
     finally:
         with session_scope(write=True) as session:

@@ -39,7 +39,7 @@ def test_task_with_a_damaged_column_is_explained(
             assert answer.json()["title"] == "Catalog damaged"
             assert "`cinestrata doctor` names its row" in answer.json()["detail"]
         details = (f"/tasks/{library[0]}/{part}" for part in ("losses", "queries", "rejected"))
-        pages = ("/library", "/overview", "/operations", "/releases", "/shards", "/forgetting", "/metrics")
+        pages = ("/library", "/operations", "/releases", "/shards", "/forgetting", "/metrics")
         for path in (*pages, *details):
             assert client.get(path).status_code != 500, path
     assert client.get("/tasks").status_code == 200

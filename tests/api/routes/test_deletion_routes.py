@@ -39,7 +39,7 @@ def test_videos_are_deleted_singly_and_in_lists(
     assert apart.json() == {"deleted": [], "not_found": [other]}
     client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     assert _found(client) == before - {first, second, third}
-    shards = {shard["task_id"]: shard for shard in client.get("/overview").json()["shards"]}
+    shards = {shard["task_id"]: shard for shard in client.get("/shards").json()["shards"]}
     assert (shards[task]["deleted"], shards[task]["degraded"]) == (3, None)
 
 

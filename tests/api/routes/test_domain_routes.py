@@ -27,13 +27,6 @@ def test_report_describes_the_held_out_captions(client: TestClient, library: lis
     assert report["measured"]["global_all"]["r1"] == pytest.approx(report["recall_at_1"])
 
 
-def test_losses_of_a_trained_task_fall_in_one_epoch(client: TestClient, library: list[str]) -> None:
-    curve = client.get(f"/tasks/{library[1]}/losses").json()
-    assert (curve["task_id"], curve["method"], curve["reason"]) == (library[1], "ffa_tame", None)
-    assert {point["epoch"] for point in curve["points"]} == {1}
-    assert curve["points"][-1]["fraction"] == 1
-
-
 def test_explanation_adds_up_to_the_score_of_the_search(client: TestClient, library: list[str]) -> None:
     query = {"q": "a ball moves left"}
     result = client.get("/search", params=query).json()["results"][3]
@@ -48,7 +41,6 @@ def test_explanation_adds_up_to_the_score_of_the_search(client: TestClient, libr
     ("path", "status", "field"),
     [
         ("/tasks/nowhere/queries", 404, None),
-        ("/tasks/nowhere/losses", 404, None),
         ("/videos/nothing/explanation?q=x", 404, None),
         ("/tasks/{task}/queries?worst=1000", 422, "worst"),
         ("/tasks/{task}/queries?best=1", 422, "best"),
@@ -72,7 +64,6 @@ def test_waiting_task_has_no_report(client: TestClient, library: list[str], worl
     task = commands.create_task(TaskSpec.model_validate({"name": "later", "videos": videos})).task
     answer = client.get(f"/tasks/{task.id}/queries")
     assert (answer.status_code, "queued" in answer.json()["detail"]) == (409, True)
-    assert client.get(f"/tasks/{task.id}/losses").json()["reason"] == "The training has not begun."
 
 
 @pytest.mark.parametrize("path", ["/domains", "/watch"])

@@ -177,5 +177,6 @@ def test_links_join_the_pages(
 
 
 def test_rejected_videos_are_listed(client: TestClient, library: list[str]) -> None:
-    assert client.get(f"/tasks/{library[0]}/rejected").json() == {"rejected": [], "next_cursor": None}
-    assert client.get("/tasks/nowhere/rejected").status_code == 404
+    answer = client.get(f"/tasks/{library[0]}/videos?status=rejected").json()
+    assert answer == {"videos": [], "next_cursor": None}
+    assert client.get("/tasks/nowhere/videos?status=rejected").status_code == 404

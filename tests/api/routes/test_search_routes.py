@@ -139,13 +139,11 @@ def test_recall_matrix_and_measures_of_forgetting(client: TestClient, library: l
     assert client.get("/forgetting", params={"rows": 0}).status_code == 422
 
 
-def test_overview_totals_match_its_parts(client: TestClient, library: list[str]) -> None:
-    overview = client.get("/overview").json()
-    assert overview["tasks"]["ready"] == 2
-    assert overview["vectors"] == 24
-    assert [shard["count"] for shard in overview["shards"]] == [12, 12]
-    assert sum(release["current"] for release in overview["releases"]) == 1
-    assert overview["degraded"] == {}
+def test_totals_of_the_library_match_its_parts(client: TestClient, library: list[str]) -> None:
+    status = client.get("/library").json()
+    assert (status["tasks"]["ready"], status["vectors"], status["degraded"]) == (2, 24, {})
+    assert [shard["count"] for shard in client.get("/shards").json()["shards"]] == [12, 12]
+    assert sum(release["current"] for release in client.get("/releases").json()["releases"]) == 1
 
 
 def test_health_and_metrics(client: TestClient, library: list[str]) -> None:

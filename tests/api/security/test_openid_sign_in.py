@@ -16,10 +16,10 @@ from pydantic import SecretStr, ValidationError
 from api.app import create_app
 from api.security.authentication import SESSION_COOKIE
 from service.access.credentials import note_change
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import session_scope
 from service.core.settings import OidcSettings, Settings
+from tests.audited_changes import audit_entries
 from tests.service.access.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 
 BASE = "http://search.example.org"
@@ -93,9 +93,7 @@ def test_withdrawal_of_the_last_role_ends_all_sessions(
         assert _sign_in(other).status_code == 401
         statuses = [each.get("/access/current").status_code for each in (browser, other, colleague)]
         assert statuses == [401, 401, 200]
-    entries = [
-        each for each in export_entries(AuditFilter(action=["session.end"])) if "reason" in each.details
-    ]
+    entries = [each for each in audit_entries(action=["session.end"]) if "reason" in each.details]
     assert [each.details for each in entries] == [
         {"user": "ada", "number": 2, "reason": "no role at the provider"}
     ]

@@ -20,10 +20,10 @@ from cinestrata_schemas.access import KeySpec
 from service.access import passwords
 from service.access.api_keys import create_key
 from service.access.credentials import note_change
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import session_scope
 from service.core.settings import Settings
+from tests.audited_changes import audit_entries
 
 SECRET = "s3cret-of-the-environment"
 ADMIN = {"X-API-Key": SECRET}
@@ -91,7 +91,7 @@ def test_user_signs_in_and_out(guarded: TestClient) -> None:
     guarded.post("/logout")
     guarded.cookies.set(SESSION_COOKIE, token)
     assert guarded.get("/access/current").status_code == 401
-    actions = [(e.action, e.actor) for e in export_entries(AuditFilter(action=["session"]))][-2:]
+    actions = [(e.action, e.actor) for e in audit_entries(action=["session"])][-2:]
     assert actions == [("session.start", "Ada"), ("session.end", "Ada")]
     assert guarded.delete(f"/users/{user_id}", headers=ADMIN).status_code == 200
 
@@ -162,7 +162,7 @@ def test_wrong_passwords_are_limited_per_address_and_name(guarded: TestClient) -
     assert 1 <= int(limited.headers["retry-after"]) <= 301
     assert _sign_in(guarded, name="other") == 429
     guarded.app.state.authenticator.failures.flush()  # type: ignore[attr-defined]
-    entry = list(export_entries(AuditFilter(action=["session.fail"])))[-1]
+    entry = audit_entries(action=["session.fail"])[-1]
     assert (entry.details["attempts"], entry.details["refused"]) == (13, 3)
     assert PASSWORD not in entry.model_dump_json()
 
@@ -277,7 +277,7 @@ def test_key_in_an_address_is_recorded_without_the_key(guarded: TestClient) -> N
     for _ in range(20):
         assert guarded.get(f"/tasks/{known.key}/{SECRET}?KEY={SECRET}").status_code == 422
     guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
-    entry = list(export_entries(AuditFilter(action=["key.exposed"])))[-1]
+    entry = audit_entries(action=["key.exposed"])[-1]
     assert (entry.actor_kind, entry.address) == ("anonymous", "testclient")
     assert entry.details == {
         "attempts": 25,
@@ -292,7 +292,7 @@ def test_key_of_another_identifier_is_not_named(guarded: TestClient) -> None:
     forged = known.key[:-4] + ("AAAA" if not known.key.endswith("AAAA") else "BBBB")
     assert guarded.get(f"/videos?api_key={forged}").status_code == 422
     guarded.app.state.authenticator.record_waiting_failures()  # type: ignore[attr-defined]
-    entry = list(export_entries(AuditFilter(action=["key.exposed"])))[-1]
+    entry = audit_entries(action=["key.exposed"])[-1]
     assert entry.details == {"attempts": 1, "paths": ["/videos"], "parameters": ["api_key"], "keys": []}
 
 
@@ -310,7 +310,7 @@ def test_forwarded_address_counts_only_from_trusted_proxies(guarded: TestClient)
     guarded.get("/tasks", headers={"X-API-Key": "wrong", "X-Forwarded-For": "203.0.113.9"})
     failures = guarded.app.state.authenticator.failures  # type: ignore[attr-defined]
     failures.flush()
-    assert list(export_entries(AuditFilter(action=["key.fail"])))[-1].address == "testclient"
+    assert audit_entries(action=["key.fail"])[-1].address == "testclient"
 
 
 def test_network_service_starts_with_an_administrator_of_the_catalog(configured: Settings) -> None:

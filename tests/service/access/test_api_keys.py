@@ -13,11 +13,11 @@ from sqlalchemy import select
 from cinestrata_schemas.access import KeySpec
 from service.access.api_keys import create_key, list_keys, revoke_key
 from service.access.credentials import change_count, find_key, has_admin, has_credentials
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.access_tables import ApiKey
 from service.catalog.database import session_scope
 from service.core.errors import Conflict, InvalidInput, NotFound
 from service.core.settings import Settings
+from tests.audited_changes import audit_entries
 
 
 def _set(key_id: str, **values: datetime | None) -> None:
@@ -47,7 +47,7 @@ def test_key_is_found_until_it_is_revoked(catalog: Settings) -> None:
     assert change_count() > before
     assert find_key(created.key) is None
     assert revoke_key(created.id).state == "revoked"
-    assert [entry.action for entry in export_entries(AuditFilter())] == ["key.create", "key.revoke"]
+    assert [entry.action for entry in audit_entries()] == ["key.create", "key.revoke"]
 
 
 def test_no_stored_value_contains_the_secret(catalog: Settings) -> None:
@@ -57,7 +57,7 @@ def test_no_stored_value_contains_the_secret(catalog: Settings) -> None:
         row = session.scalars(select(ApiKey)).one()
         stored = json.dumps([str(getattr(row, column.key)) for column in ApiKey.__table__.columns])
     listed = "".join(key.model_dump_json() for key in list_keys())
-    audited = "".join(entry.model_dump_json() for entry in export_entries(AuditFilter()))
+    audited = "".join(entry.model_dump_json() for entry in audit_entries())
     assert secret not in stored + listed + audited
 
 

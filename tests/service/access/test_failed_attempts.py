@@ -8,9 +8,9 @@ import pytest
 from limits import RateLimitItemPerMinute
 
 from service.access.failed_attempts import SIGN_IN_LIMIT, AttemptLimits, FailedAttempts, address_group
-from service.audit.audit_log import AuditFilter, export_entries
 from service.core.errors import TooManyRequests
 from service.core.settings import Settings
+from tests.audited_changes import audit_entries
 
 LIMIT = RateLimitItemPerMinute(3, 5, "test")
 
@@ -85,12 +85,10 @@ def test_attempts_of_an_address_are_one_entry(catalog: Settings) -> None:
         failures.add("key.fail", f"10.0.1.{number}")
     assert failures.flush() == 65
     assert failures.flush() == 0
-    entries = list(export_entries(AuditFilter(action=["session.fail"])))
+    entries = audit_entries(action=["session.fail"])
     assert len(entries) == 1
     assert (entries[0].address, entries[0].actor_kind) == ("10.0.0.1", "anonymous")
     assert (entries[0].details["attempts"], entries[0].details["refused"]) == (1000, 990)
     assert len(entries[0].details["names"]) == 5
-    others = [
-        e.details["attempts"] for e in export_entries(AuditFilter(action=["key.fail"])) if not e.address
-    ]
+    others = [e.details["attempts"] for e in audit_entries(action=["key.fail"]) if not e.address]
     assert others == [37]

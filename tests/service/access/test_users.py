@@ -133,17 +133,14 @@ def test_session_expires_and_is_never_continued(sqlite_catalog: Settings) -> Non
     assert sessions.list_sessions() == []
 
 
-def test_sessions_are_ended_singly_and_all(sqlite_catalog: Settings) -> None:
+def test_sessions_are_ended_singly(sqlite_catalog: Settings) -> None:
     user = _create()
     tokens = [start_session(SessionOwner(user_id=user.id), "password", "") for _ in range(3)]
     sessions.end_session(sessions.list_sessions()[0].id)
     assert sum(find_session(token, None) is not None for token in tokens) == 2
-    assert sessions.end_sessions_of_user(user.id) == 2
     for unknown in ("none", "\0", "\ud800"):
         with pytest.raises(NotFound):
             sessions.end_session(unknown)
-        with pytest.raises(NotFound):
-            sessions.end_sessions_of_user(unknown)
 
 
 def test_identity_of_a_provider_never_takes_over_a_password_user(sqlite_catalog: Settings) -> None:

@@ -11,18 +11,19 @@ import pytest
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import VideoPatch
 from service.audit.actor import Actor, acting_as, command_line_actor, current_actor
-from service.audit.audit_log import AuditFilter, export_entries, list_entries, record_change, record_event
+from service.audit.audit_log import AuditFilter, list_entries, record_change, record_event
 from service.catalog.database import session_scope
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.library import deletion, video_editing, video_listing
 from service.tasks import commands
+from tests.audited_changes import audit_entries
 
 ADA = Actor("user", "ada", "10.0.0.7", "req-1")
 
 
 def _actions(**conditions: object) -> list[str]:
-    return [entry.action for entry in export_entries(AuditFilter(**conditions))]  # type: ignore[arg-type]
+    return [entry.action for entry in audit_entries(**conditions)]  # type: ignore[arg-type]
 
 
 def test_changes_of_tasks_and_videos_are_recorded_with_their_actor(
@@ -39,7 +40,7 @@ def test_changes_of_tasks_and_videos_are_recorded_with_their_actor(
         commands.retry_task(task.id)
         commands.cancel_task(task.id)
         deletion.delete_task(task.id)
-    entries = list(export_entries(AuditFilter()))
+    entries = audit_entries()
     assert [entry.action for entry in entries] == [
         "task.create",
         "video.edit",
@@ -106,7 +107,7 @@ def test_hostile_texts_are_stored_without_errors(catalog: Settings) -> None:
         deep = {"a": deep}
     actor = Actor("anonymous", "n\0me\ud800" + "x" * 9999, "::1%eth0" * 99, "\0" * 500)
     record_event("session.fail", "t\0" * 999, {"name\ud800": "\0" + "y" * 99_999, "deep": deep}, actor=actor)
-    (entry,) = export_entries(AuditFilter())
+    (entry,) = audit_entries()
     assert entry.actor.startswith("n\N{REPLACEMENT CHARACTER}me?x")
     assert len(entry.model_dump_json()) < 10_000
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from service.library.overview import overview
 from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchQuery
@@ -26,7 +27,6 @@ from service.core.settings import Settings, settings
 from service.library import compaction, deletion
 from service.library import video_details as catalog_library
 from service.library.deletion import delete_task, delete_videos
-from service.library.overview import overview
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.search.engine import SearchEngine
 from service.storage import library_paths

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from service.library.overview import overview
 from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchResponse
@@ -23,18 +24,17 @@ from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service import maintenance
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Task, Video
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
-from service.library.overview import overview
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import commands, lifecycle
+from tests.audited_changes import audit_entries
 from tests.catalog_rows import add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
@@ -396,7 +396,7 @@ def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
     after = compaction.compact("tsk_birds")
     assert (after.vectors, after.deleted, after.is_compactable) == (0, 0, False)
     assert overview().degraded == {}
-    (entry,) = export_entries(AuditFilter(action=["shard.compact"]))
+    (entry,) = audit_entries(action=["shard.compact"])
     assert (entry.target, entry.details["vectors"]) == ("tsk_birds", 0)
     assert entry.details["shard"] == library.store.manifest().shards["tsk_birds"].id
     assert entry.details["bytes"] < entry.details["bytes_before"]

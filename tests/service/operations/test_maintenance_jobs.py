@@ -12,13 +12,13 @@ from sqlalchemy import select, update
 
 from cinestrata_schemas.operations import JobSpec
 from models.backbones.backbone import Backbone
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import MaintenanceJob, WorkerReport
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
 from service.library import compaction, deletion
 from service.operations.maintenance_jobs import list_jobs, run_job, send_due_jobs, start_job
+from tests.audited_changes import audit_entries
 from tests.service.search.caption_library import BIRDS, CARS, Library
 
 
@@ -57,7 +57,7 @@ def test_snapshot_is_a_verified_archive(library: Library, configured: Settings) 
         names = archive.getnames()
     assert len(names) == done.result["files"]
     assert {"catalog.sqlite3", "snapshot.json", "index/manifest.json"} <= set(names)
-    (entry,) = export_entries(AuditFilter(action=["snapshot.create"]))
+    (entry,) = audit_entries(action=["snapshot.create"])
     assert (entry.target, entry.details["bytes"]) == (str(path), done.result["bytes"])
 
 

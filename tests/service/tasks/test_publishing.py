@@ -13,7 +13,6 @@ from sqlalchemy import func, select
 from cinestrata_schemas.tasks import TaskDetails
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, LeaseLost
@@ -21,6 +20,7 @@ from service.core.settings import Settings, settings
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import RecallRecord, ReleaseRecord, ShardRecord
+from tests.audited_changes import audit_entries
 
 Post = Callable[..., TaskDetails]
 
@@ -75,7 +75,7 @@ def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     assert (view.state, view.learned_order, view.trained) == ("ready", 2, True)
     assert view.release == ShardStore(settings().index_dir).manifest().release
     assert view.finished_at is not None
-    entry = list(export_entries(AuditFilter(action=["task.publish"])))[-1]
+    entry = audit_entries(action=["task.publish"])[-1]
     assert (entry.target, entry.details["release"]) == (second.id, view.release)
     with session_scope() as session:
         cells = session.execute(select(Recall.release_order, Recall.task_order, Recall.r1)).all()

@@ -17,7 +17,6 @@ from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import VideoDecoder, frame_cache_path, load_frames
-from service.audit.audit_log import AuditFilter, export_entries
 from service.catalog.database import session_scope
 from service.catalog.tables import Moment, Shard, Video
 from service.core.errors import Conflict, NotFound
@@ -27,6 +26,7 @@ from service.library.compaction import compact
 from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
+from tests.audited_changes import audit_entries
 from tests.claimed_probing import probe
 from tests.index_lock_order import require_unlocked_catalog
 from tests.trainer.worker.conftest import write_video
@@ -86,7 +86,7 @@ def test_videos_are_appended_with_the_pinned_encoder(
     view = append(learned_task, "red", "blue")
     assert view.into == learned_task
     assert (view.counts.videos, view.counts.appended, view.counts.rejected) == (2, 2, 0)
-    entry = list(export_entries(AuditFilter(action=["task.publish"])))[-1]
+    entry = audit_entries(action=["task.publish"])[-1]
     assert (entry.target, entry.details["domain"], entry.details["videos"]) == (view.id, learned_task, 2)
     after = files(learned_task)
     assert {name: after[name] for name in before} == before

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from service.library.overview import overview
 from sqlalchemy import select
 
 from index.shard_store import ShardStore
@@ -25,7 +26,6 @@ from service.catalog.tables import Moment, Task
 from service.core.settings import settings
 from service.library.compaction import compact
 from service.library.deletion import delete_videos
-from service.library.overview import overview
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.library.video_details import get_video
 from service.storage import vector_store_selection

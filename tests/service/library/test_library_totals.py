@@ -1,4 +1,4 @@
-"""The overview of the library and its Prometheus metrics."""
+"""The totals of the library and its Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from service.catalog.tables import Task
 from service.core import errors
 from service.core.settings import Settings
 from service.library import prometheus_metrics
-from service.library.overview import overview
+from service.library.library_status import library_status
+from service.library.release_listing import list_releases
+from service.library.shard_listing import list_shards
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle.publishing import ShardRecord
 from tests.catalog_rows import add_release_and_shard
@@ -25,16 +27,16 @@ Post = Callable[..., TaskDetails]
 SHARD = ShardRecord("s1", "r1", "f", count=3, dim=8, bytes=200)
 
 
-def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Post) -> None:
+def test_status_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Post) -> None:
     view = post_probed("birds", videos=3)
     assert lifecycle.claim_training(view.id, "host:1:2") is not None
     add_release_and_shard(view.id, SHARD, release_bytes=1000)
-    shown = overview({view.id: "vectors.faiss does not match its checksum"})
+    shown = library_status({view.id: "vectors.faiss does not match its checksum"})
     assert shown.tasks["probing"] == 1
     assert shown.tasks["ready"] == 0
     assert (shown.videos, shown.vectors, shown.bytes_shards, shown.bytes_releases) == (3, 3, 200, 1000)
     assert [(w.owner, w.task) for w in shown.workers] == [("host:1:2", "birds")]
-    assert (shown.shards[0].task, shown.releases[0].learned_order) == ("birds", 1)
+    assert (list_shards().shards[0].task, list_releases().releases[0].learned_order) == ("birds", 1)
     assert shown.degraded == {"birds": "vectors.faiss does not match its checksum"}
     assert shown.database == "ok"
     assert "does not answer" in shown.broker
@@ -42,14 +44,14 @@ def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: 
 
 def test_shard_missing_from_the_index_is_reported(sqlite_catalog: Settings, post_probed: Post) -> None:
     add_release_and_shard(post_probed("birds").id, SHARD, release_bytes=1000)
-    assert "does not name" in overview().degraded["birds"]
+    assert "does not name" in library_status().degraded["birds"]
 
 
 def test_damaged_manifest_is_reported(sqlite_catalog: Settings, post: Post) -> None:
     view = post()
     sqlite_catalog.index_dir.mkdir()
     (sqlite_catalog.index_dir / "manifest.json").write_text("{")
-    assert "manifest.json" in overview().degraded["index"]
+    assert "manifest.json" in library_status().degraded["index"]
     with pytest.raises(errors.Unavailable, match=r"manifest\.json"):
         commands.cancel_task(view.id)
 
@@ -58,7 +60,7 @@ def test_broker_state_is_reported(
     tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> None:
     settings_factory(tmp_path, redis_url=broker_url)
-    assert overview().broker == "ok"
+    assert library_status().broker == "ok"
 
 
 def test_metrics(catalog: Settings, post: Post) -> None:

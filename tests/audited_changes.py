@@ -1,0 +1,13 @@
+"""Entries of the audit log that a test has caused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cinestrata_schemas.access import AuditRecord
+from service.audit.audit_log import AuditFilter, list_entries
+
+
+def audit_entries(**conditions: Any) -> list[AuditRecord]:
+    """Return the entries that fulfil conditions, oldest first."""
+    return list_entries(AuditFilter(**conditions), sort="time", limit=1000).entries
