@@ -153,7 +153,7 @@ class HttpServiceClient:
         return self._client.resend_delivery(webhook_id, delivery_id)
 
     def alerts(self) -> AlertPage:
-        """Open and earlier alerts, and the thresholds."""
+        """Open and earlier alerts."""
         return self._client.list_alerts()
 
     def dismiss_alert(self, alert_id: int) -> AlertDetails:

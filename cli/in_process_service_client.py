@@ -19,6 +19,7 @@ from service.audit.audit_log import AuditFilter, list_entries, record_event
 from service.backups import stored_snapshots
 from service.catalog.migrations import upgrade
 from service.library import (
+    alerts,
     deletion,
     release_listing,
     release_serving,
@@ -26,7 +27,6 @@ from service.library import (
     video_editing,
     video_listing,
 )
-from service.library.alerts import alert_list
 from service.library.recall import recall_matrix
 from service.operations import maintenance_jobs
 from service.syncs import registered_syncs
@@ -181,12 +181,12 @@ class InProcessServiceClient:
         return endpoints.resend(webhook_id, delivery_id)
 
     def alerts(self) -> AlertPage:
-        """Open and earlier alerts, and the thresholds."""
-        return alert_list.list_alerts()
+        """Open and earlier alerts."""
+        return alerts.list_alerts()
 
     def dismiss_alert(self, alert_id: int) -> AlertDetails:
         """Hide an alert."""
-        return alert_list.dismiss_alert(alert_id)
+        return alerts.dismiss_alert(alert_id)
 
     def snapshots(self) -> list[SnapshotDetails]:
         """Stored snapshots, newest first."""

@@ -108,7 +108,7 @@ class ServiceClient(Protocol):
         """Send a message of a webhook again."""
 
     def alerts(self) -> AlertPage:
-        """Open and earlier alerts, and the thresholds."""
+        """Open and earlier alerts."""
 
     def dismiss_alert(self, alert_id: int) -> AlertDetails:
         """Hide an alert."""

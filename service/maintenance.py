@@ -18,7 +18,7 @@ from service.catalog.worker_reports import report_worker, sweep_worker_reports
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.library import compaction
-from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
+from service.library.alerts import evaluate_alerts, sweep_alerts
 from service.operations import maintenance_jobs
 from service.storage import video_files
 from service.storage.gpu_memory import read_gpu_memory

@@ -1,4 +1,4 @@
-"""Alerts of crossed thresholds, and the thresholds."""
+"""Alerts of crossed thresholds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Query
 
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.alerts import AlertDetails, AlertPage, AlertThresholds, ThresholdPatch
-from service.library.alerts import alert_list
+from cinestrata_schemas.alerts import AlertDetails, AlertPage
+from service.library import alerts
 
 __all__ = ["router"]
 
@@ -19,19 +19,12 @@ router = APIRouter(prefix="/alerts", tags=["alerts"], route_class=ScopedRoute)
 @router.get("", operation_id="list_alerts")
 @requires("search")
 def list_alerts(_parameters: Annotated[StrictParameters, Query()]) -> AlertPage:
-    """Open alerts, the last earlier ones, and the thresholds. Workers compare the measures every 30 seconds."""
-    return alert_list.list_alerts()
-
-
-@router.patch("/thresholds", operation_id="change_thresholds")
-@requires("admin")
-def change_thresholds(patch: ThresholdPatch) -> AlertThresholds:
-    """Change thresholds; null turns the alerts of a kind off."""
-    return alert_list.change_thresholds(patch)
+    """Open alerts, and the last earlier ones. Workers compare the measures every 30 seconds."""
+    return alerts.list_alerts()
 
 
 @router.post("/{alert_id}/dismiss", operation_id="dismiss_alert")
 @requires("admin")
 def dismiss_alert(alert_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> AlertDetails:
     """Hide an alert. It is raised again only after its measure has recovered."""
-    return alert_list.dismiss_alert(alert_id)
+    return alerts.dismiss_alert(alert_id)

@@ -33,7 +33,7 @@ def alerts(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """List the open alerts, newest first. With --json, also the earlier ones and the thresholds."""
+    """List the open alerts, newest first. With --json, also the earlier ones."""
     from cli.connection import connect
 
     client = connect(url, data)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.catalog.tables import Base, GrowingId, StoredJson
 
-__all__ = ["Alert", "AlertThreshold", "Delivery", "MaintenanceJob", "Webhook", "WorkerReport"]
+__all__ = ["Alert", "Delivery", "MaintenanceJob", "Webhook", "WorkerReport"]
 
 
 class Webhook(Base):
@@ -62,15 +62,6 @@ class Delivery(Base):
     answer: Mapped[str | None] = mapped_column(Text)  # beginning of its body, or the error; untrusted
     created_at: Mapped[datetime]  # when it was queued; sending it again queues it anew
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
-
-
-class AlertThreshold(Base):
-    """A threshold that an operator changed; without a row, the default applies."""
-
-    __tablename__ = "alert_thresholds"
-
-    kind: Mapped[str] = mapped_column(String(32), primary_key=True)
-    value: Mapped[float | None] = mapped_column(Float)  # None: no alerts of this kind
 
 
 class Alert(Base):

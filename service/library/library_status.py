@@ -22,7 +22,7 @@ from service.catalog.operation_tables import Alert
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, STATES, Release, Shard, Sync, Task, Video
 from service.catalog.worker_reports import count_workers
 from service.core.settings import settings
-from service.library.alerts.alert_list import count_open_alerts, open_alerts
+from service.library.alerts import count_open_alerts, open_alerts
 from service.library.recall.recall_cells import LearnedTask, read_learned_tasks
 from service.library.release_serving import pinned_release
 from service.storage.index_manifest import published_manifest

@@ -31,7 +31,7 @@ from service.catalog.tables import Release, Task, Video
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
-from service.library.alerts.alert_evaluation import evaluate_alerts
+from service.library.alerts import evaluate_alerts
 from service.storage import index_manifest
 from service.storage.index_lock import index_lock
 from service.storage.vector_store_selection import library_store

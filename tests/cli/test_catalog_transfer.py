@@ -19,7 +19,7 @@ from sqlalchemy import Engine, create_engine, insert, select, text
 from service.catalog.access_tables import ApiKey, User
 from service.catalog.database import dispose
 from service.catalog.migrations import CATALOG_SCHEMA
-from service.catalog.operation_tables import AlertThreshold, Webhook
+from service.catalog.operation_tables import Webhook
 from service.core.settings import Settings
 
 pytestmark = pytest.mark.slow  # fills every table, and copies it between two databases
@@ -44,7 +44,6 @@ ROWS: dict[Any, dict[str, Any]] = {
         "enabled": True,
         "created_at": AT,
     },
-    AlertThreshold: {"kind": "failed", "value": 3.0},
 }
 
 

@@ -5,9 +5,9 @@ import { $, el, setText } from "../dom.js";
 import { bytes, count, duration, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
+import { showEarlierAlerts } from "./earlier_alerts.js";
 import { drawQueue } from "./queue_list.js";
 import { showSnapshots } from "./snapshot_list.js";
-import { setUpThresholds, showAlerts } from "./threshold_form.js";
 import { setUpWebhooks, showWebhooks } from "./webhook_panel.js";
 
 const REFRESH_MILLISECONDS = 5000;
@@ -27,7 +27,7 @@ export async function watchOperations() {
     if (isVisible) refresh();
   }).observe($("operations"));
   setInterval(() => isVisible && !document.hidden && refresh(), REFRESH_MILLISECONDS);
-  await Promise.all([refresh(), setUpThresholds(), setUpWebhooks()]).catch(showProblem);
+  await Promise.all([refresh(), showEarlierAlerts(), setUpWebhooks()]).catch(showProblem);
 }
 
 async function refresh() {
@@ -36,7 +36,7 @@ async function refresh() {
     draw(status);
     await showNewSnapshots(status);
     rounds += 1;
-    if (rounds % LISTS_EVERY === 0) await Promise.all([showAlerts(), showWebhooks(), showSnapshots()]);
+    if (rounds % LISTS_EVERY === 0) await Promise.all([showEarlierAlerts(), showWebhooks(), showSnapshots()]);
     setText($("operations-note"), "");
   } catch (error) {
     showProblem(error);

@@ -19,7 +19,7 @@ from cinestrata_schemas.access import (
     UserPatch,
     UserSpec,
 )
-from cinestrata_schemas.alerts import AlertDetails, AlertPage, AlertThresholds, ThresholdPatch
+from cinestrata_schemas.alerts import AlertDetails, AlertPage
 from cinestrata_schemas.choice_types import (
     EffectiveSplit,
     QueryMode,
@@ -442,10 +442,6 @@ class Operations:
         """Open alerts, the last earlier ones, and the thresholds. Workers compare the measures every 30
         seconds.
         """
-
-    @operation("PATCH", "/alerts/thresholds")
-    def change_thresholds(self, body: ThresholdPatch) -> AlertThresholds:
-        """Change thresholds; null turns the alerts of a kind off."""
 
     @operation("POST", "/alerts/{alert_id}/dismiss")
     def dismiss_alert(self, alert_id: int) -> AlertDetails:

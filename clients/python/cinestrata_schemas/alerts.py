@@ -1,45 +1,16 @@
-"""Requests and responses about alerts and their thresholds."""
+"""Responses about alerts."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
+from cinestrata_schemas.model_types import Open, ResponseModel
 
 AlertKind = Literal["forgetting_local", "forgetting_global", "recall_when_learned", "failed_tasks"]
 ALERT_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-
-_Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=1, le=10**6)]
-
-
-class AlertThresholds(ResponseModel):
-    """Thresholds; null turns the alerts of a kind off."""
-
-    forgetting_local: float | None = Field(
-        description="Largest loss of recall@1 in their own shards, as a share of the queries: of earlier domains "
-        "together, or of the domain that has lost most."
-    )
-    forgetting_global: float | None = Field(
-        description="Largest loss of recall@1 among all shards, of earlier domains together, or of the domain that has "
-        "lost most."
-    )
-    recall_when_learned: float | None = Field(
-        description="Smallest recall@1 of a domain in its own shard right after it was learned."
-    )
-    failed_tasks: int | None = Field(description="Number of failed tasks that raises an alert.")
-
-
-class ThresholdPatch(RequestModel):
-    """New thresholds; omitted ones stay, and null turns the alerts of a kind off."""
-
-    forgetting_local: _Share | None = None
-    forgetting_global: _Share | None = None
-    recall_when_learned: _Share | None = None
-    failed_tasks: _Count | None = None
 
 
 class AlertDetails(ResponseModel):
@@ -60,11 +31,10 @@ class AlertDetails(ResponseModel):
 
 
 class AlertPage(ResponseModel):
-    """Alerts and thresholds."""
+    """Open and earlier alerts."""
 
     open: list[AlertDetails] = Field(
         description="Alerts that last and are not dismissed, newest first; at most 100."
     )
     open_count: int
     earlier: list[AlertDetails] = Field(description="The last 20 cleared or dismissed alerts.")
-    thresholds: AlertThresholds

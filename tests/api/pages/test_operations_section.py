@@ -1,4 +1,4 @@
-"""Rollback, notices, maintenance, thresholds and webhooks on the library page in a real browser."""
+"""Rollback, notices, maintenance and webhooks on the library page in a real browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.core.settings import settings
-from service.library.alerts.alert_evaluation import evaluate_alerts
+from service.library.alerts import evaluate_alerts
 from service.operations.maintenance_jobs import list_jobs, run_job
 from service.webhooks.endpoints import create_webhook, remove_webhook
 from tests.api.browser import refresh_library_page, screen_size, texts, wait_for, wait_until
@@ -120,19 +120,6 @@ def test_alert_is_shown_and_dismissed(library_page: WebDriver, client: TestClien
     click(library_page, "[data-testid=alert-failed_tasks] button")
     wait_until(library_page, lambda b: not texts(b, "[data-testid=alert-failed_tasks]"))
     assert client.get("/alerts").json()["open_count"] == 0
-
-
-def test_thresholds_are_saved(library_page: WebDriver, client: TestClient) -> None:
-    units = {"forgetting_local": "percentage points", "forgetting_global": "percentage points"}
-    for kind, unit in (units | {"recall_when_learned": "%"}).items():  # losses are differences of shares
-        label = library_page.find_element(By.CSS_SELECTOR, f"label[for=th-{kind}]").text
-        assert label.endswith(f", {unit}")
-    field = library_page.find_element(By.ID, "th-recall_when_learned")
-    field.clear()
-    field.send_keys("12,5 %")
-    click(library_page, "#op-thresholds button[type=submit]")
-    wait_until(library_page, lambda b: b.find_element(By.ID, "th-status").text.startswith("Saved."))
-    assert client.get("/alerts").json()["thresholds"]["recall_when_learned"] == 0.125
 
 
 def test_snapshot_is_written_downloaded_and_deleted(library_page: WebDriver, client: TestClient) -> None:

@@ -45,7 +45,7 @@ def test_migrations_and_copies_know_all_tables_in_a_fresh_process(tmp_path: Path
     assert known_by_copies == migrated
 
 
-@pytest.mark.parametrize("change", ["CREATE TABLE unknown (id INTEGER)", "DROP TABLE alert_thresholds"])
+@pytest.mark.parametrize("change", ["CREATE TABLE unknown (id INTEGER)", "DROP TABLE alerts"])
 def test_catalog_with_other_tables_is_not_copied(tmp_path: Path, change: str) -> None:
     source, target = (open_engine(f"sqlite:///{tmp_path}/{name}.sqlite3") for name in ("source", "target"))
     for engine in (source, target):

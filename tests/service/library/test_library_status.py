@@ -13,8 +13,7 @@ from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.catalog.worker_reports import ALIVE, report_worker
 from service.core.settings import Settings
-from service.library.alerts.alert_evaluation import evaluate_alerts
-from service.library.alerts.alert_list import dismiss_alert, list_alerts
+from service.library.alerts import dismiss_alert, evaluate_alerts, list_alerts
 from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, library_status
 from service.library.shard_listing import list_shards
 from service.tasks import commands, lifecycle

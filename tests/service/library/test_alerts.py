@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from math import inf
 
 import pytest
-from pydantic import ValidationError
 from sqlalchemy import select, update
 
-from cinestrata_schemas.alerts import ThresholdPatch
 from cinestrata_schemas.webhooks import AlertFacts
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, Delivery, Webhook
 from service.catalog.tables import Recall, Task
 from service.core.settings import Settings
-from service.library import prometheus_metrics
-from service.library.alerts.alert_evaluation import evaluate_alerts, sweep_alerts
-from service.library.alerts.alert_list import change_thresholds, dismiss_alert, list_alerts
+from service.library import alerts, prometheus_metrics
+from service.library.alerts import dismiss_alert, evaluate_alerts, list_alerts, sweep_alerts
 from service.library.library_status import library_status
 from service.library.recall.served_recall import read_served_recall
 from tests.measured_library import add_measured_domains, first_hits
 
-OFF = {"forgetting_local": None, "forgetting_global": None, "recall_when_learned": None, "failed_tasks": None}
+OFF = {"forgetting_local": inf, "forgetting_global": inf, "recall_when_learned": 0.0, "failed_tasks": inf}
+
+
+@pytest.fixture(autouse=True)
+def thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds of this test."""
+    monkeypatch.setattr(alerts, "THRESHOLDS", dict(alerts.THRESHOLDS))
 
 
 def enable(**thresholds: float) -> None:
     """Set these thresholds, and turn the alerts of the other kinds off."""
-    change_thresholds(ThresholdPatch.model_validate({**OFF, **thresholds}))
+    alerts.THRESHOLDS.update({**OFF, **thresholds})  # type: ignore[attr-defined]
 
 
 def open_kinds() -> list[str]:
@@ -205,25 +209,3 @@ def test_old_cleared_alerts_are_removed(two_domains: None) -> None:
         session.execute(update(Alert).values(cleared_at=now(session) - timedelta(days=91)))
     sweep_alerts()
     assert list_alerts().earlier == []
-
-
-@pytest.mark.parametrize(
-    "patch",
-    [
-        {"forgetting_local": 0},
-        {"forgetting_local": 1.5},
-        {"forgetting_global": float("nan")},
-        {"failed_tasks": 0},
-        {"failed_tasks": 1.5},
-        {"disk": 1},
-    ],
-)
-def test_invalid_threshold_is_refused(patch: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        ThresholdPatch.model_validate(patch)
-
-
-def test_omitted_thresholds_stay(sqlite_catalog: Settings) -> None:
-    change_thresholds(ThresholdPatch(forgetting_global=None))
-    after = change_thresholds(ThresholdPatch(failed_tasks=5))
-    assert (after.forgetting_local, after.forgetting_global, after.failed_tasks) == (0.02, None, 5)

@@ -1,1 +1,0 @@
-"""Alerts: thresholds of measures and of failed tasks, and their crossings."""
