@@ -75,7 +75,6 @@ from cinestrata_schemas.webhooks import (
 
 TaskSort = Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
 VideoSort = Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
-RejectedSort = Literal["added", "-added", "id", "-id"]
 ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
 ShardSort = Literal["created", "-created", "count", "-count", "bytes", "-bytes"]
 ReleaseSort = Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"]
