@@ -1,4 +1,4 @@
-"""Responses about the whole library: overview, shards, recall matrix."""
+"""Responses about the whole library: its state, shards, recall matrix."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from service.library.overview import overview
 from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchQuery
@@ -27,7 +26,9 @@ from service.core.settings import Settings, settings
 from service.library import compaction, deletion
 from service.library import video_details as catalog_library
 from service.library.deletion import delete_task, delete_videos
+from service.library.library_status import library_status
 from service.library.recall.recall_matrix import read_recall_matrix
+from service.library.shard_listing import list_shards
 from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.storage.video_files import register_removals, remove_deleted_files
@@ -458,15 +459,15 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     service.snapshots.refresh()
     before = service.search("an owl", 50)
     add_release_and_shard("tsk_cars", library.store.manifest().shards["tsk_cars"], order=2)
-    (shown,) = overview().shards
-    assert (shown.count, shown.deleted, overview().vectors) == (3, 1, 2)
+    (shown,) = list_shards().shards
+    assert (shown.count, shown.deleted, library_status().vectors) == (3, 1, 2)
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "session_scope", _killed)
         with pytest.raises(KeyboardInterrupt):
             compaction.compact("tsk_cars")
     after = compaction.compact("tsk_cars")
     assert (after.vectors, after.deleted, after.is_compactable) == (2, 0, False)
-    (shown,) = overview().shards
+    (shown,) = list_shards().shards
     assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)
     assert service.snapshots.refresh()
     assert service.search("an owl", 50).results == before.results

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from service.library.overview import overview
 from sqlalchemy import select
 
 from cinestrata_schemas.search import SearchResponse
@@ -30,6 +29,7 @@ from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
+from service.library.library_status import library_status
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
 from service.search.snapshots.query_vector_cache import QueryVectorCache
@@ -134,7 +134,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
         *check_catalog(library.settings, found),
     ]
     assert (wrong, found.leftovers) == ([], [])
-    shown = overview()
+    shown = library_status()
     assert (shown.degraded, shown.vectors) == ({}, 3)
     assert [(s.task, s.count, s.deleted, s.degraded) for s in shown.shards] == [
         ("birds (deleted tsk_birds)", 0, 0, None),
@@ -395,7 +395,7 @@ def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
     assert service.snapshots.degraded() == {}
     after = compaction.compact("tsk_birds")
     assert (after.vectors, after.deleted, after.is_compactable) == (0, 0, False)
-    assert overview().degraded == {}
+    assert library_status().degraded == {}
     (entry,) = audit_entries(action=["shard.compact"])
     assert (entry.target, entry.details["vectors"]) == ("tsk_birds", 0)
     assert entry.details["shard"] == library.store.manifest().shards["tsk_birds"].id
@@ -418,7 +418,7 @@ def test_task_with_a_damaged_shard_can_be_deleted(served: Served, harm: str | No
     fresh = SearchEngine(library.settings)
     assert fresh.snapshots.refresh(), fresh.snapshots.last_error
     assert (fresh.snapshots.degraded(), _ids_and_scores(fresh.search(CARS[0], 50))) == ({}, expected)
-    assert (overview().degraded, audit(library.store).problems) == ({}, [])
+    assert (library_status().degraded, audit(library.store).problems) == ({}, [])
     fresh.close()
 
 

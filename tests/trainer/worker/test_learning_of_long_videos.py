@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from service.library.overview import overview
 from sqlalchemy import select
 
 from index.shard_store import ShardStore
@@ -26,6 +25,7 @@ from service.catalog.tables import Moment, Task
 from service.core.settings import settings
 from service.library.compaction import compact
 from service.library.deletion import delete_videos
+from service.library.library_status import library_status
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.library.video_details import get_video
 from service.storage import vector_store_selection
@@ -213,7 +213,7 @@ def test_long_video_deleted_during_learning_leaves_no_moment(
         assert set(session.scalars(select(Moment.video_vector_id))) == {ids["day-0"]}
     assert "day-3" not in str([event.data for event in events_after(task)])
     for _ in range(2):
-        assert (overview().searchable, overview().vectors) == (5, len(expected))
+        assert (library_status().searchable, library_status().vectors) == (5, len(expected))
         compact(task)
 
 
