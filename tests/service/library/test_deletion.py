@@ -217,7 +217,7 @@ def test_metadata_of_a_deleted_video_is_not_filtered(served: Served) -> None:
     assert _found(service, where={"place": "spot 1"}) == []
     delete_videos(["birds-0", "birds-2"])
     service.snapshots.refresh()
-    with pytest.raises(InvalidInput, match="The videos carry no metadata"):
+    with pytest.raises(InvalidInput, match="The videos have no metadata"):
         _found(service, where={"place": "spot 1"})
     assert len(service.metadata_cache.metadata_by_task) == 2, "metadata of earlier states is evicted"
 
