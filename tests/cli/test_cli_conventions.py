@@ -67,6 +67,12 @@ def test_every_command_with_a_result_has_json_output() -> None:
     assert not missing
 
 
+def test_every_command_has_help_with_a_summary() -> None:
+    for path, command in _leaves(get_command(app)):
+        shown = cinestrata(*path.split(), "--help")
+        assert (shown.exit_code, bool(command.help)) == (0, True), path
+
+
 def test_version_is_printed() -> None:
     outcome = cinestrata("--version")
     assert (outcome.exit_code, outcome.output.startswith("cinestrata ")) == (0, True)

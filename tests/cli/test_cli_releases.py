@@ -57,10 +57,3 @@ def test_rollback_and_return(folder: Settings, releases: list[str]) -> None:
     forward = _run("--serve", "newest")
     assert "searchable again: 1 domain with 2 videos" in forward.output
     assert _served(folder) == releases[2]
-
-
-@pytest.mark.slow
-def test_unknown_release_is_refused(folder: Settings, releases: list[str]) -> None:
-    result = _run("--serve", "nothing", "--yes")
-    assert result.exit_code == 1
-    assert _served(folder) == releases[2]
