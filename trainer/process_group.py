@@ -9,17 +9,16 @@ completely, for example a penalty on weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.nn import Parameter
-
-__all__ = ["ALONE", "ProcessGroup", "joined_group"]
+from torch.nn.parallel import DistributedDataParallel
 
 _TIMEOUT = timedelta(minutes=10)  # of a collective operation; a process that ends is noticed at once
 
@@ -51,17 +50,16 @@ class ProcessGroup:
         shared: Value = values[0]
         return shared
 
-    def average_gradients(self, parameters: Sequence[Parameter]) -> None:
-        """Replace the gradients by their mean over all processes."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if self.size == 1 or not gradients:
-            return
-        # One operation for all gradients: each has a latency that exceeds the transfer of a small tensor.
-        joined = torch.cat([gradient.flatten() for gradient in gradients])
-        distributed.all_reduce(joined)
-        joined /= self.size
-        for gradient, mean in zip(gradients, joined.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
+    def parallel_loss(
+        self, loss: Callable[..., Tensor], parameters: Iterable[Parameter]
+    ) -> Callable[..., Tensor]:
+        """The loss, whose backward pass gives the parameters the mean gradients of all processes."""
+        if self.size == 1:
+            return loss
+        # A loss need not depend on every parameter, for example on the towers of another variant.
+        return DistributedDataParallel(
+            _Loss(loss, parameters), broadcast_buffers=False, find_unused_parameters=True
+        )
 
     def slice(self, batch: Tensor) -> Tensor:
         """Rows of this process; the last rows are repeated where the batch is not divisible."""
@@ -76,6 +74,18 @@ class ProcessGroup:
 
 
 ALONE = ProcessGroup()
+
+
+class _Loss(nn.Module):
+    """A loss as a module with the parameters that are trained."""
+
+    def __init__(self, loss: Callable[..., Tensor], parameters: Iterable[Parameter]) -> None:
+        super().__init__()
+        self.trained = nn.ParameterList(parameter for parameter in parameters if parameter.requires_grad)
+        self._loss = loss
+
+    def forward(self, *arguments: Any) -> Tensor:
+        return self._loss(*arguments)
 
 
 class _Gather(torch.autograd.Function):

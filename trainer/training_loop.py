@@ -138,7 +138,8 @@ def fit(
     if resumed:
         method.load_state_dict(resumed.method)
     optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
-    rates = [group["lr"] for group in optimizer.param_groups]
+    compute_loss = group.parallel_loss(method.loss, _optimized(optimizer))
+    rates = [parameters["lr"] for parameters in optimizer.param_groups]
     if resumed:
         optimizer.load_state_dict(resumed.optimizer)
     losses = list(resumed.losses) if resumed else []
@@ -165,7 +166,7 @@ def fit(
                     for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
                         parameter_group["lr"] = rate * factor
                     references = group.share(memory.sample(config.batch_size, rng))
-                    loss = _step(method, optimizer, load, batch, references, clock.step, group)
+                    loss = _step(method, compute_loss, optimizer, load, batch, references, clock.step, group)
                     total += loss * len(batch)
                     trained += len(batch)
                     report(clock.tick(epoch, loss, len(batch)))
@@ -214,6 +215,7 @@ def learning_rate_factor(
 
 def _step(
     method: Method,
+    compute_loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
     load: Callable[[Sequence[Clip]], Tensor],
     batch: list[Pair],
@@ -233,19 +235,21 @@ def _step(
         distributed_batches(group.distribution),
     ):
         frames = load([pair.clip for pair in batch]).to(device)
-        loss = method.loss(frames, [pair.caption for pair in batch], references)
+        loss = compute_loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())
     if not math.isfinite(value):
         raise _diverged("loss", value, step, optimizer)
     loss.backward()
-    parameters = [p for parameter_group in optimizer.param_groups for p in parameter_group["params"]]
-    group.average_gradients(parameters)
-    norm = float(nn.utils.clip_grad_norm_(parameters, CLIP_NORM))
+    norm = float(nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM))
     if not math.isfinite(norm):
         raise _diverged("gradient", norm, step, optimizer)
     optimizer.step()
     method.after_step()
     return value
+
+
+def _optimized(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _diverged(quantity: str, value: float, step: int, optimizer: torch.optim.Optimizer) -> TrainingDiverged:
