@@ -18,7 +18,7 @@ from torch import Tensor
 
 from index.vector_ids import moment_ids
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
-from trainer.batching import chunks
+from trainer.task_data import chunks
 
 __all__ = ["LongVideo", "embed_moments", "group_segments"]
 

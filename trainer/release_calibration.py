@@ -13,8 +13,8 @@ import numpy as np
 
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.appended_calibration import calibrate_appended
 from trainer.evaluation.calibration_searches import CalibrationTask
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence

@@ -6,31 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.batching import chunks
 from trainer.errors import FramesMissing
-
-__all__ = [
-    "Clip",
-    "Pair",
-    "SeparateTasks",
-    "Split",
-    "StoredVectors",
-    "TaskData",
-    "VectorSource",
-    "clips_without_frames",
-    "draw_batches",
-    "load_examples",
-    "load_frames",
-    "open_frames",
-    "vector_ids",
-]
 
 Split = Literal["train", "val", "test"]
 Ids = npt.NDArray[np.int64]
@@ -314,3 +297,12 @@ class StoredVectors:
 def vector_ids(clips: Sequence[Clip]) -> Ids:
     """Vector ids ``int64 [n]`` of clips."""
     return np.array([clip.vector_id for clip in clips], np.int64)
+
+
+Item = TypeVar("Item")
+
+
+def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """Consecutive parts of a sequence, of ``size`` items each; the last part may be shorter."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

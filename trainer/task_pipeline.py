@@ -23,12 +23,11 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, write_probes
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from trainer.evaluation.cross_fitting import limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
-from trainer.evaluation.measured_tasks import select_measured_tasks
 from trainer.evaluation.rank_ledger import RankLedger
-from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
+from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row, select_measured_tasks
 from trainer.evaluation.retrieval_metrics import Recall
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
@@ -309,7 +308,7 @@ def evaluate_release(
     """The row of the recall matrix of a written release, with the figures that a library user experiences.
 
     Tasks whose shards cannot be read are omitted. The queries of a large library are those of a sample of its tasks;
-    see :mod:`trainer.evaluation.measured_tasks`.
+    see :mod:`trainer.evaluation.recall_row`.
 
     Args:
         backbone: Backbone of the library.

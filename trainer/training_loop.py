@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from models.backbones.gradient_checkpointing import gradient_checkpointing
 from models.backbones.precision import has_fast_bfloat16, mixed_precision
 from models.encoders.batch_distribution import distributed_batches
-from trainer.batching import chunks
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
 from trainer.process_group import ALONE, ProcessGroup
-from trainer.task_data import Clip, Pair, StoredVectors, TaskData, load_frames
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, chunks, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
 __all__ = ["TrainingProgress", "fit", "learn_task", "learning_rate_factor"]

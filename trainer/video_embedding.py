@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from trainer.batching import chunks
-from trainer.task_data import Clip, load_frames
+from trainer.task_data import Clip, chunks, load_frames
 
 __all__ = ["MemoryShard", "embed_clips"]
 

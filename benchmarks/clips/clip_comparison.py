@@ -14,7 +14,7 @@ from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 
 __all__ = ["compare_on_clips"]
 

@@ -15,7 +15,7 @@ from benchmarks.learning.resource_meter import ResourceMeter
 from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from trainer.evaluation.evaluation_task import EvaluationTask, Floats, build_evaluation_tasks
 from trainer.evaluation.gallery import Gallery, task_gallery
 from trainer.evaluation.mode_evaluation import ModeEvaluation

@@ -26,9 +26,8 @@ from benchmarks.clips.caption_tfidf import CaptionTfidf, caption_words
 from benchmarks.clips.clip_results import GALLERIES, ClipRun
 from models.backbones.backbone import Backbone
 from models.routing.router import log_weights
-from trainer.batching import chunks
 from trainer.evaluation.retrieval_metrics import RankCount
-from trainer.task_data import TaskData, load_frames
+from trainer.task_data import TaskData, chunks, load_frames
 
 Floats = npt.NDArray[np.float64]
 

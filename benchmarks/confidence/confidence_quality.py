@@ -36,9 +36,8 @@ from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.calibration_captions import CalibrationCaption
-from models.routing.answer_model import logistic
-from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
 from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
 from trainer.evaluation.cross_fitting import cross_fit, limit_captions

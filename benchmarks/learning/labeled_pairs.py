@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.batching import chunks
-from trainer.evaluation.pair_retrieval import LabeledVectors, pair_precisions
+from trainer.evaluation.gallery import Vectors
+from trainer.evaluation.retrieval_metrics import TopItems, penalize_relevant
 from trainer.methods import Method
-from trainer.task_data import Clip, TaskData, load_frames
-
-__all__ = ["LabeledTask", "fused_pair_precisions"]
+from trainer.task_data import Clip, TaskData, chunks, load_frames
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
 
@@ -58,3 +56,87 @@ def _labeled_vectors(method: Method, clips: Sequence[Clip]) -> LabeledVectors:
         vectors.append(method.encode_pairs(load_frames(chunk), texts).float().cpu().numpy())
     labels = [clip.category or "" for clip in clips]
     return LabeledVectors(np.concatenate(vectors), [clip.id for clip in clips], labels)
+
+
+Floats = npt.NDArray[np.floating]
+
+_DEPTHS = (1, 5, 10)  # N of mAP@N, as in ctp, table 1
+_SCORES = 1 << 24  # scores computed at a time, so that memory is bounded
+
+
+@dataclass(frozen=True)
+class LabeledVectors:
+    """Unit vectors of pairs with their labels.
+
+    Attributes:
+        vectors: Unit vectors ``[n, dim]``.
+        ids: Identifier of each pair.
+        labels: Label of each pair.
+    """
+
+    vectors: Vectors
+    ids: Sequence[str]
+    labels: Sequence[str]
+
+
+def pair_precisions(
+    queries: LabeledVectors, gallery: LabeledVectors, depths: Sequence[int] = _DEPTHS
+) -> dict[int, float] | None:
+    """mAP@N by N, 0..1 (ctp, equation 11): a gallery pair with the label of the query is relevant.
+
+    A pair does not find itself: gallery pairs with the id of the query do not compete. Among equal scores irrelevant
+    pairs are ranked first. Queries without a relevant pair in the gallery are excluded.
+
+    Args:
+        queries: Pairs that search.
+        gallery: Pairs that are searched.
+        depths: Values of N.
+
+    Returns:
+        Precisions by N; None if no query has a relevant pair.
+    """
+    if not len(queries.ids) or not len(gallery.ids):
+        return None
+    numbers: dict[str, int] = {}
+    names: dict[str, int] = {}
+    label_numbers = _numbered(gallery.labels, numbers)
+    id_numbers = _numbered(gallery.ids, names)
+    query_labels, query_ids = _numbered(queries.labels, numbers), _numbered(queries.ids, names)
+    items = np.arange(len(gallery.ids))
+    hits: list[npt.NDArray[np.bool_]] = []
+    step = max(1, _SCORES // len(items))
+    for start in range(0, len(query_ids), step):
+        part = slice(start, start + step)
+        own = query_ids[part, None] == id_numbers
+        relevant = (query_labels[part, None] == label_numbers) & ~own
+        scores = penalize_relevant(queries.vectors[part] @ gallery.vectors.T, relevant)
+        top = TopItems(max(depths), len(scores))
+        top.add(np.where(own, -np.inf, scores), items)
+        found = np.take_along_axis(relevant, np.maximum(top.items, 0), axis=1) & np.isfinite(top.scores)
+        hits.append(found[relevant.any(axis=1)])
+    ranked = np.concatenate(hits)
+    if not len(ranked):
+        return None
+    return {depth: float(average_precision_of_hits(ranked, depth).mean()) for depth in depths}
+
+
+def average_precision_of_hits(hits: npt.NDArray[np.bool_], depth: int) -> Floats:
+    """Precision at the ranks of the hits among the first ``depth``, averaged over these hits ``[Q]``.
+
+    In equation 11 of ctp, R_q(k) counts the hits before rank k, since P_q(k) exceeds 1 otherwise, and m_q the hits
+    among the first N, as in the published code. The value is 0 without a hit.
+    :func:`trainer.evaluation.retrieval_metrics.average_precision` divides by the number of possible hits instead.
+
+    Args:
+        hits: Whether the pair at each rank is relevant ``[Q, n]``.
+        depth: Depth N of the ranking.
+    """
+    first = hits[:, :depth]
+    counts = first.cumsum(axis=1)
+    precision = counts / np.arange(1, first.shape[1] + 1)
+    return np.asarray((precision * first).sum(axis=1) / np.maximum(1, first.sum(axis=1)))
+
+
+def _numbered(names: Sequence[str], numbers: dict[str, int]) -> npt.NDArray[np.int64]:
+    """Number of each name; new names are added to ``numbers``."""
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from benchmarks.learning.independent_learner import IndependentLearner
 from benchmarks.learning.labeled_pairs import fused_pair_precisions
@@ -29,16 +30,15 @@ from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.rivals.joint import Joint
 from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import QueryEncoder
-from models.routing.defaults import DEFAULT_PRIOR
-from trainer.evaluation.forward_transfer import recall_before_learning
-from trainer.evaluation.gallery import Gallery, Query, task_gallery
+from models.routing import DEFAULT_PRIOR
+from trainer.evaluation.gallery import Encoder, Gallery, Query, task_gallery
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger
-from trainer.evaluation.recall_row import evaluate_row
-from trainer.task_data import TaskData
+from trainer.evaluation.recall_row import compute_recall, evaluate_row
+from trainer.evaluation.retrieval_metrics import Recall
+from trainer.task_data import Clip, TaskData
 from trainer.training_loop import TrainingProgress
-
-__all__ = ["RunOutcome", "run_method"]
+from trainer.video_embedding import embed_clips
 
 QuerySelection = Literal["first", "all"]
 
@@ -270,3 +270,36 @@ class _MethodRun:
 
     def _last_seconds(self) -> float:
         return sum(durations[-1] for durations in self._meter.seconds.values())
+
+
+def recall_before_learning(
+    encoder: Encoder,
+    newest: str,
+    encode_videos: Callable[[Tensor], Tensor],
+    clips: Sequence[Clip],
+    queries: Sequence[Query],
+) -> Recall | None:
+    """Recall of release t−1 on the held-out videos of task t, local gallery; None without queries.
+
+    The release has no shard of the task and, if its queries are conditioned on a task, no condition for it. Both are
+    obtained as the product obtains them for a task that is indexed without training: videos are embedded by the
+    release's newest video encoder, and queries are encoded for the newest learned task. For fine-tuned towers these
+    are simply both towers. :func:`models.forgetting_measures.forward_transfer` compares the recalls of all tasks with
+    zero-shot recalls.
+
+    Args:
+        encoder: Query encoder of release t−1.
+        newest: Id of the task that release t−1 learned last.
+        encode_videos: Video encoder of release t−1, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
+        clips: Held-out videos of task t.
+        queries: Captions of these videos.
+
+    Raises:
+        FramesMissing: The frames of a video are gone.
+    """
+    if not queries:
+        return None
+    texts = encoder.encode([query.text for query in queries], [newest], "latest")[:, 0]
+    truth = [query.vector_id for query in queries]
+    videos = embed_clips(encode_videos, clips)
+    return compute_recall(texts, truth, videos, [clip.vector_id for clip in clips])

@@ -17,7 +17,7 @@ from benchmarks.data.protocol_sources import Source
 from benchmarks.data.source_tasks import StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.learning.method_variants import MethodVariant
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 
 __all__ = ["Protocol", "load_protocol", "protocol_names"]
 

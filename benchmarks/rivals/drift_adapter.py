@@ -28,9 +28,8 @@ from torch import Tensor
 from benchmarks.rivals.shared.query_maps import AffineMap, QueryMapMethod
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames
-from trainer.batching import chunks
 from trainer.methods.finetune import FinetuneConfig
-from trainer.task_data import Pair, load_frames
+from trainer.task_data import Pair, chunks, load_frames
 
 __all__ = ["DriftAdapter", "DriftAdapterConfig", "procrustes"]
 

@@ -37,8 +37,7 @@ from benchmarks.rivals.encoders.progressive_tower import (
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.releases.release_state import ReleaseState, tensors_with_prefix
-from trainer.losses import in_task_loss
-from trainer.methods.base import Method, MethodConfig
+from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
 __all__ = ["Pnn", "PnnConfig"]

@@ -22,8 +22,8 @@ from benchmarks.routing.evidence_models import (
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from models.routing.router import distinct_tokens
-from trainer.batching import chunks
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
+from trainer.task_data import chunks
 
 __all__ = ["RoutingResult", "TextEncoder", "compare_routing", "routing_table"]
 

@@ -35,9 +35,9 @@ from torch.nn import functional as F
 from benchmarks.learning.training_speed import random_backbone
 from benchmarks.reporting.markdown_tables import markdown_table
 from models.adapters.low_rank_text_update import TextUpdate
+from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.compute_options import Precision
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.precision import has_fast_bfloat16, mixed_precision
 from models.encoders.encoder_registry import open_query_encoder

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.compute_options import Precision
+from models.backbones import Precision
 from models.errors import BackboneUnsupported, ReleaseError
 
 __all__ = ["Backbone", "FrameSpec", "TextBackground"]

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.bert_text_tower import BertBackbone
-from models.backbones.compute_options import Precision
 
 __all__ = [
     "MIN_MULTIPLICATIONS",

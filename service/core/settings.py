@@ -21,7 +21,7 @@ from index.milvus.milvus_address import MilvusIndex, without_password
 from index.scanning.search_options import Device
 from media.sources.object_store import missing_package
 from media.sources.source_uris import SourcePrefix
-from models.backbones.compute_options import Precision
+from models.backbones import Precision
 from service.core.environment_variables import explain_unknown_variable
 
 DEFAULT_BACKBONE = "small"  # of a new library

@@ -8,14 +8,14 @@ from pathlib import Path
 
 LEAVES = (
     "models.adapters",
-    "models.backbones.compute_options",
+    "models.backbones",
     "models.encoders",
     "models.errors",
     "models.forgetting_measures",
     "models.releases.probe_queries",
     "models.releases.release_lineage",
     "models.routing.confidence_model",
-    "models.routing.defaults",
+    "models.routing",
     "models.routing.router",
 )
 

@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from models.releases.calibration_captions import CalibrationCaption
-from models.routing.answer_model import answer_features
-from models.routing.confidence_model import CONFIDENCE_DEPTH, confidence_features
+from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
 from models.routing.router import fill_silent, log_probabilities, silent_tasks
 from models.routing.text_evidence import summarize_evidence
-from trainer.batching import chunks
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
+from trainer.task_data import chunks
 
 __all__ = ["NEAREST_VIDEOS", "CalibrationTask", "LabeledResults", "SearchedLibrary", "label_results"]
 

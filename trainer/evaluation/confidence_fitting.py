@@ -15,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from models.releases.calibration_captions import CalibrationCaption
-from models.routing.answer_model import ANSWER_FEATURES, AnswerModel, logistic
-from models.routing.confidence_model import RESULT_FEATURES, ConfidenceModel
+from models.routing.confidence_model import (
+    ANSWER_FEATURES,
+    RESULT_FEATURES,
+    AnswerModel,
+    ConfidenceModel,
+    logistic,
+)
 from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
 from trainer.evaluation.gallery import Encoder, Vectors
-from trainer.evaluation.logistic_regression import fit_logistic
 from trainer.evaluation.reliability import reliability
-
-__all__ = ["MAX_CAPTIONS", "fit_answer", "fit_confidence"]
 
 Floats = npt.NDArray[np.floating]
 
@@ -150,3 +152,71 @@ def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDA
         predicted += [float(logistic(search.features[:1] @ weights + bias)[0]) for search in tested]
         outcomes += [bool(search.relevant[0]) for search in tested]
     return np.array(predicted), np.array(outcomes, np.bool_)
+
+
+_MIN_DEVIATION = (
+    0.05  # of a feature for its standardization; a nearly constant feature would get a huge weight
+)
+_MAX_ITERATIONS = 100  # Newton's method converges long before
+
+
+def fit_logistic(
+    features: Floats,
+    labels: npt.NDArray[np.bool_],
+    counts: Floats,
+    nonnegative: int,
+    ridge: float = 1e-3,
+) -> tuple[Floats, float]:
+    """Fit a logistic regression whose first ``nonnegative`` weights are not negative.
+
+    A weight that would be negative is set to zero and the others are fitted again. The result is the optimum on that
+    face of the constraint set, not necessarily the constrained optimum.
+
+    Args:
+        features: Features ``[N, F]``.
+        labels: Labels ``[N]``.
+        counts: Weight of each row ``[N]``.
+        nonnegative: Number of leading weights that must not be negative.
+        ridge: Penalty on the squared weights of standardized features, for counts with the mean 1.
+
+    Returns:
+        Weights ``[F]`` and bias.
+    """
+    mean, deviation = features.mean(axis=0), features.std(axis=0)
+    used = deviation > 1e-9
+    deviation = np.maximum(deviation, _MIN_DEVIATION)
+    while True:
+        scaled = (features[:, used] - mean[used]) / deviation[used]
+        fitted = _newton(np.concatenate([scaled, np.ones((len(features), 1))], axis=1), labels, counts, ridge)
+        weights = np.zeros(features.shape[1])
+        weights[used] = fitted[:-1] / deviation[used]
+        negative = np.flatnonzero(weights[:nonnegative] < 0)
+        if not len(negative):
+            return weights, float(fitted[-1] - weights @ mean)
+        used[negative[weights[negative].argmin()]] = False
+
+
+def _newton(features: Floats, labels: npt.NDArray[np.bool_], counts: Floats, strength: float) -> Floats:
+    """Minimizer of the weighted cross-entropy with a ridge penalty on all but the last column."""
+    ridge = strength * counts.sum() / len(features) * np.append(np.ones(features.shape[1] - 1), 0.0)
+    ridge = np.maximum(ridge, 1e-9)
+    weights = np.zeros(features.shape[1])
+
+    def loss(at: Floats) -> float:
+        odds = features @ at
+        return float(counts @ (np.logaddexp(0, odds) - labels * odds) + 0.5 * (ridge * at) @ at)
+
+    for _ in range(_MAX_ITERATIONS):
+        probabilities = logistic(features @ weights)
+        gradient = features.T @ (counts * (probabilities - labels)) + ridge * weights
+        curvature = (
+            features * (counts * probabilities * (1 - probabilities))[:, None]
+        ).T @ features + np.diag(ridge)
+        step = np.linalg.solve(curvature, gradient)
+        size = 1.0
+        while loss(weights - size * step) > loss(weights) and size > 1e-6:
+            size /= 2
+        weights = weights - size * step
+        if np.abs(size * step).max() < 1e-8:
+            break
+    return np.asarray(weights)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.routing.router import fill_silent, silent_tasks
-from trainer.batching import chunks
 from trainer.evaluation.gallery import Encoder, Gallery, Ids, Vectors
 from trainer.evaluation.rank_ledger import TaskDigest
+from trainer.task_data import chunks
 
 __all__ = ["EvaluationTask", "Floats", "build_evaluation_tasks", "evaluation_digests"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from models.routing.router import can_reach_score
-from trainer.batching import chunks
 from trainer.evaluation.evaluation_task import EvaluationTask, Floats
 from trainer.evaluation.gallery import Encoder, Vectors
 from trainer.evaluation.rank_ledger import GALLERIES, SCOPES, GalleryName, Scope, TaskRanks
 from trainer.evaluation.retrieval_metrics import TIE_TOLERANCE, Recall, mean_angle, skewness, summarize
+from trainer.task_data import chunks
 
 __all__ = ["MAX_QUERY_VECTORS", "ModeEvaluation", "QueryMemory"]
 

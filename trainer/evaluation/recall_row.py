@@ -21,6 +21,10 @@ videos of both. In a column, however, competing texts are normalized separately,
 them. Therefore a caption counts with its log weight among the tasks that existed when it was added, its
 own task being the last, like an entry of a caption catalog that is never recomputed.
 
+In a library of up to :data:`MAX_MEASURED_TASKS` tasks, a row measures all of them. With more tasks it measures evenly
+spaced ones and the newest, so the cost of a row grows with the number of tasks, not with its square: each query may
+have to be encoded for every shard, and every shard counts as a gallery in any case.
+
 Only stored vectors are read: videos of earlier tasks may be gone.
 """
 
@@ -32,15 +36,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from models.routing.router import silent_tasks
 from trainer.evaluation.evaluation_task import Floats, build_evaluation_tasks, evaluation_digests
 from trainer.evaluation.gallery import Encoder, Gallery, Vectors
 from trainer.evaluation.mode_evaluation import ModeEvaluation, QueryMemory
 from trainer.evaluation.rank_ledger import GalleryName, LedgerPage, RankLedger, Scope, TaskDigest
 from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarize
-
-__all__ = ["RecallRow", "compute_recall", "evaluate_row", "routing_accuracy"]
 
 _ROUTED_TASKS = (1, 2, 4)  # m of routing accuracy@m
 
@@ -188,3 +190,21 @@ def _add_mode(row: RecallRow, evaluation: ModeEvaluation, full: bool, memory: Qu
         row.to_text[mode] = evaluation.caption_recalls()
         row.mean_ap[mode] = evaluation.mean_average_precisions()
         row.hubness[mode] = evaluation.hubness()
+
+
+MAX_MEASURED_TASKS = 64
+
+
+def select_measured_tasks(tasks: Sequence[str]) -> frozenset[str]:
+    """Select at most :data:`MAX_MEASURED_TASKS` evenly spaced tasks, and the newest.
+
+    The distance is a power of two. A growing library therefore only stops measuring tasks and never measures one again:
+    the columns of the remaining tasks are complete, and the ranks of their queries continue.
+
+    Args:
+        tasks: Identifiers of the tasks with queries, in order of learning.
+    """
+    distance = 1
+    while len(tasks) > MAX_MEASURED_TASKS * distance:
+        distance *= 2
+    return frozenset([*tasks[::distance], *tasks[-1:]])

@@ -35,11 +35,10 @@ from models.encoders.families.analytic_family import ANALYTIC_FAMILY
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import tensors_with_prefix
 from models.routing.caption_evidence import CaptionScatter
-from trainer.batching import chunks
 from trainer.methods.base import Method, MethodConfig
 from trainer.methods.shared.lexicon import Lexicon, build_lexicon
 from trainer.methods.shared.ridge import RegressionSums, fit_ridge
-from trainer.task_data import Pair
+from trainer.task_data import Pair, chunks
 
 __all__ = ["Analytic", "AnalyticConfig", "build_query_map"]
 

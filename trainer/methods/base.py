@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily
@@ -38,10 +39,7 @@ from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState, video_fingerprint
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
-from trainer.batching import chunks
-from trainer.task_data import Clip, Pair
-
-__all__ = ["Method", "MethodConfig", "MethodError", "MethodMismatch"]
+from trainer.task_data import Clip, Pair, chunks
 
 _TOKENIZED_CAPTIONS = 256  # captions per call of the tokenizer
 
@@ -392,3 +390,29 @@ class Method(ABC):
             ids = self.backbone.tokenize(chunk)
             counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
         return token_profile(counts, self.profile_factor)
+
+
+def in_task_loss(texts: Tensor, videos: Tensor, scale: float) -> Tensor:
+    """½ (L_v2t + L_t2v) of ctvr-ffa-tame, equations 7 and 9: contrast within the batch in both directions.
+
+    Args:
+        texts: Query vectors ``[B, D]``; row i belongs to video i.
+        videos: Video vectors ``[B, D]``.
+        scale: Inverse temperature 1/τ.
+    """
+    similarity = scale * texts @ videos.T
+    truth = torch.arange(len(similarity), device=similarity.device)
+    return (F.cross_entropy(similarity, truth) + F.cross_entropy(similarity.T, truth)) / 2
+
+
+def cross_task_loss(texts: Tensor, videos: Tensor, references: Tensor, scale: float) -> Tensor:
+    """L_CT of ctvr-ffa-tame, equation 8: text to video, with stored videos of earlier tasks as negatives.
+
+    Args:
+        texts: Query vectors ``[B, D]``; row i belongs to video i.
+        videos: Video vectors ``[B, D]``.
+        references: Stored vectors ``[R, D]`` of earlier tasks; no gradient reaches them.
+        scale: Inverse temperature 1/τ.
+    """
+    similarity = scale * texts @ torch.cat([videos, references.detach()]).T
+    return F.cross_entropy(similarity, torch.arange(len(texts), device=similarity.device))

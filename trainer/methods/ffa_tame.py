@@ -25,8 +25,7 @@ from models.encoders.families.tame_family import TAME_FAMILY, WORD_PREFIX
 from models.encoders.text_condition import TextCondition, WordCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState, tensors_with_prefix
-from trainer.losses import cross_task_loss, in_task_loss
-from trainer.methods.base import Method, MethodConfig
+from trainer.methods.base import Method, MethodConfig, cross_task_loss, in_task_loss
 from trainer.task_data import Pair
 
 __all__ = ["FfaTame", "FfaTameConfig"]

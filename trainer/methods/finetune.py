@@ -16,8 +16,7 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.encoders.families.tower_family import TOWER_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from trainer.losses import in_task_loss
-from trainer.methods.base import Method, MethodConfig
+from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
 __all__ = ["Finetune", "FinetuneConfig"]

@@ -35,8 +35,7 @@ from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState, tensors_with_prefix
-from trainer.losses import in_task_loss
-from trainer.methods.base import Method, MethodConfig
+from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
 __all__ = ["Strata", "StrataConfig"]

@@ -12,8 +12,8 @@ from sqlalchemy import Select, select
 from cinestrata_schemas.tasks import Drift
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.defaults import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import CinestrataError

@@ -19,7 +19,7 @@ import structlog
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
 from service.core.settings import settings

@@ -8,7 +8,7 @@ import structlog
 
 from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from service.storage import library_paths
 from service.tasks.lifecycle import Claim, RecallRecord
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger

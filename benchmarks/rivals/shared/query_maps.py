@@ -24,9 +24,8 @@ from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import ReleaseState
-from trainer.batching import chunks
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.task_data import Pair
+from trainer.task_data import Pair, chunks
 
 __all__ = ["AffineMap", "QueryMapMethod"]
 

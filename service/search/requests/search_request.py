@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from cinestrata_schemas.search import SearchQuery
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings

@@ -17,8 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from models.routing.answer_model import AnswerModel
-from models.routing.confidence_model import ConfidenceModel
+from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.browser import screen_size, texts, wait_for, wait_until

@@ -16,8 +16,7 @@ from benchmarks.confidence.confidence_quality import (
     search_library,
 )
 from models.backbones.backbone_loading import load_backbone
-from models.routing.answer_model import AnswerModel
-from models.routing.confidence_model import ConfidenceModel
+from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from trainer.evaluation.calibration_searches import LabeledResults, SearchedLibrary
 from trainer.task_data import TaskData
 

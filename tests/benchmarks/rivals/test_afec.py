@@ -18,7 +18,7 @@ from tests.trainer.methods.method_driver import (
     weights,
     write_task,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.training_loop import learn_task
 
 BIAS = "clip.visual.ln_post.bias"  # a small weight on which every video depends

@@ -17,7 +17,7 @@ from models.encoders.encoder_registry import open_query_encoder, read_query_rele
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_files import write_release
 from tests.trainer.methods.method_driver import TEXTS, create_method, random_frames, write_task
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.task_data import TaskData
 from trainer.training_loop import learn_task
 

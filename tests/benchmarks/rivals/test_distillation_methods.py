@@ -21,7 +21,7 @@ from tests.trainer.methods.method_driver import (
     run_steps,
     weights,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 
 NAMES = ["lwf", "vr_lwf", "zscl"]
 SENTENCES, WORDS = 5, 3  # the small settings of the driver

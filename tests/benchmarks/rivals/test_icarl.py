@@ -20,7 +20,7 @@ from tests.trainer.methods.method_driver import (
     scale_projections,
     write_task,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.training_loop import learn_task
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

@@ -18,7 +18,7 @@ from tests.trainer.methods.method_driver import (
     replay_method,
     scale_projections,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 

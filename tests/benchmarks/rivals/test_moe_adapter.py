@@ -31,7 +31,7 @@ from tests.trainer.methods.method_driver import (
     learn_steps,
     random_frames,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 

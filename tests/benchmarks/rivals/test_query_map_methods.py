@@ -18,7 +18,7 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import create_method, index_task, random_frames, write_task
 from trainer.evaluation.retrieval_metrics import mean_angle
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.task_data import Clip, Pair, TaskData, load_frames
 from trainer.training_loop import learn_task
 

@@ -26,7 +26,7 @@ from tests.trainer.methods.method_driver import (
     replay_method,
     write_task,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.task_data import TaskData
 from trainer.training_loop import learn_task
 

@@ -24,7 +24,7 @@ from tests.trainer.methods.method_driver import (
     weights,
     write_task,
 )
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.methods.shared.weight_penalty import WeightPenaltyMethod, mean_gradients
 from trainer.task_data import Clip, Pair, TaskData, load_frames
 from trainer.training_loop import learn_task

@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.adapters.low_rank_text_update import TextUpdate
-from models.backbones import packed_text_tower
+from models.backbones import Precision, packed_text_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone, tiny_backbone
 from models.backbones.bert_text_tower import BertBackbone
-from models.backbones.compute_options import Precision
 from models.backbones.packed_text_tower import PackedBertLayer, PackedBlock, PackedLinear, pack_text_tower
 from models.encoders.tower_forward import encode_texts
 

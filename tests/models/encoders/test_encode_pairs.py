@@ -12,9 +12,9 @@ import torch
 
 from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT
+from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.compute_options import Precision
 from models.encoders import query_encoder
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder

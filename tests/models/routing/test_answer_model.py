@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.routing.answer_model import AnswerModel, answer_features
-from models.routing.confidence_model import ConfidenceModel
+from models.routing.confidence_model import AnswerModel, ConfidenceModel, answer_features
 from models.routing.text_evidence import TextEvidence
 
 EVIDENCE = TextEvidence(familiarity=9.0, log_weight=-0.2, words=2.0, captions=-3.0, coverage=0.5)

@@ -19,7 +19,7 @@ from index.hits import Hits
 from index.shards.faiss_shard import FaissShard
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine

@@ -12,8 +12,7 @@ import torch
 from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
-from models.routing.answer_model import AnswerModel
-from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
+from models.routing.confidence_model import CONFIDENCE_DEPTH, AnswerModel, ConfidenceModel
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine

@@ -12,8 +12,8 @@ import torch
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.defaults import DEFAULT_PRIOR
 from service.core.errors import InvalidInput, NotFound
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, Library, settled

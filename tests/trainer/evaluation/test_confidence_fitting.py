@@ -12,8 +12,7 @@ from models.releases.calibration_captions import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
 from tests.word_routing import WordRouting
 from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
-from trainer.evaluation.confidence_fitting import fit_answer, fit_confidence
-from trainer.evaluation.logistic_regression import fit_logistic
+from trainer.evaluation.confidence_fitting import fit_answer, fit_confidence, fit_logistic
 from trainer.evaluation.reliability import area_under_roc, reliability
 from trainer.evaluation.unrelated_texts import unrelated_texts
 from trainer.video_embedding import MemoryShard

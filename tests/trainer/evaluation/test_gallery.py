@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.learning.method_runner import recall_before_learning
 from tests.word_routing import WordRouting
 from trainer.errors import FramesMissing
-from trainer.evaluation.forward_transfer import recall_before_learning
 from trainer.evaluation.gallery import Gallery, Query, task_gallery
 from trainer.evaluation.recall_row import evaluate_row
 from trainer.task_data import Clip, TaskData

@@ -14,7 +14,13 @@ from trainer.evaluation import mode_evaluation
 from trainer.evaluation.gallery import Gallery, Query
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import GALLERIES
-from trainer.evaluation.recall_row import compute_recall, evaluate_row, routing_accuracy
+from trainer.evaluation.recall_row import (
+    MAX_MEASURED_TASKS,
+    compute_recall,
+    evaluate_row,
+    routing_accuracy,
+    select_measured_tasks,
+)
 from trainer.evaluation.retrieval_metrics import summarize
 
 
@@ -445,3 +451,29 @@ def test_precision_with_five_hundred_classes() -> None:
     found = row.recalls["latest"]["local"]["many"]
     assert found is not None
     assert (found.r1, found.queries) == (1, classes)
+
+
+NAMES = [f"task {t}" for t in range(3 * MAX_MEASURED_TASKS)]
+
+
+def test_small_library_is_measured_completely() -> None:
+    for count in (0, 1, MAX_MEASURED_TASKS):
+        assert select_measured_tasks(NAMES[:count]) == set(NAMES[:count])
+
+
+def test_large_library_is_measured_at_even_distances_with_its_newest_task() -> None:
+    tasks = NAMES[: MAX_MEASURED_TASKS + 2]
+    assert select_measured_tasks(tasks) == {*tasks[::2], tasks[-1]}
+    assert select_measured_tasks(NAMES) == {*NAMES[::4], NAMES[-1]}
+
+
+def test_growing_library_measures_a_bounded_number_of_tasks_and_none_again() -> None:
+    ended: set[str] = set()
+    before: frozenset[str] = frozenset()
+    for count in range(1, len(NAMES) + 1):
+        measured = select_measured_tasks(NAMES[:count])
+        ended |= before - measured
+        assert NAMES[count - 1] in measured
+        assert MAX_MEASURED_TASKS / 2 <= len(measured) <= MAX_MEASURED_TASKS + 1 or count < MAX_MEASURED_TASKS
+        assert not ended & measured
+        before = measured

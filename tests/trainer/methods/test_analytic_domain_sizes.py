@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from models.routing.router import Router, distinct_tokens, log_probabilities
 from trainer.task_data import Clip, TaskData
 

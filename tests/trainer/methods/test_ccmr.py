@@ -16,7 +16,7 @@ from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import FRAMES, SIDE, TEXTS, create_method
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.methods.ccmr import Ccmr, distances, ranking_loss
 from trainer.task_data import Clip, Pair, TaskData
 

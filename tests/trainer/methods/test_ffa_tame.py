@@ -13,8 +13,8 @@ from models.adapters.tame import NO_EXPERT, ROUTED
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from tests.trainer.methods.method_driver import TEXTS, create_method, index_task, learn_steps, random_frames
-from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods import Method
+from trainer.methods.base import cross_task_loss, in_task_loss
 
 
 def current_queries(method: Method) -> torch.Tensor:

@@ -14,7 +14,7 @@ from models.encoders.encoder_registry import open_query_encoder, read_query_rele
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import create_method, index_task, random_frames, write_task
-from trainer.losses import in_task_loss
+from trainer.methods.base import in_task_loss
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_loop import learn_task
 from trainer.video_embedding import embed_clips

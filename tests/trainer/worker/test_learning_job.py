@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import ParentRelease
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Shard, Task, Video
 from service.core.settings import settings
@@ -28,7 +28,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer import task_pipeline, training_loop
-from trainer.evaluation import measured_tasks
+from trainer.evaluation import recall_row
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger
 from trainer.evaluation.recall_row import RecallRow
 from trainer.methods.ffa_tame import FfaTame
@@ -103,7 +103,7 @@ def test_two_tasks_are_learned_published_and_evaluated(post_videos: Post) -> Non
 def test_row_of_a_large_library_measures_a_sample(
     learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_tasks, "MAX_MEASURED_TASKS", 1)
+    monkeypatch.setattr(recall_row, "MAX_MEASURED_TASKS", 1)
     learn(post_videos("night"))
     learn(post_videos("dusk"))
     measured = {(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)}

@@ -30,10 +30,9 @@ from torch import Tensor, nn
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import tensors_with_prefix
-from trainer.batching import chunks
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.key_queues import KeyQueues
-from trainer.task_data import Clip, Pair, load_frames
+from trainer.task_data import Clip, Pair, chunks, load_frames
 
 _TIE = 1e-6  # closer scores count as equal, as in the evaluation
 

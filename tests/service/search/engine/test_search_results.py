@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from models.encoders.query_encoder import QueryEncoder
-from models.routing.defaults import DEFAULT_PRIOR
+from models.routing import DEFAULT_PRIOR
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
 from service.search.engine import SearchEngine

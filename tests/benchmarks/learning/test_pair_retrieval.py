@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import trainer.evaluation.pair_retrieval
-from trainer.evaluation.pair_retrieval import LabeledVectors, average_precision_of_hits, pair_precisions
+import benchmarks.learning.labeled_pairs
+from benchmarks.learning.labeled_pairs import LabeledVectors, average_precision_of_hits, pair_precisions
 
 
 def _random_pairs(rng: np.random.Generator, count: int, start: int, labels: int) -> LabeledVectors:
@@ -40,7 +40,7 @@ def test_precisions_equal_equation_11(seed: int, monkeypatch: pytest.MonkeyPatch
     queries = _random_pairs(rng, 23, 30, labels=11)  # seven ids and most labels occur in the gallery
     expected = {depth: _equation_11(queries, gallery, depth) for depth in (1, 5, 10)}
     assert pair_precisions(queries, gallery) == pytest.approx(expected, abs=1e-9)
-    monkeypatch.setattr(trainer.evaluation.pair_retrieval, "_SCORES", 100)  # two queries at a time
+    monkeypatch.setattr(benchmarks.learning.labeled_pairs, "_SCORES", 100)  # two queries at a time
     assert pair_precisions(queries, gallery) == pytest.approx(expected, abs=1e-9)
 
 

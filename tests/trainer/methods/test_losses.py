@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from trainer.losses import cross_task_loss, in_task_loss
+from trainer.methods.base import cross_task_loss, in_task_loss
 
 SCALE = 7.0
 
