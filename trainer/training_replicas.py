@@ -17,12 +17,10 @@ import torch
 
 from models.releases.release_state import ReleaseState
 from trainer.errors import ReplicaKilled
-from trainer.methods import Method, MethodError, start_method
+from trainer.methods import Method, MethodError
 from trainer.process_group import ALONE, ProcessGroup, joined_group
 from trainer.task_data import TaskData
 from trainer.training_loop import fit
-
-__all__ = ["training_group"]
 
 _EXIT_SECONDS = 1.0  # in which a killed process is reaped, after its connections were closed
 
@@ -63,9 +61,8 @@ def training_group(
     with tempfile.TemporaryDirectory(prefix="cinestrata-training-") as name:
         folder = Path(name)
         # By value: tensors that processes share would be changed by the steps of each of them.
-        settings = method.config.model_dump(mode="json")
         copy = io.BytesIO()
-        torch.save((method.backbone, method.name, settings, release), copy)
+        torch.save((method.backbone, type(method), method.config, release), copy)
         arguments = processes, folder, device.type, copy.getvalue(), task, torch.get_num_threads()
         replicas = [
             spawn.Process(target=_run_replica, args=(rank, *arguments), daemon=True)
@@ -106,10 +103,10 @@ def _run_replica(
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
     # Passed by the process that started this one, like all arguments; no file is unpickled.
-    backbone, name, settings, release = torch.load(
+    backbone, method_class, config, release = torch.load(
         io.BytesIO(method_copy), map_location=device, weights_only=False
     )
-    method = start_method(name, backbone, settings, release)
+    method = method_class.resume(backbone, config, release)
     with joined_group(rank, processes, folder, device) as group:
         method.begin_task(task.task_id, task.name)
         fit(method, task, group=group)
