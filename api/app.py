@@ -25,7 +25,6 @@ from api.request_threads import limit_request_threads
 from api.routes import (
     access_routes,
     alert_routes,
-    audit_routes,
     clip_routes,
     deletion_routes,
     description_routes,
@@ -116,7 +115,6 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         sync_routes.router,
         library_routes.router,
         access_routes.router,
-        audit_routes.router,
         webhook_routes.router,
         alert_routes.router,
         operation_routes.router,

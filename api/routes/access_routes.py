@@ -1,4 +1,4 @@
-"""API keys, users of the dashboard, and sessions of browsers."""
+"""API keys, users of the dashboard, sessions of browsers, and the audit log."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from api.list_parameters import StrictParameters
+from api.dependencies import PageLinkDep
+from api.list_parameters import AuditListParameters, StrictParameters
 from api.security.route_scopes import ScopedRoute, current_principal, requires
 from cinestrata_schemas.access import (
+    AuditPage,
     CurrentAccess,
     KeyDetails,
     KeySecret,
@@ -19,6 +21,8 @@ from cinestrata_schemas.access import (
     UserSpec,
 )
 from service.access import api_keys, sessions, users
+from service.audit import audit_log
+from service.audit.audit_log import AuditFilter
 
 __all__ = ["router"]
 
@@ -102,3 +106,15 @@ def list_sessions(
 def end_session(session_id: str) -> None:
     """End a session of a browser."""
     sessions.end_session(session_id)
+
+
+@router.get("/audit", operation_id="list_audit_entries")
+@requires("admin")
+def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]) -> AuditPage:
+    """Changes of the library and of its access with actor, time and address, in pages; newest first by default.
+
+    Sign-ins and refused keys are entries too. Searches are not.
+    """
+    conditions = dict(parameters)
+    sort, cursor, limit = (conditions.pop(name) for name in ("sort", "cursor", "limit"))
+    return links.add(audit_log.list_entries(AuditFilter(**conditions), sort=sort, cursor=cursor, limit=limit))

@@ -17,7 +17,7 @@ from cinestrata_schemas.search import SearchQuery
 from index.hits import Hit
 from service.core import request_limits
 from service.core.settings import Settings
-from service.library.recall.newest_recall import newest_recall
+from service.library.recall.recall_matrix import newest_recall
 from service.library.video_details import thumbnail_url
 from service.search.catalog_mirror import read_rows
 from service.search.errors import UnknownTask
