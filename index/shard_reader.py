@@ -10,9 +10,8 @@ import numpy as np
 from index.arrays import Ids
 from index.errors import ShardCorrupt, ShardInvalid, ShardMissing
 from index.files.manifest_format import Manifest, SegmentEntry
-from index.files.segment_files import load_ids
+from index.files.segment_files import load_ids, read_tombstones
 from index.files.store_folder import StoreFolder
-from index.files.tombstones import read_tombstones
 from index.shards.empty_vector_store import EmptyVectorStore
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, VectorStore

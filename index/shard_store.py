@@ -12,8 +12,7 @@ from index.arrays import Ids, Vectors
 from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
-from index.files.segment_files import require_intact
-from index.files.tombstones import TOMBSTONES
+from index.files.segment_files import TOMBSTONES, require_intact
 from index.garbage_collector import GarbageCollector
 from index.publish_validation import PublishValidator
 from index.scanning.gpu_scan import is_gpu_used

@@ -38,7 +38,7 @@ from index.hits import merge_hits
 from index.scanning.search_options import ANN_KINDS, AnnPolicy
 from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 
 __all__ = ["Plan", "measure", "table", "texts_and_videos"]
 

@@ -1,4 +1,4 @@
-"""Files of a segment folder: their names, the description ``shard.json``, and integrity checks."""
+"""Files of a segment folder (names, ``shard.json``, integrity), and tombstones, which list deleted ids of a task."""
 
 from __future__ import annotations
 
@@ -11,20 +11,7 @@ import numpy as np
 from index.arrays import Ids
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.durable_files import find_damage
-from index.files.manifest_format import SegmentEntry
-
-__all__ = [
-    "DESCRIPTION",
-    "DIGEST",
-    "IDS",
-    "QUERIES",
-    "STRUCTURE",
-    "VECTORS",
-    "describe",
-    "display_name",
-    "load_ids",
-    "require_intact",
-]
+from index.files.manifest_format import SegmentEntry, TombstoneEntry
 
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
 QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments
@@ -78,4 +65,26 @@ def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
         valid = ends and bool((np.diff(ids) > 0).all())
     if not valid:
         raise ShardCorrupt(f"{display_name(entry)}: {IDS} contradicts the manifest")
+    return ids
+
+
+TOMBSTONES = "deleted.npy"
+
+
+def read_tombstones(folder: Path, entry: TombstoneEntry) -> Ids:
+    """Deleted ids of a task, ``int64 [count]``, ascending.
+
+    Raises:
+        ShardCorrupt: The file is missing or was altered. Without it, searches would return deleted vectors again.
+    """
+    name = f"deletions {entry.id[:12]} of task {entry.task}"
+    problem = find_damage(folder, entry.files, entry.bytes, verify=True)
+    if problem:
+        raise ShardCorrupt(f"{name}: {problem}; restore it from a backup")
+    try:
+        ids: Ids = np.load(folder / TOMBSTONES, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
+    if ids.dtype != np.int64 or ids.shape != (entry.count,):
+        raise ShardCorrupt(f"{name}: {TOMBSTONES} contradicts the manifest")
     return ids

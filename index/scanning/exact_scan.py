@@ -10,10 +10,7 @@ import numpy.typing as npt
 
 from index.arrays import Rows, Scores, Vectors, batches
 from index.scanning.candidate_pool import CandidatePool
-from index.scanning.row_bitmap import RowBitmap, contains_rows, count_rows, unpack_rows
 from index.scanning.search_threads import SearchThreadLimit
-
-__all__ = ["BLOCK_BYTES", "ExactScan", "RowHits", "empty_flat_index", "is_flat_index"]
 
 BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about the cache size of a core
 _GATHERED_ROWS = 16_384  # rows copied at a time
@@ -167,3 +164,23 @@ def is_flat_index(index: faiss.Index) -> bool:
 def _top_k(rows: Rows, scores: Scores, k: int) -> RowHits:
     order = np.lexsort((rows, -scores))[:k]
     return RowHits(rows[order], scores[order])
+
+
+RowBitmap = npt.NDArray[np.uint8]
+
+
+def count_rows(bitmap: RowBitmap) -> int:
+    """Number of rows in a bitmap."""
+    return int(np.bitwise_count(bitmap).sum())
+
+
+def contains_rows(bitmap: RowBitmap, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether each of these rows is in a bitmap."""
+    return np.asarray((bitmap[rows >> 3] >> (rows & 7)) & 1 == 1)
+
+
+def unpack_rows(bitmap: RowBitmap, start: int, count: int) -> npt.NDArray[np.bool_]:
+    """Whether each of ``count`` rows from ``start`` on is in a bitmap."""
+    first = start // 8
+    bits = np.unpackbits(bitmap[first : (start + count + 7) // 8], bitorder="little")
+    return bits[start - 8 * first :][:count].astype(bool)

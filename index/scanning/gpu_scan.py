@@ -9,8 +9,7 @@ import numpy as np
 
 from index.arrays import Rows, Vectors, batches
 from index.errors import DeviceMissing
-from index.scanning.exact_scan import ExactScan, RowHits
-from index.scanning.row_bitmap import RowBitmap, contains_rows
+from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows
 from index.scanning.search_options import Device
 
 __all__ = ["GpuScan", "is_gpu_used"]

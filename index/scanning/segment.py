@@ -23,9 +23,8 @@ from index.files.segment_files import (
 )
 from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
-from index.scanning.exact_scan import ExactScan, RowHits, is_flat_index
+from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows, count_rows, is_flat_index
 from index.scanning.gpu_scan import GpuScan
-from index.scanning.row_bitmap import RowBitmap, contains_rows, count_rows
 
 __all__ = ["Segment"]
 

@@ -16,7 +16,7 @@ from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.manifest_files import list_manifest_files
 from index.shard_store import ShardStore
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 
 DIM = 8
 

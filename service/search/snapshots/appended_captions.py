@@ -10,22 +10,23 @@ which it is computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import torch
 from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
 from models.encoders.query_encoder import QueryEncoder, TokenIds
+from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values
+from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Task, Video
-
-__all__ = ["AppendedProfile", "appended_profiles", "profile_row"]
 
 _CHUNK = 4096  # captions tokenized at a time
 
@@ -131,3 +132,31 @@ def _captions(task: str, shard: SearchableShard) -> list[str]:
         if is_stored and (row.task_id != task or row.effective_split not in ("val", "test"))
         for caption in row.captions
     ]
+
+
+log = structlog.get_logger(__name__)
+
+
+def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any] | None:
+    """Return the JSON object of the model that an append fitted again for a release; None without one.
+
+    Args:
+        release_id: Identifier of the release.
+        generation: Generation of the index.
+
+    Raises:
+        Unavailable: the catalog cannot be read.
+    """
+    with session_scope() as session:
+        return read_calibration(session, release_id, generation)
+
+
+def parse_confidence(stored: Mapping[str, Any] | None) -> ConfidenceModel | None:
+    """Return the model of a JSON object; None if it is not valid."""
+    if stored is None:
+        return None
+    try:
+        return ConfidenceModel.from_json(dict(stored))
+    except (KeyError, TypeError, ValueError) as error:
+        log.warning("appended_calibration_not_read", error=str(error))
+        return None

@@ -28,12 +28,15 @@ from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.text_evidence import TextEvidence, route_text
 from service.core.errors import Unavailable
-from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
-from service.search.snapshots.appended_confidence import parse_confidence, read_appended_confidence
-from service.search.snapshots.pinned_releases import PinnedQueryReleases
+from service.search.snapshots.appended_captions import (
+    AppendedProfile,
+    appended_profiles,
+    parse_confidence,
+    read_appended_confidence,
+)
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
-from service.search.snapshots.snapshot_lineage import SnapshotLineage
+from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
 
 __all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan", "TextRouting"]

@@ -23,9 +23,8 @@ from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
 from service.search.errors import TaskNotServed
-from service.search.snapshots.earlier_releases import EarlierReleases
 from service.search.snapshots.edited_captions import EditedCaptions
-from service.search.snapshots.generation_loader import GenerationLoader
+from service.search.snapshots.generation_loader import EarlierReleases, GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_readiness import NOTHING_LEARNED, describe_readiness
 

@@ -47,8 +47,8 @@ from service.search.catalog_mirror import read_rows
 from service.search.requests.request_resolution import resolve_tasks
 from service.search.requests.search_request import SearchRequest, describe_count, parse_requests
 from service.search.requests.video_filters import find_passing_videos
-from service.search.snapshots.pinned_releases import PinnedVideoReleases
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
+from service.search.snapshots.snapshot_releases import PinnedVideoReleases
 from service.search.snapshots.video_grouping import drop_moments
 from service.search.text_search.result_views import build_results
 from service.search.video_metadata_cache import VideoMetadataCache

@@ -28,7 +28,7 @@ from index.scanning.recall_gate import GATE_DEPTHS, choose_structure, measure_re
 from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 
 DIM, ROWS = 12, 12_000
 ANN_KINDS = ("ivf", "hnsw", "sq8")

@@ -12,7 +12,7 @@ from index.scanning import exact_scan
 from index.scanning.candidate_pool import CandidatePool
 from index.scanning.exact_scan import ExactScan, empty_flat_index
 from index.shard_store import ShardStore
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 
 DIM = 16
 

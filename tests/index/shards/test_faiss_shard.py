@@ -13,7 +13,7 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 
 FILES = ["vectors.faiss", "ids.npy", "shard.json"]
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
 from index.hits import Hits
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR

@@ -11,7 +11,7 @@ import torch
 
 from cinestrata_schemas.search import SimilarVideosResponse
 from index.errors import StoreUnavailable
-from index.shards.faiss_shard import FaissShard
+from index.shards.faiss_vector_store import FaissShard
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
