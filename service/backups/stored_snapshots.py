@@ -107,7 +107,7 @@ def _unknown(name: str) -> NotFound:
 
 
 _PREFIX = ".snapshot-"
-_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile forms them
+_FOLDER_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}", re.ASCII)  # as tempfile forms them
 _LOCK = "lock"
 _ABANDONED_SECONDS = 3600
 
@@ -135,7 +135,7 @@ def sweep_unfinished_snapshots() -> int:
         Unavailable: the folder ``backups`` cannot be read.
     """
     try:
-        found = [path for path in settings().backups_dir.iterdir() if _NAME.fullmatch(path.name)]
+        found = [path for path in settings().backups_dir.iterdir() if _FOLDER_NAME.fullmatch(path.name)]
     except FileNotFoundError:
         return 0
     except OSError as error:
