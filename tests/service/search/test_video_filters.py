@@ -252,7 +252,7 @@ def test_filter_without_metadata_in_the_library_is_refused(configured: Settings,
     Library(configured, backbone, "zero_shot").add_task("birds", BIRDS)
     service = SearchEngine(configured)
     service.snapshots.refresh()
-    with pytest.raises(InvalidInput, match="The videos carry no metadata"):
+    with pytest.raises(InvalidInput, match="The videos have no metadata"):
         service.search("x", where={"place": "pond"})
 
 
