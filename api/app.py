@@ -22,26 +22,7 @@ from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, u
 from api.request_observer import RequestObserver
 from api.request_paths import VersionPrefixMiddleware, first_segment
 from api.request_threads import limit_request_threads
-from api.routes import (
-    access_routes,
-    alert_routes,
-    clip_routes,
-    deletion_routes,
-    description_routes,
-    domain_routes,
-    health_routes,
-    library_routes,
-    operation_routes,
-    sample_routes,
-    search_routes,
-    snapshot_routes,
-    sync_routes,
-    task_event_routes,
-    task_routes,
-    upload_routes,
-    video_routes,
-    webhook_routes,
-)
+from api.routes.resource_routers import RESOURCE_ROUTERS
 from api.security.authentication import Authenticator, require_network_credentials
 from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.cross_origin import share_with_origins
@@ -102,25 +83,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.state.authenticator = authenticator
     app.state.openid_provider = OpenIdProvider(configured.oidc) if configured.oidc.issuer else None
     for router in (
-        search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
-        task_routes.router,
-        task_event_routes.router,
-        sample_routes.router,
-        upload_routes.router,
-        domain_routes.router,
-        search_routes.router,
-        clip_routes.router,
-        video_routes.router,
-        deletion_routes.router,
-        sync_routes.router,
-        library_routes.router,
-        access_routes.router,
-        webhook_routes.router,
-        alert_routes.router,
-        operation_routes.router,
-        snapshot_routes.router,
-        health_routes.router,
-        description_routes.router,
+        *RESOURCE_ROUTERS,
         html_pages.router,
         reference_page.router,
         sign_in_pages.router,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Response
@@ -11,7 +11,9 @@ from pydantic import BaseModel, ValidationError
 from api.security.route_scopes import current_principal
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from service.search.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from service.search.engine import SearchEngine
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -55,9 +57,8 @@ async def _page_link(request: Request, response: Response) -> PageLink:
     return PageLink(request, response)
 
 
-async def _query_service(request: Request) -> SearchEngine:
-    service: SearchEngine = request.app.state.query_service
-    return service
+async def _query_service(request: Request) -> Any:
+    return request.app.state.query_service
 
 
 async def _settings(request: Request) -> Settings:
@@ -70,7 +71,11 @@ async def _caller(request: Request) -> str:
     return principal.caller if principal else ""
 
 
-QueryDep = Annotated[SearchEngine, Depends(_query_service)]
+# The engine imports torch, which an application on a data folder needs for searches only.
+if TYPE_CHECKING:
+    QueryDep = Annotated[SearchEngine, Depends(_query_service)]
+else:
+    QueryDep = Annotated[Any, Depends(_query_service)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CallerDep = Annotated[str, Depends(_caller)]
 PageLinkDep = Annotated[PageLink, Depends(_page_link)]

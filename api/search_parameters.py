@@ -23,7 +23,6 @@ from api.security.route_scopes import ScopedRoute
 from cinestrata_schemas.choice_types import QueryMode, SearchScope
 from cinestrata_schemas.search import SearchQuery
 from service.core.request_limits import MAX_WORST_QUERIES
-from service.search.requests.video_filters import parse_where_json
 
 __all__ = [
     "CaptionsParameters",
@@ -107,6 +106,8 @@ class _FilterParameters(StrictParameters):
         """
         arguments = dict(self)
         if self.where is not None:
+            from service.search.requests.video_filters import parse_where_json  # imports torch
+
             arguments["where"] = parse_where_json(self.where)
         return arguments
 

@@ -1,155 +1,121 @@
-"""The interface between commands and the service."""
+"""The client of commands: over HTTP for a URL, or in this process for a data folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from cinestrata_schemas.choice_types import SearchScope
+import httpx
+
+from cinestrata_client import Client, NotFoundError, RetryPolicy, ServiceError, UnreachableError
+from cinestrata_schemas.videos import DeletionResult
+from cli.application_transport import ApplicationTransport
+from cli.console import refuse_call
+from cli.embedded.data_folder import data_folder_settings, read_lock_holder
 
 if TYPE_CHECKING:
-    from cinestrata_schemas.access import AuditPage
-    from cinestrata_schemas.alerts import AlertDetails, AlertPage
-    from cinestrata_schemas.choice_types import QueryMode
-    from cinestrata_schemas.library import RecallMatrix
-    from cinestrata_schemas.operations import JobDetails, JobSpec, SnapshotDetails
-    from cinestrata_schemas.releases import ReleaseSummary, ServeOutcome
-    from cinestrata_schemas.search import SearchResponse, SimilarVideosResponse
-    from cinestrata_schemas.syncs import SyncDetails, SyncSpec
-    from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskDetails, TaskSpec
-    from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch, VideoSummary
-    from cinestrata_schemas.webhooks import (
-        DeliveryDetails,
-        WebhookDetails,
-        WebhookPatch,
-        WebhookSecret,
-        WebhookSpec,
-    )
-
-__all__ = ["FINAL_STATES", "MethodSettings", "ServiceClient"]
+    from starlette.types import ASGIApp
 
 FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
+PAGE = 1000  # entries of a page of a complete list
 
 MethodSettings = dict[str, bool | int | float | str | None] | None  # None: the method's defaults
 
+_READY_SECONDS = 2.0
+# A user waits for the command: a service that asks for a longer pause is reported at once.
+_RETRIES = RetryPolicy(max_retries=2, max_pause=2.0, first_pause=0.25)
+_IN_PROCESS_URL = "http://localhost"
 
-class ServiceClient(Protocol):
-    """Operations of the service that commands use."""
 
-    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
-        """Create a task. Requests with the same idempotency key create one task."""
+class ServiceClient(Client):
+    """Client of a service, or of a data folder without a service.
 
-    def create_task_from_archive(
-        self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: MethodSettings
-    ) -> TaskDetails:
-        """Create a task from an archive of videos with a manifest."""
+    Args:
+        url: Base URL of the service; None works on the data folder in this process.
+        data: Data folder; None takes it from the environment.
+        transport: Transport of httpx to the service, for tests; None opens network connections.
+    """
 
-    def append_videos(self, task_id: str, spec: AppendSpec, key: str | None = None) -> TaskDetails:
-        """Append videos to a learned domain. Requests with the same idempotency key create one append."""
+    def __init__(
+        self, url: str | None, data: Path | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._is_remote = url is not None
+        if url is None:
+            in_process = ApplicationTransport(lambda: _load_application(data))
+            super().__init__(_IN_PROCESS_URL, retries=RetryPolicy(max_retries=0), transport=in_process)
+            return
+        try:
+            super().__init__(url, retries=_RETRIES, transport=transport)
+        except ValueError as error:
+            refuse_call(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
 
-    def append_archive(self, task_id: str, archive: BinaryIO, filename: str) -> TaskDetails:
-        """Append the videos of an archive with a manifest to a learned domain."""
-
-    def tasks(self) -> list[TaskDetails]:
-        """All tasks, oldest first."""
-
-    def task(self, task_id: str) -> TaskDetails:
-        """The current state of a task."""
-
-    def task_videos(self, task_id: str) -> Iterator[VideoSummary]:
-        """All videos of a domain and of the appends to it, in the order of their arrival."""
-
-    def cancel(self, task_id: str) -> TaskDetails:
-        """Request that a task stops."""
-
-    def retry(self, task_id: str, spec: RetrySpec) -> TaskDetails:
-        """Queue a failed or cancelled task again."""
-
-    def relearn(self, task_id: str, name: str | None = None) -> TaskDetails:
-        """Learn the appended videos of a domain as a new domain."""
-
-    def videos(self, **parameters: Any) -> VideoPage:
-        """A page of videos; ``parameters`` are those of ``GET /videos`` that are set."""
-
-    def edit_video(self, video_id: str, patch: VideoPatch) -> VideoDetails:
-        """Change captions and metadata of a video; only fields of the patch that are set apply."""
-
-    def register_sync(self, spec: SyncSpec) -> SyncDetails:
-        """Let a domain follow a folder of videos."""
-
-    def syncs(self) -> list[SyncDetails]:
-        """All registered syncs by name."""
-
-    def remove_sync(self, name_or_id: str) -> None:
-        """Remove a registered sync by its id, or by the name or slug of its domain."""
-
-    def releases(self) -> list[ReleaseSummary]:
-        """All releases in the order of learning."""
-
-    def serve_release(self, release: str, *, dry_run: bool) -> ServeOutcome:
-        """Let searches use a release, and return the effects; a dry run only returns them."""
-
-    def create_webhook(self, spec: WebhookSpec) -> WebhookSecret:
-        """Register an endpoint of webhooks, and return its secret."""
-
-    def webhooks(self) -> list[WebhookDetails]:
-        """All webhooks, oldest first."""
-
-    def remove_webhook(self, webhook_id: str) -> None:
-        """Remove a webhook with its messages."""
-
-    def edit_webhook(self, webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
-        """Change the events of a webhook, or whether it is enabled."""
-
-    def deliveries(self, webhook_id: str, limit: int) -> list[DeliveryDetails]:
-        """The newest messages of a webhook, newest first."""
-
-    def resend_delivery(self, webhook_id: str, delivery_id: int) -> DeliveryDetails:
-        """Send a message of a webhook again."""
-
-    def alerts(self) -> AlertPage:
-        """Open and earlier alerts."""
-
-    def dismiss_alert(self, alert_id: int) -> AlertDetails:
-        """Hide an alert."""
-
-    def snapshots(self) -> list[SnapshotDetails]:
-        """Stored snapshots, newest first."""
-
-    def download_snapshot(self, name: str, target: BinaryIO) -> None:
-        """Write a stored snapshot to an open file."""
-
-    def delete_snapshot(self, name: str) -> None:
-        """Delete a stored snapshot."""
-
-    def start_job(self, spec: JobSpec) -> JobDetails:
-        """Let a worker compact shards or write a snapshot."""
-
-    def jobs(self) -> list[JobDetails]:
-        """The last maintenance jobs, newest first."""
-
-    def test_webhook(self, webhook_id: str) -> DeliveryDetails:
-        """Send a test message now, and return its result."""
-
-    def delete(self, videos: list[str]) -> DeletionResult:
+    def remove_videos(self, videos: list[str]) -> DeletionResult:
         """Delete videos permanently."""
-
-    def delete_task(self, task_id: str) -> DeletionResult:
-        """Delete all videos of a task permanently."""
-
-    def search(
-        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **fields: Any
-    ) -> SearchResponse:
-        """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
-
-    def similar(self, video_id: str, k: int, scope: SearchScope) -> SimilarVideosResponse:
-        """Videos similar to a video."""
-
-    def audit(self, **parameters: Any) -> AuditPage:
-        """A page of the audit log; ``parameters`` are those of ``GET /audit`` that are set."""
+        deleted, not_found = [], []
+        for video in videos:
+            try:
+                self.delete_video(video)
+                deleted.append(video)
+            except NotFoundError:
+                not_found.append(video)
+        return DeletionResult(deleted=deleted, not_found=not_found)
 
     def playback_address(self, video_id: str) -> str:
-        """Address of a video that a browser or a player opens."""
+        """Address of a video that a browser or a player opens: its page, or its file in a data folder."""
+        if self._is_remote:
+            return f"{str(self.base_url).rstrip('/')}/watch/{quote(video_id, safe='')}"
+        from service.library.video_details import stream_path
 
-    def forgetting(self) -> RecallMatrix:
-        """The recall matrix and the measures of forgetting."""
+        return stream_path(video_id).as_uri()
+
+
+def connect(url: str | None, data: Path | None, *, ask_running: bool = False) -> ServiceClient:
+    """A client of the service at ``url``, or of the data folder without a URL.
+
+    Args:
+        url: URL of a running service.
+        data: Data folder; None takes it from the environment.
+        ask_running: Whether to ask the service that runs on the data folder, which has loaded the model.
+    """
+    if url is None and ask_running:
+        url = _running_service(data)
+    return ServiceClient(url or None, data)
+
+
+def _load_application(data: Path | None) -> ASGIApp:
+    # A client over HTTP needs neither a database nor the application.
+    import logging
+
+    import structlog
+
+    from api.operator_app import create_operator_app
+    from service.audit.actor import command_line_actor, set_process_actor
+    from service.catalog.migrations import upgrade
+
+    settings = data_folder_settings(data)
+    # The command prints successes itself.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    upgrade(settings)
+    set_process_actor(command_line_actor())
+    return create_operator_app(settings)
+
+
+def _running_service(data: Path | None) -> str | None:
+    """URL of the ready service on a data folder that accepts the key of the environment; None without one."""
+    url = (read_lock_holder(data_folder_settings(data).run_dir) or {}).get("url")
+    if url is None:
+        return None
+    try:
+        with Client(url, timeout=_READY_SECONDS, retries=RetryPolicy(max_retries=0)) as client:
+            if not client.readyz().ready:
+                return None
+            client.get_current_access()
+    except (
+        ServiceError,
+        UnreachableError,
+        ValueError,
+    ):  # ValueError: a malformed key, or an answer of unknown form
+        return None
+    return str(url)

@@ -60,7 +60,7 @@ def empty_service() -> Iterator[str]:
         "service.catalog.migrations",
         "service.tasks.broker",
         "cli.main",
-        "cli.http_service_client",
+        "cli.service_client",
         "cli.commands.ingest_command",
         "cli.commands.search_commands",
         "cli.commands.deletion_commands",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Response
 
@@ -14,8 +15,10 @@ from service.catalog import database
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.library import prometheus_metrics
-from service.search.engine import SearchEngine
 from service.storage.library_paths import check_data_folder
+
+if TYPE_CHECKING:
+    from service.search.engine import SearchEngine
 
 __all__ = ["router"]
 

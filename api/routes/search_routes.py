@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response
@@ -22,7 +22,9 @@ from cinestrata_schemas.search import (
 )
 from service.core import tracing
 from service.library import prometheus_metrics
-from service.search.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from service.search.engine import SearchEngine
 
 __all__ = ["get_search_router", "router"]
 

@@ -127,8 +127,11 @@ def relearn(
     data: Data = None,
 ) -> None:
     """Learn the videos that were appended to a domain as a new domain, which takes them over."""
+    from cinestrata_schemas.tasks import RelearnSpec
     from cli.commands.task_commands import find_task, report_created
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
-    report_created(client, client.relearn(find_task(client, domain).id, name), wait)
+    report_created(
+        client, client.relearn_task(find_task(client, domain).id, body=RelearnSpec(name=name)), wait
+    )

@@ -34,7 +34,7 @@ def alerts(
     data: Data = None,
 ) -> None:
     """List the open alerts, newest first. With --json, also the earlier ones."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     if dismissed is not None:
@@ -42,7 +42,7 @@ def alerts(
         print_json(alert)
         console.print(f"Alert {alert.id} is dismissed.")
         return
-    page = client.alerts()
+    page = client.list_alerts()
     print_json(page)
     for alert in [*page.open, *(page.earlier if show_earlier else ())]:
         end = alert.cleared_at or alert.dismissed_at

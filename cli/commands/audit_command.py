@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import connect
 from cli.console import console, report_errors
+from cli.service_client import connect
 from cli.shared_options import (
     Data,
     Url,
@@ -19,7 +18,6 @@ from cli.shared_options import (
 
 if TYPE_CHECKING:
     from cinestrata_schemas.access import AuditRecord
-    from cli.service_client import ServiceClient
 
 _PAGE = 1000  # entries
 _COLUMNS = 80
@@ -89,24 +87,14 @@ def run_audit(
     client = connect(url, data)
     chosen = {name: value for name, value in conditions.items() if value is not None}
     if as_json_lines:
-        for entry in _all_entries(client, chosen):
+        for entry in client.iter_audit_entries(sort="time", limit=_PAGE, **chosen):
             print(entry.model_dump_json())
         return
-    entries = client.audit(limit=limit, **chosen).entries
+    entries = client.list_audit_entries(limit=limit, **chosen).entries
     if not entries:
         console.print("The audit log has no such entries.")
         return
     _print_entries(entries)
-
-
-def _all_entries(client: ServiceClient, conditions: dict[str, Any]) -> Iterator[AuditRecord]:
-    paging: dict[str, Any] = {"sort": "time", "limit": _PAGE}
-    while True:
-        page = client.audit(**conditions, **paging)
-        yield from page.entries
-        if page.next_cursor is None:
-            return
-        paging["cursor"] = page.next_cursor
 
 
 def _print_entries(entries: list[AuditRecord]) -> None:

@@ -78,7 +78,7 @@ def run_delete(
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
-    from cli.connection import connect
+    from cli.service_client import connect
 
     if bool(videos) is (task is not None):
         refuse_call("Name videos, or one task with --task.")
@@ -94,7 +94,7 @@ def run_delete(
         if found is not None:
             target = f"task {found.name!r} with all of its {found.counts.videos} videos"
         typer.confirm(f"Permanently delete {target}?", abort=True)
-    outcome = client.delete(list(videos)) if found is None else client.delete_task(found.id)
+    outcome = client.remove_videos(list(videos)) if found is None else client.delete_task(found.id)
     print_json(outcome)
     console.print(f"{len(outcome.deleted)} deleted")
     for video in outcome.not_found:

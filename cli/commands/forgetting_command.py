@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.connection import connect
 from cli.console import console, plain_table, print_json, report_errors
+from cli.service_client import connect
 from cli.shared_options import (
     AsJson,
     Data,
@@ -33,7 +33,7 @@ def forgetting(
     data: Data = None,
 ) -> None:
     """Show the recall of each domain when it was learned and now. With --json, the whole recall matrix."""
-    measures = connect(url, data).forgetting()
+    measures = connect(url, data).get_forgetting()
     print_json(measures)
     if not measures.tasks:
         console.print("No domain has been measured yet: held-out videos with captions are needed.")

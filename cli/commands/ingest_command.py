@@ -10,8 +10,8 @@ from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normal
 from cli.commands.task_commands import find_task, report_created
 from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget
 from cli.commands.video_sources import open_source
-from cli.connection import connect
 from cli.console import console, refuse_call
+from cli.service_client import connect
 from cli.shared_options import parse_settings
 from media import MediaError
 from media.sources.source_uris import SourceUri, is_source_uri

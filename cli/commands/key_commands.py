@@ -13,7 +13,7 @@ from cli.console import console, plain_table, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
 if TYPE_CHECKING:
-    from cli.access_client import AccessClient
+    from cli.service_client import ServiceClient
 
 __all__ = ["app"]
 
@@ -40,9 +40,9 @@ def create(
 ) -> None:
     """Create a key and print it. It is not shown again: the catalog stores its hash."""
     from cinestrata_schemas.access import KeySpec
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
-    client = connect_access(url, data)
+    client = connect(url, data)
     closes = scope != "admin" and not _has_administrator(client)
     created = client.create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
     print_json(created)
@@ -61,9 +61,9 @@ def create(
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all keys of the catalog, newest first."""
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
-    keys = connect_access(url, data).keys()
+    keys = connect(url, data).list_keys()
     print_json(keys)
     if not keys:
         console.print("There are no keys. `cinestrata keys create NAME` creates one.")
@@ -83,18 +83,18 @@ def revoke(
     data: Data = None,
 ) -> None:
     """Revoke a key. Running services refuse it within seconds, and its sessions end."""
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
-    revoked = connect_access(url, data).revoke_key(name)
+    revoked = connect(url, data).revoke_key(name)
     print_json(revoked)
     console.print(f"The key {revoked.name} ({revoked.id}) is revoked.")
 
 
-def _has_administrator(client: AccessClient) -> bool:
+def _has_administrator(client: ServiceClient) -> bool:
     """Whether a key or a user may administer the service; the key of the environment may."""
     if os.environ.get("CINESTRATA_API_KEY"):
         return True
-    keys, users = client.keys(), client.users()
+    keys, users = client.list_keys(), client.list_users()
     return any(key.scope == "admin" and key.state == "active" for key in keys) or any(
         user.scope == "admin" for user in users
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cli.commands.stored_snapshot_commands import download_to
 from cli.commands.task_commands import find_task
-from cli.connection import connect
 from cli.console import console, error_console, fail, print_json
+from cli.service_client import connect
 
 if TYPE_CHECKING:
     from cinestrata_schemas.operations import JobDetails, JobSpec
@@ -80,7 +80,7 @@ def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
     with error_console.status(f"Job {job.id} runs on a worker …"):
         while job.state in ("queued", "running"):
             time.sleep(_POLL_SECONDS)
-            job = next((other for other in client.jobs() if other.id == job.id), job)
+            job = next((other for other in client.get_operations().jobs if other.id == job.id), job)
     if job.state == "failed":
         fail(f"Job {job.id} failed: {job.error}", "See the log of the worker.")
     return job

@@ -42,7 +42,7 @@ def syncs(
     """List all registered syncs with their last and next run; `cinestrata sync --every` registers them."""
     from rich.text import Text
 
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     if removed is not None:
@@ -51,7 +51,7 @@ def syncs(
         console.print(f"The sync {removed} was removed. Its domain and videos stay.")
         return
     table = plain_table("domain", "source", "every", "last run", "next run", "files")
-    found = client.syncs()
+    found = client.list_syncs()
     print_json(found)
     for sync in found:
         table.add_row(
@@ -87,7 +87,7 @@ def run_register(
     """
     from cinestrata_schemas.syncs import SyncSpec
     from cli.commands.ingest_command import default_name
-    from cli.connection import connect
+    from cli.service_client import connect
 
     spec = SyncSpec(
         name=name or default_name(source),

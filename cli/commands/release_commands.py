@@ -37,14 +37,14 @@ def releases(
     data: Data = None,
 ) -> None:
     """List all releases in the order of learning, or choose the one that searches use."""
-    from cli.connection import connect
+    from cli.service_client import PAGE, connect
 
     client = connect(url, data)
     if served is not None:
         _serve(client, served, dry_run, yes)
         return
     table = plain_table("t", "learned", "method", "release", "published", "")
-    found = client.releases()
+    found = list(client.iter_releases(limit=PAGE))
     print_json(found)
     for release in found:
         table.add_row(
@@ -59,7 +59,9 @@ def releases(
 
 
 def _serve(client: ServiceClient, release: str, dry_run: bool, yes: bool) -> None:
-    preview = client.serve_release(release, dry_run=True)
+    from cinestrata_schemas.releases import ServeSpec
+
+    preview = client.serve_release(release, body=ServeSpec(dry_run=True))
     _print_effects(preview)
     if dry_run or not preview.changed:
         print_json(preview)
@@ -69,7 +71,7 @@ def _serve(client: ServiceClient, release: str, dry_run: bool, yes: bool) -> Non
             fail("Nothing was changed: the change needs a confirmation.", "Repeat the command with --yes.")
         typer.confirm("Serve this release?", abort=True)
     # The argument again, and not the id of the preview: a newer release may have been published since.
-    done = client.serve_release(release, dry_run=False)
+    done = client.serve_release(release, body=ServeSpec(dry_run=False))
     print_json(done)
     console.print(f"Release {done.release[:12]} after {done.task!r} is served.", soft_wrap=True)
     if done.pinned:

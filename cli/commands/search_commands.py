@@ -157,18 +157,18 @@ def run_search(
         open_first: Whether to open the first result in a browser or player.
         fields: Other fields of ``SearchQuery``.
     """
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data, ask_running=True)
     with console.status("Searching …"):
         conditions = parse_conditions(where) or None
-        response = client.search(query, k, task, mode, where=conditions, **fields)
+        response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
         for further in range(2, page + 1):
             if response.next_cursor is None:
                 print_json(response.model_copy(update={"results": []}))
                 fail(f"--page {page}: the results end on page {further - 1}.", status=NOTHING_FOUND)
             fields["cursor"] = response.next_cursor
-            response = client.search(query, k, task, mode, where=conditions, **fields)
+            response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
     print_json(response)
     if response.metadata_as_of is not None:
         console.print(
@@ -205,10 +205,10 @@ def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data
         url: URL of a running service; None searches the data folder.
         data: Data folder; None takes it from the environment. A service that runs on it answers the search.
     """
-    from cli.connection import connect
+    from cli.service_client import connect
 
     with console.status("Searching …"):
-        response = connect(url, data, ask_running=True).similar(video_id, k, scope)
+        response = connect(url, data, ask_running=True).find_similar(video_id, k=k, scope=scope)
     print_json(response)
     console.print(result_table(response) if response.results else "No results.")
     if response.not_compared:

@@ -48,7 +48,7 @@ def snapshots(
 
     `cinestrata snapshot --url` and the library page write them.
     """
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     if downloaded is not None:
@@ -69,7 +69,7 @@ def snapshots(
 
 
 def _list(client: ServiceClient) -> None:
-    stored = client.snapshots()
+    stored = client.list_snapshots()
     print_json(stored)
     table = plain_table("snapshot", "written")
     table.add_column("MB", justify="right")
@@ -112,7 +112,7 @@ def _fail_to_write(target: Path, error: OSError) -> NoReturn:
 
 
 def _find(client: ServiceClient, name: str) -> str:
-    names = [snapshot.name for snapshot in client.snapshots()]
+    names = [snapshot.name for snapshot in client.list_snapshots()]
     if name == "newest" and names:
         return names[0]
     if name not in names:

@@ -15,9 +15,8 @@ from cli.commands.ingest_command import default_name
 from cli.commands.task_commands import follow
 from cli.commands.video_sending import LearnedDomain, NewDomain
 from cli.commands.video_sources import VideoSource, open_source
-from cli.connection import connect
 from cli.console import console, fail, print_json
-from cli.service_client import FINAL_STATES, ServiceClient
+from cli.service_client import FINAL_STATES, PAGE, ServiceClient, connect
 from service.core.domain_names import name_key
 from service.syncs.source_listing import SourceFiles
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
@@ -60,7 +59,11 @@ def run_sync(
     client = connect(url, data)
     key = name_key(name)
     domain = next(
-        (task for task in client.tasks() if task.into is None and key in (name_key(task.name), task.slug)),
+        (
+            task
+            for task in client.list_tasks()
+            if task.into is None and key in (name_key(task.name), task.slug)
+        ),
         None,
     )
     if not dry_run:
@@ -81,7 +84,7 @@ def run_sync(
         return
     if domain.state != "ready" and sent:
         fail(f"{name} is {domain.state}.", "Sync again once it is ready.")
-    target = LearnedDomain(client, relearned_domains(client.tasks(), domain)[-1].id)
+    target = LearnedDomain(client, relearned_domains(client.list_tasks(), domain)[-1].id)
     for start in range(0, len(sent), MAX_APPENDED):
         videos = sent[start : start + MAX_APPENDED]
         _require_ready(client, opened.send(target, videos))
@@ -91,7 +94,7 @@ def run_sync(
     for video, captions in plan.recaptioned.items():
         client.edit_video(video, VideoPatch(captions=captions))
     if gone := [*plan.outdated, *(plan.vanished if vanished == "delete" else ())]:
-        client.delete(gone)
+        client.remove_videos(gone)
     print_json(document)
 
 
@@ -111,18 +114,18 @@ def _finish_appends(client: ServiceClient, domain: TaskDetails | None) -> None:
     """Wait for appends of another sync of the domain, and delete those that failed, so that they are sent again."""
     if domain is None:
         return
-    appends = [task for task in client.tasks() if task.into == domain.id]
+    appends = [task for task in client.list_tasks() if task.into == domain.id]
     if unfinished := [task.id for task in appends if task.state not in FINAL_STATES]:
         console.print(f"{domain.name} is receiving videos already; the sync waits for them.")
         follow(client, unfinished)
-    for append in abandoned_appends(client.tasks(), client.task_videos(domain.id)):
+    for append in abandoned_appends(client.list_tasks(), client.iter_videos_of_task(domain.id, limit=PAGE)):
         client.delete_task(append)
 
 
 def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[VideoSummary]:
     """Videos of a domain, of the appends to it, and of domains that relearned its videos."""
-    domains = relearned_domains(client.tasks(), domain) if domain else ()
-    return [video for task in domains for video in client.task_videos(task.id)]
+    domains = relearned_domains(client.list_tasks(), domain) if domain else ()
+    return [video for task in domains for video in client.iter_videos_of_task(task.id, limit=PAGE)]
 
 
 def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:

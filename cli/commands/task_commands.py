@@ -41,9 +41,9 @@ TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all tasks, oldest first."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
-    tasks = connect(url, data).tasks()
+    tasks = connect(url, data).list_tasks()
     print_json(tasks)
     console.print(task_table(tasks, show_ids=True))
 
@@ -52,7 +52,7 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
 @report_errors
 def show(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Show a task."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     found = find_task(connect(url, data), task)
     print_json(found)
@@ -75,13 +75,13 @@ def watch(
     data: Data = None,
 ) -> None:
     """Show the progress of tasks until they end. Exits with status 1 if a task does not become ready."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     if tasks:
         watched = [find_task(client, task).id for task in tasks]
     else:
-        watched = [task.id for task in client.tasks() if task.state not in FINAL_STATES]
+        watched = [task.id for task in client.list_tasks() if task.state not in FINAL_STATES]
     ended = follow(client, watched) if watched else []
     print_json(ended)
     if not watched:
@@ -94,10 +94,10 @@ def watch(
 @report_errors
 def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Cancel a task. Vectors that it has already published stay searchable."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
-    _print_state(client.cancel(find_task(client, task).id))
+    _print_state(client.cancel_task(find_task(client, task).id))
 
 
 @app.command()
@@ -112,11 +112,11 @@ def retry(
 ) -> None:
     """Queue a failed or cancelled task again, with its method and settings if no others are given."""
     from cinestrata_schemas.tasks import RetrySpec
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     spec = RetrySpec(method=method, settings=parse_settings(assignments or []))
-    _print_state(client.retry(find_task(client, task).id, spec))
+    _print_state(client.retry_task(find_task(client, task).id, body=spec))
 
 
 def follow(
@@ -136,7 +136,7 @@ def follow(
     changes = _ChangeLines()
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
-            tasks = [client.task(task_id) for task_id in task_ids]
+            tasks = [client.get_task(task_id) for task_id in task_ids]
             for task in tasks:
                 on_update(task)
             if live is not None:
@@ -319,7 +319,7 @@ def find_task(client: ServiceClient, name_or_id: str) -> TaskDetails:
 
     Ids have priority, because a task may be named like the id of another.
     """
-    tasks = client.tasks()
+    tasks = client.list_tasks()
     by_id = (task for task in tasks if task.id == name_or_id)
     by_name = (task for task in tasks if task.name == normalize_name(name_or_id))
     key = name_key(name_or_id)

@@ -34,11 +34,9 @@ def create(
 ) -> None:
     """Create a user. The password is asked for, or read from the first line of the standard input."""
     from cinestrata_schemas.access import UserSpec
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
-    created = connect_access(url, data).create_user(
-        UserSpec(name=name, password=_read_password(), scope=scope)
-    )
+    created = connect(url, data).create_user(UserSpec(name=name, password=_read_password(), scope=scope))
     print_json(created)
     console.print(f"{created.name} can sign in with the scope {created.scope}.")
 
@@ -47,9 +45,9 @@ def create(
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all users by name."""
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
-    users = connect_access(url, data).users()
+    users = connect(url, data).list_users()
     print_json(users)
     if not users:
         console.print("There are no users. `cinestrata users create NAME` creates one.")
@@ -81,13 +79,13 @@ def set_(
 ) -> None:
     """Change the role or the password of a user."""
     from cinestrata_schemas.access import UserPatch
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
     if scope is None and not has_password:
         refuse_call("Nothing was changed.", "Use --scope or --password.")
     password = _read_password() if has_password else None
     fields = {"scope": scope, "password": password}
-    changed = connect_access(url, data).edit_user(
+    changed = connect(url, data).edit_user(
         name, UserPatch.model_validate({key: value for key, value in fields.items() if value is not None})
     )
     print_json(changed)
@@ -99,9 +97,9 @@ def set_(
 @report_errors
 def remove(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Remove a user and end all sessions of the user."""
-    from cli.access_client import connect_access
+    from cli.service_client import connect
 
-    removed = connect_access(url, data).remove_user(name)
+    removed = connect(url, data).remove_user(name)
     print_json(removed)
     console.print(f"The user {removed.name} is removed.")
 

@@ -66,18 +66,18 @@ def list_(
     data: Data = None,
 ) -> None:
     """List videos in pages, oldest first by default."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     parameters: dict[str, Any] = {"task": task, "status": status, "split": split, "text": text}
     parameters |= {"sort": sort, "limit": limit, "cursor": cursor}
     given = {name: value for name, value in parameters.items() if value is not None}
     client = connect(url, data)
-    page = client.videos(**given)
+    page = client.list_videos(**given)
     for further in range(2, number + 1):
         if page.next_cursor is None:
             print_json(page.model_copy(update={"videos": []}))
             fail(f"--page {number}: the list ends on page {further - 1}.", status=NOTHING_FOUND)
-        page = client.videos(**given | {"cursor": page.next_cursor})
+        page = client.list_videos(**given | {"cursor": page.next_cursor})
     print_json(page)
     console.print(video_table(page.videos) if page.videos else "No videos.")
     if page.next_cursor is not None:
@@ -107,7 +107,7 @@ def edit(
 ) -> None:
     """Edit captions and metadata of a video, and print them. Searches use them at once; nothing is learned."""
     from cinestrata_schemas.videos import VideoPatch
-    from cli.connection import connect
+    from cli.service_client import connect
 
     if captions and no_captions:
         refuse_call("--caption cannot be combined with --no-captions.")

@@ -52,7 +52,9 @@ class NewDomain:
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
-        return self.client.create_task_from_archive(archive, filename, self.name, self.method, self.settings)
+        return self.client.create_task_from_archive(
+            archive, self.name, filename=filename, method=self.method, settings=self.settings
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class LearnedDomain:
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
-        return self.client.append_archive(self.task_id, archive, filename)
+        return self.client.append_archive(self.task_id, archive, filename=filename)
 
 
 def fail_if_missing(base: Path, videos: Sequence[VideoSpec], hint: str = "") -> None:

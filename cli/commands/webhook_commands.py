@@ -46,7 +46,7 @@ def create(
 ) -> None:
     """Register an endpoint, and print the secret that verifies its signatures."""
     from cinestrata_schemas.webhooks import WebhookSpec
-    from cli.connection import connect
+    from cli.service_client import connect
 
     fields = {"url": address} | ({"events": events} if events else {})
     created = connect(url, data).create_webhook(WebhookSpec.model_validate(fields))
@@ -61,13 +61,13 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """List all webhooks with the state of their messages."""
     from rich.text import Text
 
-    from cli.connection import connect
+    from cli.service_client import connect
 
     table = plain_table()
     table.add_column("id", no_wrap=True)
     for heading in ("address", "state", "pending", "failed", "last delivery"):
         table.add_column(heading, overflow="fold")
-    webhooks = connect(url, data).webhooks()
+    webhooks = connect(url, data).list_webhooks()
     print_json(webhooks)
     ids = _short_ids(webhooks)
     for webhook in webhooks:
@@ -88,7 +88,7 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
 @report_errors
 def remove(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Remove a webhook with its messages."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     found = _find_webhook(client, webhook)
@@ -101,7 +101,7 @@ def remove(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data:
 @report_errors
 def send_test(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
     """Send a test message now. Exits with status 1 if the endpoint does not accept it."""
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     result = client.test_webhook(_find_webhook(client, webhook).id)
@@ -136,7 +136,7 @@ def log(
     """List the messages of the last 7 days with their last answers, newest first."""
     from rich.text import Text
 
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     webhook_id = _find_webhook(client, webhook).id
@@ -145,7 +145,7 @@ def log(
         print_json(sent)
         console.print(f"Message {sent.id} ({sent.event}) is {sent.state}.")
         return
-    messages = client.deliveries(webhook_id, limit)
+    messages = client.list_deliveries(webhook_id, limit=limit).deliveries
     print_json(messages)
     table = plain_table("message", "event", "state", "tries", "created", "last answer")
     table.columns[0].no_wrap = True
@@ -176,7 +176,7 @@ def set_(
 ) -> None:
     """Enable or disable a webhook."""
     from cinestrata_schemas.webhooks import WebhookPatch
-    from cli.connection import connect
+    from cli.service_client import connect
 
     client = connect(url, data)
     changed = client.edit_webhook(_find_webhook(client, webhook).id, WebhookPatch(enabled=is_enabled))
@@ -187,7 +187,7 @@ def set_(
 
 def _find_webhook(client: ServiceClient, name: str) -> WebhookDetails:
     """The webhook with this id, with this address, or with an id that begins so; exits with an error otherwise."""
-    webhooks = client.webhooks()
+    webhooks = client.list_webhooks()
     address = _without_query(name)
     for matches in (
         [webhook for webhook in webhooks if webhook.id == name],

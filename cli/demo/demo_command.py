@@ -24,7 +24,7 @@ from cli.demo.demo_report import (
 from cli.demo.demo_service import embedded_service, interruptible
 from cli.demo.demo_videos import DemoVideos
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
-from cli.http_service_client import HttpServiceClient
+from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
 
@@ -57,7 +57,7 @@ def run_demo(
                 soft_wrap=True,
             )
         try:
-            results = _learn_and_search(videos, HttpServiceClient(url), media_root, timer)
+            results = _learn_and_search(videos, ServiceClient(url), media_root, timer)
         except KeyboardInterrupt:
             error_console.print("\nInterrupted. Run the demo again to continue.")
             raise
@@ -76,7 +76,7 @@ def run_demo(
 
 
 def _learn_and_search(
-    videos: DemoVideos, client: HttpServiceClient, media_root: Path, timer: StageTimer
+    videos: DemoVideos, client: ServiceClient, media_root: Path, timer: StageTimer
 ) -> dict[str, Any]:
     """Prepare, learn and search all domains and print the results; returns them for the JSON report."""
     videos.prepare(media_root)
@@ -108,8 +108,8 @@ def _learn_and_search(
     }
 
 
-def _report_forgetting(client: HttpServiceClient) -> dict[str, Any]:
-    view = client.forgetting()
+def _report_forgetting(client: ServiceClient) -> dict[str, Any]:
+    view = client.get_forgetting()
     record = forgetting_record(view)
     console.print()
     print_recall(view)
@@ -117,21 +117,21 @@ def _report_forgetting(client: HttpServiceClient) -> dict[str, Any]:
     return record
 
 
-def _report_search(client: HttpServiceClient, query: str, target: str) -> dict[str, Any]:
-    response = client.search(query, _RESULTS, None, None)
+def _report_search(client: ServiceClient, query: str, target: str) -> dict[str, Any]:
+    response = client.search(query, k=_RESULTS)
     print_search(query, target, response)
     return search_record(query, target, response)
 
 
 def _learn(
-    videos: DemoVideos, client: HttpServiceClient, media_root: Path
+    videos: DemoVideos, client: ServiceClient, media_root: Path
 ) -> tuple[list[TaskDetails], dict[str, dict[str, float]]]:
     """Create the tasks that do not exist yet and follow all of them until they are ready.
 
     Returns:
         The tasks, and the seconds of each task in each state by task id.
     """
-    existing = {task.name: task for task in client.tasks()}
+    existing = {task.name: task for task in client.list_tasks()}
     ids = []
     for domain in videos.domains:
         task, count = existing.get(domain), videos.video_count(media_root, domain)
@@ -143,7 +143,7 @@ def _learn(
                 "Use another data folder: --data FOLDER.",
             )
         elif task.state in ("failed", "cancelled"):
-            task = client.retry(task.id, RetrySpec())
+            task = client.retry_task(task.id, body=RetrySpec())
         ids.append(task.id)
 
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -168,10 +168,10 @@ def _learn(
     return tasks, seconds
 
 
-def _wait_for_release(client: HttpServiceClient, release: str | None) -> None:
+def _wait_for_release(client: ServiceClient, release: str | None) -> None:
     """Wait until the API has loaded the snapshot of a release, which takes a moment after the task is ready."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
-    while client.ready().release != release and time.monotonic() < deadline:
+    while client.readyz().release != release and time.monotonic() < deadline:
         time.sleep(0.1)
 
 

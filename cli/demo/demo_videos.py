@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from cinestrata_schemas.tasks import TaskDetails
-    from cli.http_service_client import HttpServiceClient
+    from cli.service_client import ServiceClient
 
 __all__ = ["SAMPLE_SEARCHES", "DemoVideos", "SampleQuery"]
 
@@ -31,11 +31,11 @@ class DemoVideos(Protocol):
     def prepare(self, media_root: Path) -> None:
         """Write the video files that are needed and do not exist yet."""
 
-    def create_task(self, client: HttpServiceClient, media_root: Path, domain: str) -> TaskDetails:
+    def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
         """Create the task of a domain."""
 
     def video_count(self, media_root: Path, domain: str) -> int:
         """Number of videos of a domain."""
 
-    def sample_queries(self, client: HttpServiceClient, media_root: Path) -> list[SampleQuery]:
+    def sample_queries(self, client: ServiceClient, media_root: Path) -> list[SampleQuery]:
         """First captions of held-out videos, of different domains as far as possible."""

@@ -20,7 +20,7 @@ from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
 
 if TYPE_CHECKING:
-    from cli.http_service_client import HttpServiceClient
+    from cli.service_client import ServiceClient
 
 __all__ = ["DemoWorld", "interrupt_parent_only"]
 
@@ -70,12 +70,12 @@ class DemoWorld:
                 progress=lambda done, total: bar.update(progress, completed=done, total=total),
             )
 
-    def create_task(self, client: HttpServiceClient, media_root: Path, domain: str) -> TaskDetails:
+    def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
         """Create the task of a domain."""
         spec = TaskSpec(name=domain, videos=self._videos(media_root, domain))
-        return client.create_task(spec, self.idempotency_key(spec))
+        return client.create_task(spec, idempotency_key=self.idempotency_key(spec))
 
-    def sample_queries(self, client: HttpServiceClient, media_root: Path) -> list[SampleQuery]:
+    def sample_queries(self, client: ServiceClient, media_root: Path) -> list[SampleQuery]:
         """The first caption of the first held-out video of each domain."""
         queries = []
         for domain in self.domains[:SAMPLE_SEARCHES]:

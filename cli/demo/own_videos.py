@@ -22,7 +22,7 @@ from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
 
 if TYPE_CHECKING:
-    from cli.http_service_client import HttpServiceClient
+    from cli.service_client import ServiceClient
 
 __all__ = ["OwnVideos"]
 
@@ -83,20 +83,20 @@ class OwnVideos:
     def prepare(self, media_root: Path) -> None:
         """Do nothing: the service stores the videos when a task is created."""
 
-    def create_task(self, client: HttpServiceClient, media_root: Path, domain: str) -> TaskDetails:
+    def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
         """Send the videos of a domain to the service and create its task."""
         folder, videos = self.folders[domain], self.videos[domain]
         with tempfile.TemporaryFile() as archive:
             pack_videos(archive, videos, {video.uri: (folder / video.uri).resolve() for video in videos})
             archive.seek(0)
             with console.status(f"Sending the videos of {domain} …"):
-                return client.create_task_from_archive(archive, f"{domain}.tar", domain, None, None)
+                return client.create_task_from_archive(archive, domain, filename=f"{domain}.tar")
 
     def video_count(self, media_root: Path, domain: str) -> int:
         """Number of videos of a domain."""
         return len(self.videos[domain])
 
-    def sample_queries(self, client: HttpServiceClient, media_root: Path) -> list[SampleQuery]:
+    def sample_queries(self, client: ServiceClient, media_root: Path) -> list[SampleQuery]:
         """First captions of held-out videos, the first of every domain before the second of any.
 
         Captions of several videos are skipped, since they describe no single video.
@@ -104,7 +104,7 @@ class OwnVideos:
         rounds = zip_longest(*(self._held_out(client, domain) for domain in self.domains))
         return [query for queries in rounds for query in queries if query][:SAMPLE_SEARCHES]
 
-    def _held_out(self, client: HttpServiceClient, domain: str) -> list[SampleQuery]:
+    def _held_out(self, client: ServiceClient, domain: str) -> list[SampleQuery]:
         uses = Counter(caption for video in self.videos[domain] for caption in set(video.captions))
         queries: list[SampleQuery] = []
         for video in self.videos[domain]:
@@ -113,7 +113,7 @@ class OwnVideos:
             if not video.captions or uses[video.captions[0]] > 1:
                 continue
             # Without given splits, the service has chosen the held-out videos.
-            if client.video(str(video.id)).effective_split == "test":
+            if client.get_video(str(video.id)).effective_split == "test":
                 queries.append(SampleQuery(video.captions[0], str(video.id)))
         return queries
 

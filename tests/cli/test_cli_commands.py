@@ -31,8 +31,8 @@ from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, video_cell
 from cli.demo.demo_world import DemoWorld
-from cli.http_service_client import HttpServiceClient
 from cli.main import app
+from cli.service_client import ServiceClient
 from cli.shared_options import parse_settings
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
@@ -151,9 +151,9 @@ def test_doctor_passes_on_an_empty_folder() -> None:
 def test_problem_response_is_raised_with_its_fields() -> None:
     invalid = problem(422, "k: too large", {"field": "k", "message": "too large"})
     transport = httpx.MockTransport(lambda _: invalid)
-    client = HttpServiceClient("http://service", transport=transport)
+    client = ServiceClient("http://service", transport=transport)
     with pytest.raises(InvalidInputError, match="k: too large") as outcome:
-        client.search("x", 10**6, None, None)
+        client.search("x", k=10**6)
     assert outcome.value.errors[0].field == "k"
 
 
@@ -165,7 +165,7 @@ def test_api_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
         requests.append(request)
         return httpx.Response(200, json=[])
 
-    HttpServiceClient("http://service", transport=httpx.MockTransport(respond)).tasks()
+    ServiceClient("http://service", transport=httpx.MockTransport(respond)).list_tasks()
     assert [request.headers["X-API-Key"] for request in requests] == ["secret"]
 
 
@@ -500,7 +500,7 @@ def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> No
     }
     response = SearchResponse.model_validate(answer)
     client = SimpleNamespace(search=lambda *_, **__: response)
-    monkeypatch.setattr("cli.connection.connect", lambda *_, **__: client)
+    monkeypatch.setattr("cli.service_client.connect", lambda *_, **__: client)
     outcome = cinestrata("search", "a cat")
     assert outcome.exit_code == 0, outcome.output
     *_, extent, times = outcome.output.splitlines()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.http_service_client import HttpServiceClient
 from cli.main import app
+from cli.service_client import ServiceClient
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
@@ -62,7 +62,7 @@ def test_videos_are_deleted_and_compaction_frees_their_space(
 
 def _recording_client(
     answers: Callable[[str], dict[str, list[str]] | None],
-) -> tuple[HttpServiceClient, list[tuple[str, str]]]:
+) -> tuple[ServiceClient, list[tuple[str, str]]]:
     """A client whose requests are recorded as (method, path) and answered by path; None is answered with 404."""
     requests: list[tuple[str, str]] = []
 
@@ -72,14 +72,14 @@ def _recording_client(
         answer = answers(path)
         return problem(404, "Not found") if answer is None else httpx.Response(200, json=answer)
 
-    return HttpServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(respond)), requests
+    return ServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(respond)), requests
 
 
 def test_http_client_deletes_videos_one_by_one() -> None:
     client, requests = _recording_client(
         lambda path: None if path.endswith("/x") else {"deleted": ["a/b"], "not_found": []}
     )
-    outcome = client.delete(["a/b", "x"])
+    outcome = client.remove_videos(["a/b", "x"])
     assert requests == [("DELETE", "/v1/videos/a%2Fb"), ("DELETE", "/v1/videos/x")]
     assert (outcome.deleted, outcome.not_found) == (["a/b"], ["x"])
 

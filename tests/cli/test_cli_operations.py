@@ -18,8 +18,8 @@ from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
 from cli.commands import maintenance_command
 from cli.commands.task_commands import follow
 from cli.console import console
-from cli.in_process_service_client import InProcessServiceClient
 from cli.main import app
+from cli.service_client import ServiceClient
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.operation_tables import Alert
@@ -32,7 +32,7 @@ def cinestrata(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-class _ClientWithWorker(InProcessServiceClient):
+class _ClientWithWorker(ServiceClient):
     """A service whose worker runs a job as soon as it is started."""
 
     def start_job(self, spec: JobSpec) -> JobDetails:
@@ -137,7 +137,7 @@ def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: 
 
     monkeypatch.setattr("time.sleep", lambda _: None)
     with console.capture() as capture:
-        follow(SimpleNamespace(task=task), ["t"])  # type: ignore[arg-type]
+        follow(SimpleNamespace(get_task=task), ["t"])  # type: ignore[arg-type]
     shown = capture.get().splitlines()
     assert shown[:4] == ["rooms: queued", "rooms: training 1/2", "rooms: training 2/2", "rooms: ready"]
     assert "ready" in shown[-1]

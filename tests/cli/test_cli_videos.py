@@ -122,7 +122,7 @@ def test_value_that_json_cannot_contain_is_a_text(text: str) -> None:
 
 
 def test_final_table_of_a_followed_task_ends_its_line() -> None:
-    client = SimpleNamespace(task=lambda _: _ready_task("rooms"))
+    client = SimpleNamespace(get_task=lambda _: _ready_task("rooms"))
     with console.capture() as capture:
         follow(client, ["t"])  # type: ignore[arg-type]
     assert capture.get().endswith("\n")

@@ -121,7 +121,7 @@ def test_task_is_created_from_an_archive(tmp_path: Path) -> None:
     _domain(tmp_path / "birds", _captions(2))
     sent: list[Any] = []
 
-    def create(archive: Any, filename: str, name: str, method: str | None, settings: object) -> str:
+    def create(archive: Any, name: str, *, filename: str) -> str:
         with tarfile.open(fileobj=io.BytesIO(archive.read())) as tar:
             sent.append((filename, name, tar.getnames()))
         return "task"
@@ -137,7 +137,7 @@ def test_sample_queries_are_first_captions_of_held_out_videos(tmp_path: Path) ->
     _domain(tmp_path / "cars", _captions(3))
     held_out = {"birds-00002", "cars-00001", "cars-00003"}
     client: Any = SimpleNamespace(
-        video=lambda name: SimpleNamespace(effective_split="test" if name in held_out else "train")
+        get_video=lambda name: SimpleNamespace(effective_split="test" if name in held_out else "train")
     )
     queries = OwnVideos.read(tmp_path).sample_queries(client, tmp_path)
     assert [query.video_id for query in queries] == ["birds-00002", "cars-00001", "cars-00003"]
@@ -146,7 +146,7 @@ def test_sample_queries_are_first_captions_of_held_out_videos(tmp_path: Path) ->
 
 def test_captions_of_several_videos_are_no_sample_queries(tmp_path: Path) -> None:
     _domain(tmp_path / "birds", "file,caption\n0.mp4,a bird\n1.mp4,a bird\n2.mp4,an owl\n")
-    client: Any = SimpleNamespace(video=lambda name: SimpleNamespace(effective_split="test"))
+    client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="test"))
     queries = OwnVideos.read(tmp_path).sample_queries(client, tmp_path)
     assert [query.text for query in queries] == ["an owl"]
 

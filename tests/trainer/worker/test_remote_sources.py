@@ -12,7 +12,7 @@ import pytest
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from cli.commands import sync_command
 from cli.commands.sync_command import run_sync
-from cli.in_process_service_client import InProcessServiceClient
+from cli.service_client import ServiceClient
 from media import VideoDecoder
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
@@ -42,12 +42,12 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
     """Run the jobs of a task where the command would wait for the workers."""
     monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
 
-    def follow(client: InProcessServiceClient, tasks: list[str]) -> list[Any]:
+    def follow(client: ServiceClient, tasks: list[str]) -> list[Any]:
         for task in tasks:
             probe(task)
             run_learning_job(task)
             run_append_job(task)
-        return [client.task(task) for task in tasks]
+        return [client.get_task(task) for task in tasks]
 
     monkeypatch.setattr(sync_command, "follow", follow)
 

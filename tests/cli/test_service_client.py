@@ -1,4 +1,4 @@
-"""The HTTP side of the clients of commands: requests, answers, and errors as users see them."""
+"""The client of commands: the same answers over HTTP and from a data folder, and errors as users see them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
-from cinestrata_client import NotFoundError
-from cinestrata_schemas.access import KeySpec, UserPatch, UserSpec
-from cinestrata_schemas.syncs import SyncSpec
-from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
-from cinestrata_schemas.videos import VideoPatch
-from cinestrata_schemas.webhooks import WebhookSpec
-from cli.http_access_client import HttpAccessClient
-from cli.http_service_client import HttpServiceClient
-from cli.in_process_service_client import InProcessServiceClient
+from cinestrata_schemas.releases import ServeSpec
 from cli.main import app
+from cli.service_client import ServiceClient
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
@@ -30,8 +23,6 @@ from tests.cli.http_problems import problem
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 
 URL = "http://127.0.0.1:9"
-VIDEO = VideoSpec(uri="a.mp4", captions=["an owl"], split="test")
-VIDEO_JSON = {"uri": "a.mp4", "captions": ["an owl"], "split": "test"}
 Respond = Callable[[httpx.Request], httpx.Response]
 
 
@@ -57,102 +48,6 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.R
 
 def cinestrata(*arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments, "--url", URL])
-
-
-@pytest.mark.parametrize(
-    ("call", "request_line", "body"),
-    [
-        (
-            lambda c: c.create_task(TaskSpec(name="owls", method="strata", videos=[VIDEO]), "key"),
-            "POST /v1/tasks",
-            {"name": "owls", "method": "strata", "videos": [VIDEO_JSON]},
-        ),
-        (
-            lambda c: c.append_videos("t", AppendSpec(videos=[VIDEO]), "key"),
-            "POST /v1/tasks/t/videos",
-            {"videos": [VIDEO_JSON]},
-        ),
-        (lambda c: c.relearn("t"), "POST /v1/tasks/t/relearn", {"name": None}),
-        (lambda c: c.relearn("t", "owls"), "POST /v1/tasks/t/relearn", {"name": "owls"}),
-        (
-            lambda c: c.edit_video("a/ü", VideoPatch(metadata={"camera": 2, "place": None})),
-            "PATCH /v1/videos/a%2F%C3%BC",
-            {"metadata": {"camera": 2, "place": None}},
-        ),
-        (
-            lambda c: c.register_sync(SyncSpec(name="owls", source="owls", every_seconds=60)),
-            "POST /v1/syncs",
-            {
-                "name": "owls",
-                "source": "owls",
-                "every_seconds": 60,
-            },
-        ),
-        (
-            lambda c: c.create_webhook(WebhookSpec(url="https://a.example", events=["task.ready"])),
-            "POST /v1/webhooks",
-            {"url": "https://a.example", "events": ["task.ready"]},
-        ),
-        (
-            lambda c: c.serve_release("new est", dry_run=True),
-            "POST /v1/releases/new%20est/serve",
-            {"dry_run": True},
-        ),
-    ],
-)
-def test_request_has_the_fields_that_are_set(
-    answers: Callable[[Respond], list[httpx.Request]],
-    call: Callable[[HttpServiceClient], Any],
-    request_line: str,
-    body: dict[str, Any],
-) -> None:
-    (request,) = _refused(answers, lambda: call(HttpServiceClient(URL)))
-    assert f"{request.method} {request.url.raw_path.decode()}" == request_line
-    assert json.loads(request.content) == body
-    key = request.headers.get("Idempotency-Key", "key")
-    is_generated = request_line.endswith("/relearn")  # by the client, which repeats requests
-    assert len(key) == 32 if is_generated else key == "key"
-
-
-@pytest.mark.parametrize(
-    ("call", "request_line", "body"),
-    [
-        (
-            lambda c: c.create_key(KeySpec(name="nightly", scope="ingest", expires_in_days=30)),
-            "POST /v1/keys",
-            {"name": "nightly", "scope": "ingest", "expires_in_days": 30},
-        ),
-        (
-            lambda c: c.create_user(UserSpec(name="ada", password="correct horse", scope="admin")),
-            "POST /v1/users",
-            {"name": "ada", "password": "correct horse", "scope": "admin"},
-        ),
-        (
-            lambda c: c.edit_user("ada/b", UserPatch(password="another horse")),
-            "PATCH /v1/users/ada%2Fb",
-            {"password": "another horse"},
-        ),
-        (lambda c: c.edit_user("ada", UserPatch(scope="search")), "PATCH /v1/users/ada", {"scope": "search"}),
-    ],
-)
-def test_request_about_keys_and_users_has_the_fields_that_are_set(
-    answers: Callable[[Respond], list[httpx.Request]],
-    call: Callable[[HttpAccessClient], Any],
-    request_line: str,
-    body: dict[str, Any],
-) -> None:
-    (request,) = _refused(answers, lambda: call(HttpAccessClient(URL)))
-    assert f"{request.method} {request.url.raw_path.decode()}" == request_line
-    assert json.loads(request.content) == body
-
-
-def _refused(
-    answers: Callable[[Respond], list[httpx.Request]], call: Callable[[], Any]
-) -> list[httpx.Request]:
-    requests = answers(lambda _: problem(404, "enough"))
-    with pytest.raises(NotFoundError):
-        call()
-    return requests
 
 
 @pytest.mark.parametrize(
@@ -250,7 +145,7 @@ def test_malformed_key_is_reported_without_it(monkeypatch: pytest.MonkeyPatch, k
 
 
 def test_page_of_a_video_is_below_the_url_of_the_service() -> None:
-    address = HttpServiceClient("https://a.example/search/").playback_address("a/b c")
+    address = ServiceClient("https://a.example/search/").playback_address("a/b c")
     assert address == "https://a.example/search/watch/a%2Fb%20c"
 
 
@@ -265,24 +160,24 @@ def address(client: TestClient, library: list[str]) -> Iterator[str]:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda c, task: c.tasks(),
-        lambda c, task: [c.task(task)],
-        lambda c, task: list(c.task_videos(task)),
-        lambda c, task: [c.videos(task=task, limit=2, sort="-id")],
-        lambda c, task: c.releases(),
-        lambda c, task: [c.forgetting()],
-        lambda c, task: [c.audit(limit=5)],
-        lambda c, task: [c.similar(next(c.task_videos(task)).id, 2, "task")],
-        lambda c, task: c.search("a car", 3, [task], None, where={"duration": {"min": 1}}).results,
-        lambda c, task: c.search("a red car", 3, None, "pinned").results,
-        lambda c, task: [c.serve_release("newest", dry_run=True)],
+        lambda c, task: c.list_tasks(),
+        lambda c, task: [c.get_task(task)],
+        lambda c, task: list(c.iter_videos_of_task(task)),
+        lambda c, task: [c.list_videos(task=task, limit=2, sort="-id")],
+        lambda c, task: list(c.iter_releases()),
+        lambda c, task: [c.get_forgetting()],
+        lambda c, task: [c.list_audit_entries(limit=5)],
+        lambda c, task: [c.find_similar(next(c.iter_videos_of_task(task)).id, k=2)],
+        lambda c, task: c.search("a car", k=3, task=[task], where={"duration": {"min": 1}}).results,
+        lambda c, task: c.search("a red car", k=3, mode="pinned").results,
+        lambda c, task: [c.serve_release("newest", body=ServeSpec(dry_run=True))],
     ],
 )
 def test_answers_over_http_are_those_of_the_data_folder(
     address: str, configured: Settings, library: list[str], read: Callable[[Any, str], list[BaseModel]]
 ) -> None:
-    local = read(InProcessServiceClient(configured.data_dir), library[0])
-    remote = read(HttpServiceClient(address), library[0])
+    local = read(ServiceClient(None, configured.data_dir), library[0])
+    remote = read(ServiceClient(address), library[0])
     assert [model.model_dump_json() for model in remote] == [model.model_dump_json() for model in local]
     assert [type(model) for model in remote] == [type(model) for model in local]
 

@@ -1,0 +1,65 @@
+"""The resources of the API for the operator of a data folder, who calls them in the process of a command."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from starlette.datastructures import State
+
+from api import problem_details
+from api.routes.resource_routers import RESOURCE_ROUTERS
+from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
+from service.access.principal import Principal
+from service.audit.actor import command_line_actor
+from service.core.settings import Settings
+
+if TYPE_CHECKING:
+    from service.search.engine import SearchEngine
+
+
+def create_operator_app(settings: Settings) -> FastAPI:
+    """Create an application without network access, pages, load shedding and background threads.
+
+    Requests have all scopes, and changes are those of the login name of the operating system. Unexpected errors are
+    raised.
+
+    Args:
+        settings: Settings of the data folder.
+    """
+    app = FastAPI(openapi_url=None, form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS})
+    app.state = _OperatorState(settings)
+    for router in RESOURCE_ROUTERS:
+        app.include_router(router, prefix="/v1")
+    problem_details.install_error_handlers(app)
+    return app
+
+
+class _OperatorState(State):
+    """State of the application; the first search loads the search engine."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__({"settings": settings, "authenticator": _OperatorAuthenticator()})
+
+    @cached_property
+    def query_service(self) -> SearchEngine:
+        """The search engine on the current snapshot."""
+        # Imported here because only searches need torch.
+        from service.search.engine import SearchEngine
+
+        engine = SearchEngine(self.settings)
+        engine.snapshots.refresh()
+        return engine
+
+
+class _OperatorAuthenticator:
+    """Identifies each sender as the operator of the data folder."""
+
+    def __init__(self) -> None:
+        actor = command_line_actor()
+        self._principal = Principal(actor.kind, actor.name, "admin", caller="cli")
+
+    async def identify(self, *_: Any) -> Principal:
+        """Return the operator."""
+        return self._principal
