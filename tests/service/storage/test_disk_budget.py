@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from service.syncs.registered_syncs import register_sync
 from service.syncs.sync_run import run_sync
 from service.tasks import commands
 from service.tasks.relearning import relearn_appended_videos
-from service.tasks.uploads.upload_store import create_upload
+from tests.packed_files import pack_zip
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 
@@ -47,13 +46,9 @@ def _task(videos: int) -> TaskSpec:
 
 
 def _archive(videos: int) -> io.BytesIO:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        lines = [f'{{"uri": "{number}.mp4", "captions": ["a bird"]}}' for number in range(videos)]
-        file.writestr("manifest.jsonl", "\n".join(lines))
-        for number in range(videos):
-            file.writestr(f"{number}.mp4", b"x" * 1000)
-    return archive
+    lines = [f'{{"uri": "{number}.mp4", "captions": ["a bird"]}}' for number in range(videos)]
+    files = {f"{number}.mp4": b"x" * 1000 for number in range(videos)}
+    return pack_zip({"manifest.jsonl": "\n".join(lines).encode(), **files})
 
 
 def _stored_tasks() -> int:
@@ -141,22 +136,11 @@ def test_archive_is_refused_before_a_file_is_unpacked(set_free: Callable[[int], 
     archive = _archive(2)
     set_free(len(archive.getvalue()))
     with pytest.raises(InsufficientStorage):
-        commands.create_task_from_archive(archive, "birds.zip", name="birds", method=None, settings=None)
+        commands.create_task_from_archive(archive, "birds.zip", name="birds")
     assert not list(settings().uploads_dir.glob("tsk_*"))
     set_free(1024 * MIB)
-    assert (
-        commands.create_task_from_archive(
-            archive, "birds.zip", name="birds", method=None, settings=None
-        ).task.counts.videos
-        == 2
-    )
-
-
-def test_upload_is_refused_with_needed_and_free_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=600 * MIB))
-    with pytest.raises(InsufficientStorage) as caught:
-        create_upload("a.mp4", "", 89 * MIB)
-    assert (caught.value.needed_bytes, caught.value.free_bytes) == (89 * MIB, 88 * MIB)
+    made = commands.create_task_from_archive(archive, "birds.zip", name="birds")
+    assert made.task.counts.videos == 2
 
 
 def test_sync_records_the_missing_space(

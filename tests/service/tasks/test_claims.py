@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sqlalchemy import select
 from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
-from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
+from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import heartbeat, lease
@@ -58,18 +59,14 @@ def test_duplicate_message_has_no_effect(catalog: Settings, post_probed: Post) -
 
 def test_one_of_several_threads_claims_a_task(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
-    gate, won = threading.Barrier(8), []
+    gate = threading.Barrier(8)
 
-    def race(name: str) -> None:
+    def race(name: str) -> lifecycle.Claim | None:
         gate.wait()
-        if claim := lifecycle.claim_training(view.id, name):
-            won.append(claim)
+        return lifecycle.claim_training(view.id, name)
 
-    threads = [threading.Thread(target=race, args=(f"w{n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        won = [claim for claim in threads.map(race, [f"w{n}" for n in range(8)]) if claim]
     assert len(won) == 1
     assert _row(view.id).lease_owner == won[0].owner
     assert _row(view.id).fencing_token == won[0].token
@@ -357,25 +354,14 @@ def test_new_progress_resets_the_attempts(catalog: Settings, post_probed: Post, 
     assert _row(view.id).attempts == 1
 
 
-@pytest.mark.parametrize("error", [LeaseLost, TaskCancelled, WorkerStopping])
-def test_interruptions_are_handled_by_the_claim(
-    sqlite_catalog: Settings, post_probed: Post, error: type
-) -> None:
-    with _claimed(post_probed().id):
-        raise error("stop")
-
-
 def test_tasks_become_visible_in_queue_order(catalog: Settings, post: Post) -> None:
     """Tasks become visible in the order of positions; a task never overtakes an earlier task that is being stored."""
     names = [f"task {n}" for n in range(12)]
-    threads = [threading.Thread(target=post, args=(name, 1)) for name in names]
     seen: list[list[int]] = []
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        with session_scope() as session:
-            seen.append(list(session.scalars(select(Task.position).order_by(Task.position))))
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as threads:
+        posted = [threads.submit(post, name, 1) for name in names]
+        while not all(task.done() for task in posted):
+            with session_scope() as session:
+                seen.append(list(session.scalars(select(Task.position).order_by(Task.position))))
     assert all(positions == list(range(1, len(positions) + 1)) for positions in seen)
     assert [t.position for t in commands.list_tasks()] == list(range(1, 13))

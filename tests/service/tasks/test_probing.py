@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from media import frame_cache_path, load_frames
 from models.backbones.backbone_loading import frame_spec
-from service.core.errors import NotFound
 from service.core.settings import Settings, settings
 from service.library import video_details as library
 from service.tasks import commands, lifecycle, probing, probing_completion
@@ -177,16 +176,6 @@ def test_given_splits_are_kept(with_clips: Settings) -> None:
     view = probe(task.id)
     assert view.held_out == "given"
     assert [v.effective_split for v in accepted_videos(task.id)] == ["test", "val", "train", None]
-
-
-def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
-    for read in (library.get_video, library.thumbnail_path, library.stream_path):
-        with pytest.raises(NotFound, match="vid_none"):
-            read("vid_none")
-    task = _post("empty.mp4", "0.mp4", "1.mp4")
-    probe(task.id)
-    with pytest.raises(NotFound):
-        library.thumbnail_path("../../etc/passwd")
 
 
 def test_missing_validation_split_is_sampled() -> None:

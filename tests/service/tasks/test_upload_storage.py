@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 import time
-import zipfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +26,7 @@ from service.storage import index_manifest, library_paths, video_files
 from service.tasks import commands, lifecycle, task_storage
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import unpack_archive
+from tests.packed_files import pack_zip
 
 ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
 
@@ -35,14 +34,7 @@ pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 
 
 def _archive() -> BinaryIO:
-    made = io.BytesIO()
-    files = {"manifest.jsonl": b'{"uri": "a.mp4", "captions": ["a bird"]}\n', "a.mp4": b"A" * 100}
-    with zipfile.ZipFile(made, "w") as opened:
-        for name, content in files.items():
-            opened.writestr(
-                zipfile.ZipInfo(name), content
-            )  # without the time: the same bytes whenever it is packed
-    return made
+    return pack_zip({"manifest.jsonl": b'{"uri": "a.mp4", "captions": ["a bird"]}\n', "a.mp4": b"A" * 100})
 
 
 def _post(name: str = "birds", key: str | None = None) -> str:

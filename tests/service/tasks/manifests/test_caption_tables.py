@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import unicodedata
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from service.syncs.source_listing import list_source
 from service.tasks.archives.archive_unpacking import unpack_archive
 from service.tasks.manifests.folder_videos import list_folder_videos
 from service.tasks.previews.upload_preview import preview_upload
+from tests.packed_files import pack_zip
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
 
@@ -41,14 +40,6 @@ def _write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def _zip(files: dict[str, bytes]) -> io.BytesIO:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as opened:
-        for name, content in files.items():
-            opened.writestr(name, content)
-    return made
-
-
 def _preview(files: dict[str, bytes]) -> dict[str, list[str]]:
     texts = [name for name in files if name.endswith((".csv", ".txt"))]
     request = PreviewRequest(
@@ -69,7 +60,7 @@ def test_folders_archives_syncs_and_the_upload_form_have_the_same_videos(tmp_pat
     assert _list_folder(folder) == CAPTIONS
     assert list_folder_videos(folder).without_row == ["clips/c.mp4", "d.mp4"]
 
-    unpacked = unpack_archive(_zip(FILES), "pets.zip", "tsk_1")
+    unpacked = unpack_archive(pack_zip(FILES), "pets.zip", "tsk_1")
     assert {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in unpacked} == CAPTIONS
     assert {video.uri: video.metadata for video in unpacked if video.metadata} == {
         "upload://tsk_1/a.mp4": {"place": "attic"},
@@ -87,12 +78,12 @@ def test_folders_archives_syncs_and_the_upload_form_have_the_same_videos(tmp_pat
 def test_table_in_the_folder_of_an_archive() -> None:
     """Videos beside the folder of the table are kept as well."""
     files = {f"pets/{name}": content for name, content in FILES.items()}
-    videos = unpack_archive(_zip(files | {"more/e.mp4": b"E", "__MACOSX/a.mp4": b""}), "p.zip", "tsk_1")
+    videos = unpack_archive(pack_zip(files | {"more/e.mp4": b"E", "__MACOSX/a.mp4": b""}), "p.zip", "tsk_1")
     expected = {f"pets/{name}": captions for name, captions in CAPTIONS.items()} | {"more/e.mp4": []}
     assert {video.uri.removeprefix("upload://tsk_1/"): video.captions for video in videos} == expected
     files["pets/captions.csv"] = b"file\n../x.mp4\n"
     with pytest.raises(InvalidInput, match="safe path") as caught:
-        unpack_archive(_zip(files), "pets.zip", "tsk_2")
+        unpack_archive(pack_zip(files), "pets.zip", "tsk_2")
     assert caught.value.errors[0].field == "videos[0].uri"
 
 
@@ -103,7 +94,7 @@ def test_manifests_and_named_tables_list_all_videos(tmp_path: Path) -> None:
     assert [*_list_folder(folder)] == ["a.mp4", "clips/b.mp4"]
     assert not list_folder_videos(folder).without_row
     files = {name.replace("captions.csv", "manifest.csv"): content for name, content in FILES.items()}
-    assert len(unpack_archive(_zip(files), "pets.zip", "tsk_1")) == 2
+    assert len(unpack_archive(pack_zip(files), "pets.zip", "tsk_1")) == 2
 
 
 def test_rows_with_other_spellings_of_a_path_name_the_file(tmp_path: Path) -> None:

@@ -103,16 +103,26 @@ def test_sidecars_of_a_folder_and_names_as_captions() -> None:
     assert named.without_captions == []
 
 
-def test_bad_line_is_named() -> None:
-    lines = [f'{{"uri": "{number}.mp4", "captions": ["x"]}}\n' for number in range(100)]
-    lines[41] = '{"uri": "41.mp4", "captions": "x"\n'
-    preview = _preview(["1.mp4"], {"manifest.jsonl": "".join(lines)})
-    assert [problem.field for problem in preview.problems] == ["manifest.jsonl:42"]
-
-
-def test_caption_that_the_task_would_refuse_is_named() -> None:
-    preview = _preview(["a.mp4"], {"a.txt": "x" * (request_limits.MAX_CAPTION_CHARS + 1)})
-    assert [problem.field for problem in preview.problems] == ["a.mp4.captions[0]"]
+@pytest.mark.parametrize(
+    ("name", "content", "field", "message"),
+    [
+        ("m.jsonl", '{"uri": "a.mp4"}\n{"uri": "b.mp4", "captions": "x"\n', "m.jsonl:2", "JSON"),
+        ("a.txt", "x" * (request_limits.MAX_CAPTION_CHARS + 1), "a.mp4.captions[0]", "characters"),
+        ("t.csv", "file,caption\n" + "a.mp4,x\n" * 100, "t.csv", "The file has more than 100 lines."),
+        # Texts that no response can contain.
+        ("m.jsonl", r'{"uri": "a.mp4", "captions": ["\ud800"]}', "m.jsonl:1.captions", ""),
+        ("m.jsonl", r'{"uri": "a.mp4", "place": "\ud800"}', "m.jsonl:1.metadata", ""),
+        ("m.jsonl", '{"uri": "a.mp4", "place": ' + "[" * 400 + "]" * 400 + "}", "m.jsonl:1.metadata", ""),
+    ],
+)
+def test_text_that_the_task_would_refuse_is_a_problem(
+    name: str, content: str, field: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "MAX_TEXT_LINES", 100)
+    preview = _preview(["a.mp4"], {name: content}, name="kitchen")
+    (problem,) = preview.problems
+    assert (problem.field, message in problem.message) == (field, True)
+    assert preview.model_dump_json()
 
 
 def test_table_in_another_encoding_is_offered() -> None:
@@ -194,21 +204,6 @@ def test_destination_is_checked() -> None:
     assert [problem.field for problem in _preview(["a.mp4"], into="tsk_0").problems] == ["into"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        rb'{"uri": "a.mp4", "captions": ["\ud800"]}',
-        rb'{"uri": "a.mp4", "place": "\ud800"}',
-        b'{"uri": "a.mp4", "place": ' + b"[" * 400 + b"]" * 400 + b"}",
-    ],
-)
-def test_texts_that_no_response_can_contain_are_problems(content: bytes) -> None:
-    preview = _preview(["a.mp4"], {"m.jsonl": content}, name="kitchen")
-    (problem,) = preview.problems
-    assert problem.field.startswith("m.jsonl:1")
-    assert preview.model_dump_json()
-
-
 def test_rows_of_files_with_the_same_name_are_found() -> None:
     """One folder for each video: the comparison of each row with each file would take hours for 100,000 videos."""
     rows = [f"/data/clips/{number}/video.mp4" for number in range(20_000)]
@@ -244,11 +239,3 @@ def test_rows_of_deep_paths_are_compared_by_their_last_folders() -> None:
     assert matcher.find("x/" * 2000 + "clips/a.mp4") == ["clips/a.mp4"]
     assert matcher.find("x/" * 100 + "b.mp4") == ["x/" * 100 + "b.mp4"]
     assert matcher.find("x/" * 2000 + "b.mp4") == []
-
-
-def test_long_table_is_a_problem_of_the_preview(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_limits, "MAX_TEXT_LINES", 100)
-    preview = _preview(["a.mp4"], {"captions.csv": "file,caption\n" + "a.mp4,eggs\n" * 100}, name="kitchen")
-    assert [(each.field, each.message) for each in preview.problems] == [
-        ("captions.csv", "The file has more than 100 lines.")
-    ]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from service.core import request_limits
-from service.core.errors import InvalidInput, NotFound, TooLarge, Unavailable
+from service.core.errors import InsufficientStorage, InvalidInput, NotFound, TooLarge
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 from service.tasks.uploads import upload_store, uploaded_videos
@@ -80,49 +80,36 @@ def test_total_of_pending_uploads_is_limited(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_full_disk_refuses_a_new_upload(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=600 * 1024**2))
-    with pytest.raises(Unavailable):
-        create_upload("a.mp4", "", 100 * 1024**2)
+    mib = 1024**2
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=600 * mib))
+    with pytest.raises(InsufficientStorage) as caught:
+        create_upload("a.mp4", "", 89 * mib)
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (89 * mib, 88 * mib)
     # The bytes that pending uploads still expect are reserved.
-    create_upload("b.mp4", "", 50 * 1024**2)
-    with pytest.raises(Unavailable):
-        create_upload("c.mp4", "", 50 * 1024**2)
-    assert not list((settings().uploads_dir / "incoming").glob(f"*.{100 * 1024**2}"))
+    create_upload("b.mp4", "", 50 * mib)
+    with pytest.raises(InsufficientStorage):
+        create_upload("c.mp4", "", 50 * mib)
+    assert not list((settings().uploads_dir / "incoming").glob(f"*.{89 * mib}"))
 
 
 def test_names_become_different_storable_paths() -> None:
-    names = [
-        "../../etc/passwd",
-        "a/clip.mp4",
-        "b/clip.mp4",
-        "a/CLIP.mp4",
-        "C:\\videos\\clip.mp4",
-        "clip",
-        "clip/inside.mp4",
-        "Küche 厨房/видео.mp4",
-        "x" * 500 + ".mp4",
-        "new\nline\x00.mp4",
-        "\x9b31m\u202egpj.mp4",
-        "",
-        ".../.../catalog.db",
-        "." * 300,
-    ]
-    assert storable_paths(names) == [
-        "etc/passwd",
-        "a/clip.mp4",
-        "b/clip.mp4",
-        "a (2)/CLIP.mp4",
-        "C_/videos/clip.mp4",
-        "clip",
-        "clip (2)/inside.mp4",
-        "Küche 厨房/видео.mp4",
-        "x" * 196 + ".mp4",
-        "new_line_.mp4",
-        "_31m_gpj.mp4",
-        "video",
-        ".../.../catalog.db",
-        "." * 200,
-    ]
+    stored = {
+        "../../etc/passwd": "etc/passwd",
+        "a/clip.mp4": "a/clip.mp4",
+        "b/clip.mp4": "b/clip.mp4",
+        "a/CLIP.mp4": "a (2)/CLIP.mp4",
+        "C:\\videos\\clip.mp4": "C_/videos/clip.mp4",
+        "clip": "clip",
+        "clip/inside.mp4": "clip (2)/inside.mp4",
+        "Küche 厨房/видео.mp4": "Küche 厨房/видео.mp4",
+        "x" * 500 + ".mp4": "x" * 196 + ".mp4",
+        "new\nline\x00.mp4": "new_line_.mp4",
+        "\x9b31m\u202egpj.mp4": "_31m_gpj.mp4",
+        "": "video",
+        ".../.../catalog.db": ".../.../catalog.db",
+        "." * 300: "." * 200,
+    }
+    assert storable_paths([*stored]) == [*stored.values()]
 
 
 @pytest.mark.parametrize("kind", ["letter case", "occupied numbers"])
