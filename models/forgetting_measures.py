@@ -17,8 +17,6 @@ __all__ = [
     "forward_transfer",
     "harmonic_mean",
     "learning_gain",
-    "mean_current",
-    "mean_final",
 ]
 
 Matrix = Sequence[Sequence[float | None]]
@@ -43,16 +41,6 @@ def backward_forgetting(matrix: Matrix) -> float | None:
     None before the second task. It is BWF local on the local matrix and BWF global on the global matrix.
     """
     return _mean(forgetting_rates(matrix)[:-1])
-
-
-def mean_current(matrix: Matrix) -> float | None:
-    """Mean over t of A[t][t]: recall of each task when it had just been learned."""
-    return _mean(_current(matrix))
-
-
-def mean_final(matrix: Matrix) -> float | None:
-    """Mean over t of A[n][t]: recall of the tasks with the last release."""
-    return _mean(_final(matrix))
 
 
 def harmonic_mean(matrix: Matrix) -> float | None:

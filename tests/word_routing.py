@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["WordRouting"]
-
 
 class WordRouting:
     """Routing without evidence in addition to that of the words."""
@@ -22,3 +20,11 @@ class WordRouting:
 
     def routing_evidence(self, texts: Sequence[npt.NDArray[np.int64]], tasks: Sequence[str]) -> None:
         """Return no evidence."""
+
+    def is_task_independent(self, mode: str) -> bool:
+        """Vectors differ between tasks."""
+        return False
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        """Vectors may change with each release."""
+        return None

@@ -24,7 +24,6 @@ __all__ = [
     "TopItems",
     "average_precision",
     "mean_angle",
-    "mean_average_precision",
     "penalize_relevant",
     "rank_by_id",
     "recall_at",
@@ -154,33 +153,18 @@ def summarize(ranks: Floats) -> Recall | None:
     )
 
 
-def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_], k: int) -> float | None:
-    """mAP@k, 0..1, for queries with several relevant items; None if no query has a relevant item.
-
-    AP@k = Σ_{i ≤ k} rel(i) P(i) / min(k, R), with P(i) the share of relevant items among the first i, and R the number
-    of relevant items in the gallery: a query whose first k items are all relevant scores 1. (The code published with
-    CTP divides by the number of hits among the first k instead, so that one hit at rank 1 is worth as much as k hits;
-    figures in its tables are therefore higher.) Among equal scores irrelevant items are ranked first. Queries without
-    a relevant item are excluded from the mean.
-
-    Args:
-        scores: Scores ``[Q, G]``; higher is better.
-        relevant: Whether each item is relevant ``[Q, G]``.
-        k: Depth of the ranking.
-    """
-    count = PrecisionCount(k, len(scores))
-    count.add(scores, relevant)
-    precisions = count.at(k)
-    return float(precisions.mean()) if len(precisions) else None
-
-
 def penalize_relevant(scores: Floats, relevant: npt.NDArray[np.bool_]) -> Floats:
     """Scores that rank a relevant item behind every irrelevant item with an equal score."""
     return _finite(np.asarray(scores, np.float64)) - TIE_TOLERANCE * np.asarray(relevant)
 
 
 def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64], k: int) -> Floats:
-    """AP@k of ranked lists ``[Q]``, as in :func:`mean_average_precision`.
+    """AP@k of ranked lists ``[Q]``, 0..1, for queries with several relevant items.
+
+    AP@k = Σ_{i ≤ k} rel(i) P(i) / min(k, R), with P(i) the share of relevant items among the first i, and R the number
+    of relevant items in the gallery: a query whose first k items are all relevant scores 1. (The code published with
+    CTP divides by the number of hits among the first k instead, so that one hit at rank 1 is worth as much as k hits;
+    figures in its tables are therefore higher.)
 
     Args:
         hits: Whether the item at each rank is relevant ``[Q, n]``; n ≥ min(k, gallery).
@@ -225,7 +209,7 @@ class TopItems:
 
 
 class PrecisionCount:
-    """AP@k of each of Q queries, as in :func:`mean_average_precision`, over a gallery that is added in parts.
+    """AP@k of each of Q queries, as in :func:`average_precision`, over a gallery that is added in parts.
 
     Args:
         k: Depth of the ranking.

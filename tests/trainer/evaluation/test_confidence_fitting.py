@@ -48,12 +48,6 @@ class NumberEncoder(WordRouting):
         vector += self.noise * np.random.default_rng([own, number, int(task), 1]).normal(size=DIM)
         return (vector / np.linalg.norm(vector)).astype(np.float32)
 
-    def is_task_independent(self, mode: str) -> bool:
-        return False
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        return None
-
 
 def _library(
     encoder: NumberEncoder, tasks: int = 3, videos: int = 30, captions: int = 12

@@ -64,12 +64,6 @@ class Encoder(WordRouting):
         vectors = _at(torch.tensor([float(text.split()[-1]) for text in texts]) + self._turn).numpy()
         return np.repeat(vectors[:, None], len(tasks), axis=1)
 
-    def is_task_independent(self, mode: str) -> bool:
-        return False
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        return None
-
 
 def test_gallery_holds_out_test_videos(tmp_path: Path) -> None:
     task = _task(tmp_path, "day", 10, [5, 20, 40])

@@ -22,18 +22,7 @@ from trainer.evaluation.recall_row import (
     select_measured_tasks,
 )
 from trainer.evaluation.retrieval_metrics import summarize
-
-
-class Shard:
-    """Vectors in memory by id."""
-
-    def __init__(self, ids: Sequence[int], vectors: np.ndarray) -> None:
-        self.ids = np.array(ids, np.int64)
-        self._vectors = vectors.astype(np.float32)
-
-    def vectors(self, ids: np.ndarray) -> np.ndarray:
-        order = {int(video): row for row, video in enumerate(self.ids)}
-        return self._vectors[[order[int(video)] for video in ids]]
+from trainer.video_embedding import MemoryShard
 
 
 class Encoder(WordRouting):
@@ -54,11 +43,9 @@ class Encoder(WordRouting):
         rows = [self._tasks.index(task) for task in tasks]
         return np.stack([self._tables[mode][text][rows] for text in texts]).astype(np.float32)
 
-    def is_task_independent(self, mode: str) -> bool:
-        return False
 
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        return None
+def _shard(ids: Sequence[int], vectors: np.ndarray) -> MemoryShard:
+    return MemoryShard(np.array(ids, np.int64), vectors.astype(np.float32))
 
 
 def _unit(*degrees: float) -> np.ndarray:
@@ -70,13 +57,13 @@ def test_row_equals_figures_computed_by_hand() -> None:
     """Vectors are angles; a video ranks the higher, the nearer its angle is to that of the query."""
     day = Gallery(
         "day",
-        Shard([10, 11, 12], _unit(0, 20, 5)),
+        _shard([10, 11, 12], _unit(0, 20, 5)),
         held_out=np.array([10, 11]),  # 12 is a close training video
         queries=(Query("sun", 10), Query("noon", 11)),
     )
     night = Gallery(
         "night",
-        Shard([21, 20], _unit(3, 90)),
+        _shard([21, 20], _unit(3, 90)),
         held_out=np.array([20, 21]),
         queries=(Query("moon", 20),),
     )
@@ -137,7 +124,7 @@ def _random(
         for table in tables.values():
             table.update({query.text: unit(tasks, 4) for query in task_queries})
         galleries.append(
-            Gallery(str(task), Shard(ids.tolist(), unit(15, 4)), held_out, tuple(task_queries), labels)
+            Gallery(str(task), _shard(ids.tolist(), unit(15, 4)), held_out, tuple(task_queries), labels)
         )
     return Encoder([g.task for g in galleries], tables), galleries, tables
 
@@ -241,8 +228,8 @@ def test_precision_and_hubness_equal_a_slow_reference() -> None:
 
 
 def test_drift_compares_with_the_remembered_queries() -> None:
-    day = Gallery("day", Shard([1, 2], _unit(0, 90)), np.array([1, 2]), (Query("sun", 1), Query("noon", 2)))
-    night = Gallery("night", Shard([3], _unit(45)), np.array([3]), (Query("moon", 3),))
+    day = Gallery("day", _shard([1, 2], _unit(0, 90)), np.array([1, 2]), (Query("sun", 1), Query("noon", 2)))
+    night = Gallery("night", _shard([3], _unit(45)), np.array([3]), (Query("moon", 3),))
     profiles = np.eye(2, dtype=np.float32)
     memory: QueryMemory = {}
 
@@ -290,25 +277,6 @@ def test_task_without_queries_is_in_the_gallery_but_has_no_figures() -> None:
     ] == {"0": None}
 
 
-def test_routing_prior_changes_only_the_union() -> None:
-    near = Gallery("near", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
-    far = Gallery("far", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
-    table = {"x": _unit(20, 10), "y": _unit(10, 20)}  # each text is closer to the other shard's video
-    encoder = Encoder(["near", "far"], {"latest": table})
-    encoder.token_presence = lambda texts: np.stack(  # type: ignore[method-assign]
-        [np.eye(2, dtype=np.float32)["xy".index(text)] for text in texts]
-    )
-    profiles = 5 * np.eye(2, dtype=np.float32)
-
-    def hits(prior: float, gallery: str) -> list[float]:
-        row = evaluate_row(encoder, [near, far], profiles, prior=prior, modes=["latest"])
-        return [recall.r1 for recall in row.recalls["latest"][gallery].values() if recall]
-
-    assert hits(0, "global") == [0, 0]
-    assert hits(0.05, "global") == [1, 1]
-    assert hits(0.05, "local") == hits(0, "local") == [1, 1]
-
-
 def test_union_adds_the_log_weights_of_the_router() -> None:
     """Reference: each video's cosine with its shard's query plus the log weight of its task."""
     rng = np.random.default_rng(6)
@@ -338,7 +306,7 @@ def test_union_adds_the_log_weights_of_the_router() -> None:
 
 def test_query_of_a_training_video_is_refused() -> None:
     with pytest.raises(EvaluationError, match="task day: a query belongs to video 3, which is not held out"):
-        Gallery("day", Shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
+        Gallery("day", _shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
 
 
 def test_tied_task_counts_as_a_routing_miss() -> None:
@@ -365,25 +333,6 @@ def test_domain_whose_training_videos_have_no_captions_is_never_routed_first() -
     profiles = np.eye(2, 4, dtype=np.float32)
     profiles[1] = 0
     assert evaluate_row(encoder, galleries, profiles).routing["1"] == 0
-
-
-def test_routing_prior_applies_to_video_to_text() -> None:
-    """Video-to-text search in the union gains from routing as text-to-video search does."""
-    day = Gallery("day", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
-    night = Gallery("night", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
-    encoder = Encoder(["day", "night"], {"latest": {"x": _unit(20, 20), "y": _unit(10, 10)}})
-    encoder.token_presence = lambda texts: np.stack(  # type: ignore[method-assign]
-        [np.eye(2, dtype=np.float32)["xy".index(text)] for text in texts]
-    )
-    profiles = 5 * np.eye(2, dtype=np.float32)
-
-    def ranks(prior: float, scope: str) -> list[float]:
-        row = evaluate_row(encoder, [day, night], profiles, prior=prior, modes=["latest"])
-        return [found.meanr for found in row.to_text["latest"][scope].values() if found]  # type: ignore[index]
-
-    assert ranks(0, "global") == [2, 1]  # y is nearer to both videos
-    assert ranks(0.05, "global") == [1, 1]
-    assert ranks(0.05, "local") == [1, 1]
 
 
 def test_caption_weight_is_normalized_over_the_tasks_at_its_time() -> None:
@@ -420,37 +369,14 @@ def test_compute_recall_ranks_by_id() -> None:
     assert compute_recall(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None
 
 
-def test_raw_gallery_ignores_routing() -> None:
+def test_raw_and_local_galleries_ignore_routing() -> None:
     encoder, galleries, _ = _random(tasks=3, seed=4)
     profiles = np.eye(3, 4, dtype=np.float32)
-    plain = evaluate_row(encoder, galleries, profiles, prior=0).recalls["pinned"]
-    lifted = evaluate_row(encoder, galleries, profiles, prior=0.5).recalls["pinned"]
-    assert lifted["global_raw"] == plain["global_raw"] == plain["global"]
-    assert lifted["global"] != plain["global"]
-
-
-def test_precision_with_five_hundred_classes() -> None:
-    """Two videos per class; the query of a class ranks its own video first and the other one last."""
-    classes = 500
-    towards = np.eye(classes)
-    vectors = np.concatenate([towards, -towards])
-    task = Gallery(
-        "many",
-        Shard(range(2 * classes), vectors),
-        held_out=np.arange(2 * classes),
-        queries=tuple(Query(str(number), number) for number in range(classes)),
-        labels={video: f"class {video % classes}" for video in range(2 * classes)},
-    )
-    table = {str(number): towards[number : number + 1] for number in range(classes)}
-    row = evaluate_row(
-        Encoder(["many"], {"latest": table}), [task], np.ones((1, classes)), prior=0, modes=["latest"]
-    )
-    assert row.mean_ap["latest"]["local"] == {
-        "many": {1: 1, 5: pytest.approx(1 / 2), 10: pytest.approx(1 / 2)}
-    }
-    found = row.recalls["latest"]["local"]["many"]
-    assert found is not None
-    assert (found.r1, found.queries) == (1, classes)
+    plain, lifted = (evaluate_row(encoder, galleries, profiles, prior=prior) for prior in (0, 0.5))
+    before, after = (row.recalls["pinned"] for row in (plain, lifted))
+    assert after["global_raw"] == before["global_raw"] == before["global"] != after["global"]
+    assert after["local"] == before["local"]
+    assert lifted.to_text["pinned"]["local"] == plain.to_text["pinned"]["local"]
 
 
 NAMES = [f"task {t}" for t in range(3 * MAX_MEASURED_TASKS)]

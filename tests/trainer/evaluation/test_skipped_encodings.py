@@ -84,9 +84,6 @@ class Library(WordRouting):
         rows, columns = [int(text.split()[-1]) for text in texts], [self.names.index(task) for task in tasks]
         return self.table[rows][:, columns]
 
-    def is_task_independent(self, mode: str) -> bool:
-        return False
-
     def encoding_identity(self, task: str, mode: str) -> str | None:
         return task if mode == "pinned" else None
 
