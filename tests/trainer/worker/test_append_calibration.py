@@ -107,23 +107,6 @@ def test_model_applies_from_its_generation_unless_the_append_failed(
         assert read_calibration(session, release, after.generation) is None
 
 
-def test_resumed_publication_keeps_the_model(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker stops after the manifest, so that the next attempt publishes no further generation."""
-    task = append(learned_task, monkeypatch)
-
-    def die(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AppendPublication, "complete", die)
-        with pytest.raises(KeyboardInterrupt):
-            append_job.run_append_job(task)
-    assert served_captions() == len(COLORS) * CAPTIONS
-    append_job.run_append_job(task)
-    assert commands.get_task(task).state == "ready"
-    assert served_captions() == len(COLORS) * CAPTIONS
-
-
 def test_running_server_uses_the_model_of_a_resumed_publication(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

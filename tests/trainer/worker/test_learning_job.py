@@ -27,7 +27,7 @@ from tests.trainer.worker.library_state import (
     run_job,
     shard_vectors,
 )
-from trainer import task_pipeline, training_loop
+from trainer import task_pipeline
 from trainer.evaluation import recall_row
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger
 from trainer.evaluation.recall_row import RecallRow
@@ -214,11 +214,6 @@ def test_zero_shot_task_is_indexed_and_evaluated(post_videos: Post) -> None:
     assert recalls[0, 1, "pinned", "local"].meanr == recalls[1, 1, "pinned", "local"].meanr
 
 
-def test_task_with_one_training_pair_is_trained(post_videos: Post) -> None:
-    assert learn(post_videos("pair", videos=1, tests=0)).trained is True
-    assert recall_cells() == {}
-
-
 def test_missing_cached_frames_are_decoded_again(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     task, restored = post_videos("day"), {}
     original = learning_job.train_task
@@ -267,10 +262,6 @@ def test_progress_events_contain_epochs_and_losses(post_videos: Post) -> None:
     training = [e for e in events if e["stage"] == "training" and "epoch" in e]
     assert [(e["epoch"], e["epochs"]) for e in training] == [(1, 2), (1, 2), (2, 2), (2, 2)]
     assert all(e["loss"] > 0 and e["videos_per_second"] > 0 for e in training)
-
-
-def test_worker_and_benchmarks_share_the_training_loop() -> None:
-    assert learning_job.train_task.__globals__["learn_task"] is training_loop.learn_task
 
 
 @pytest.mark.slow

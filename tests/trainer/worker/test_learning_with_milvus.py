@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from cinestrata_schemas.problems import Action
-from index.errors import StoreUnavailable
 from service.celery_worker import probe
 from service.core.settings import settings
 from service.storage import vector_store_selection
@@ -15,7 +14,6 @@ from service.storage.vector_store_selection import library_store
 from service.tasks import commands
 from tests.milvus import Milvus
 from trainer.worker import learning_job
-from trainer.worker.failure_messages import failure_message
 
 pytest.importorskip("milvus_lite")
 pytestmark = pytest.mark.usefixtures("library")
@@ -37,6 +35,7 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     failed = commands.get_task(task)
     assert failed.state == "failed"
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
+    assert failed.error_hint == "Bring the store of the vectors back, then retry the task."
     assert failed.remedy == Action(name="retry_task", id=task)
     assert library_store(settings()).manifest().shards == {}
     configure_milvus(milvus_server.uri)
@@ -50,10 +49,3 @@ def test_task_fails_without_milvus_and_is_learned_on_retry(
     assert shard.place.startswith("milvus:")
     store.check(shard, "bytes")
     assert not list(settings().index_dir.rglob("*.faiss"))
-
-
-def test_failure_message_of_an_unavailable_store_has_a_hint() -> None:
-    message = failure_message(StoreUnavailable("Milvus at http://m:1 could not be reached"), "t")
-    assert message is not None
-    assert message.remedy == Action(name="retry_task", id="t")
-    assert message.hint == "Bring the store of the vectors back, then retry the task."
