@@ -10,21 +10,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.rivals import METHODS, configure, start_method
+from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, run_first_blocks
-from tests.trainer.killing import Killed, kill_at
+from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer.errors import FramesMissing
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods import Method
 from trainer.methods.ffa_tame import FfaTame
-from trainer.task_data import Clip, TaskData, load_frames
+from trainer.task_data import TaskData, load_frames
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import TrainingProgress, learn_task
 
@@ -42,15 +41,8 @@ TOKENS = FRAMES * (1 + (SIDE // 8) ** 2) * 128 * 4  # bytes of a video
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> TaskData:
-    rng = np.random.default_rng(3)
-    clips = []
-    for number in range(VIDEOS):
-        path = tmp_path / f"{number}.npy"
-        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
-        captions = tuple(f"video {number} in words {c}" for c in range(CAPTIONS))
-        clips.append(Clip(str(number), number, path, captions, "train"))
-    return TaskData("task", "task", tuple(clips))
+def task(random_task: Callable[..., TaskData]) -> TaskData:
+    return random_task("task", [[f"video {n} in words {c}" for c in range(CAPTIONS)] for n in range(VIDEOS)])
 
 
 @pytest.fixture
@@ -164,8 +156,8 @@ def test_resumed_run_with_cache_ends_with_the_same_bits(
     whole = _learned(backbone, task)
     checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     broken = _start(backbone)
-    with pytest.raises(Killed):
-        learn_task(broken, task, checkpoints=checkpoints, report=kill_at(step))
+    with pytest.raises(InterruptedTraining):
+        learn_task(broken, task, checkpoints=checkpoints, report=interrupt_at(step))
     assert not _same(broken, whole)
     assert _same(_learned(backbone, task, checkpoints=checkpoints), whole)
 
@@ -249,7 +241,7 @@ def test_missing_frames_of_a_cached_video_end_training(backbone: Backbone, task:
         if progress.epoch == 2:
             task.clips[3].frames_path.unlink(missing_ok=True)
 
-    with pytest.raises(FramesMissing, match="video '3'"):
+    with pytest.raises(FramesMissing, match="video 'task-3'"):
         learn_task(_start(backbone), task, report=delete)
 
 
@@ -279,8 +271,3 @@ def test_blocks_below_all_gradients_are_frozen(backbone: Backbone, task: TaskDat
         handle.remove()
     leaving = [*needed[1:], videos.requires_grad]
     assert method.frozen_image_block_count == leaving.count(False)
-
-
-def test_recipe_of_the_paper_freezes_two_blocks() -> None:
-    config = configure("ffa_tame", "open_clip:ViT-B-32/openai", {})
-    assert 12 - config.model_dump()["ffa_layers"] == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,17 @@ from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
-from tests.trainer.killing import Killed, kill_at
-from trainer.errors import FramesMissing, TrainingDiverged
+from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
+from trainer.errors import TrainingDiverged
 from trainer.methods import Method, MethodConfig, start_method
-from trainer.methods.finetune import Finetune
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, fit, learn_task, learning_rate_factor
 
-FRAMES, SIDE = 2, 56
-
 
 @pytest.fixture
-def task(tmp_path: Path) -> TaskData:
-    return _task(tmp_path, "task", videos=4)
+def task(random_task: Callable[..., TaskData]) -> TaskData:
+    return random_task("task", [[f"{number} in other words {c}" for c in range(2)] for number in range(4)])
 
 
 class Shift(Method):
@@ -83,17 +80,6 @@ def _shift(backbone: Backbone, **settings: Any) -> Shift:
     return Shift(backbone, MethodConfig(**{"epochs": 4, "batch_size": 3, **settings}))
 
 
-def _task(folder: Path, name: str, *, videos: int, captions: int = 2) -> TaskData:
-    rng = np.random.default_rng(len(name))
-    clips = []
-    for number in range(videos):
-        path = folder / f"{name}-{number}.npy"
-        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
-        texts = tuple(f"{name} {number} in other words {c}" for c in range(captions))
-        clips.append(Clip(f"{name}-{number}", number, path, texts, "train"))
-    return TaskData(name, name, tuple(clips))
-
-
 class _Memory:
     def vectors(self, ids: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(7)
@@ -109,39 +95,14 @@ def test_interrupted_run_ends_with_the_same_bits(
     losses = fit(uninterrupted, task)
     checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     first = _shift(backbone)
-    with pytest.raises(Killed):
-        fit(first, task, checkpoints=checkpoints, report=kill_at(step))
+    with pytest.raises(InterruptedTraining):
+        fit(first, task, checkpoints=checkpoints, report=interrupt_at(step))
     torch.rand(17)  # other use of random numbers in the process
     second = _shift(backbone)
     assert fit(second, task, checkpoints=checkpoints) == losses
     assert torch.equal(second.shift, uninterrupted.shift)
     assert second.steps == uninterrupted.steps == 12
     assert not torch.equal(first.shift, uninterrupted.shift)
-
-
-def test_method_resumes_second_task_to_the_same_bits(backbone: Backbone, tmp_path: Path) -> None:
-    name = "ffa_tame"
-    settings = {"epochs": 3, "batch_size": 2, "warmup": 0.3, "experts": 2, "rank": 2, "dropout": 0.2}
-    first, second = (_task(tmp_path, n, videos=3, captions=1) for n in ("one", "second"))
-    method = start_method(name, backbone, settings, None)
-    learn_task(method, first)
-    release = method.release()
-    memory = StoredVectors([(_Memory(), np.arange(50))])
-    assert backbone.dim == 128
-    uninterrupted = start_method(name, backbone, settings, release)
-    learn_task(uninterrupted, second, memory)
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
-    broken = start_method(name, backbone, settings, release)
-    with pytest.raises(Killed):
-        learn_task(broken, second, memory, checkpoints=checkpoints, report=kill_at(4))
-    resumed = start_method(name, backbone, settings, release)
-    steps: list[int] = []
-    learn_task(resumed, second, memory, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
-    assert steps == [3, 4, 5, 6]
-    assert resumed.fingerprint() == uninterrupted.fingerprint()
-    expected = uninterrupted.release()
-    for key, tensor in resumed.release().tensors.items():
-        assert torch.equal(tensor, expected.tensors[key]), key
 
 
 @pytest.mark.slow
@@ -208,8 +169,8 @@ def test_damaged_checkpoint_restarts_training(
     uninterrupted = _shift(backbone)
     fit(uninterrupted, task)
     checkpoints = CheckpointStore(tmp_path / "c", "run")
-    with pytest.raises(Killed):
-        fit(_shift(backbone), task, checkpoints=checkpoints, report=kill_at(5))
+    with pytest.raises(InterruptedTraining):
+        fit(_shift(backbone), task, checkpoints=checkpoints, report=interrupt_at(5))
     (folder,) = (tmp_path / "c").iterdir()
     (folder / name).unlink()
     if damage is not None:
@@ -275,8 +236,8 @@ def test_gradients_are_clipped_over_optimized_parameters_only(backbone: Backbone
 
 def test_training_mode_is_switched_off_after_an_error(backbone: Backbone, task: TaskData) -> None:
     method = _shift(backbone)
-    with pytest.raises(Killed):
-        fit(method, task, report=kill_at(1))
+    with pytest.raises(InterruptedTraining):
+        fit(method, task, report=interrupt_at(1))
     assert not method.training
 
 
@@ -293,48 +254,18 @@ def test_cosine_schedule_follows_warm_up() -> None:
     assert [learning_rate_factor(step, 2, warmup=1) for step in range(2)] == [0.5, 1]
 
 
-def test_task_with_one_pair_is_trained(backbone: Backbone, tmp_path: Path) -> None:
-    task = _task(tmp_path, "lone", videos=1, captions=1)
-    method = start_method("ffa_tame", backbone, {"epochs": 2, "experts": 2, "rank": 2}, None)
-    assert learn_task(method, task) == [0, 0]
-    assert [t.task_id for t in method.learned_tasks] == ["lone"]
-
-
-def test_losses_of_identical_videos_are_finite(backbone: Backbone, tmp_path: Path) -> None:
-    task = _task(tmp_path, "same", videos=4)
-    for clip in task.clips[1:]:
-        np.save(clip.frames_path, np.load(task.clips[0].frames_path))
-    method = start_method("finetune", backbone, {"epochs": 2, "batch_size": 4}, None)
-    assert all(np.isfinite(learn_task(method, task)))
-
-
-def test_task_without_captions_is_recorded_but_not_trained(backbone: Backbone, tmp_path: Path) -> None:
-    task = _task(tmp_path, "silent", videos=2, captions=0)
+def test_task_without_captions_is_recorded_but_not_trained(
+    backbone: Backbone, random_task: Callable[..., TaskData]
+) -> None:
+    task = random_task("silent", [[], []])
     method = _shift(backbone)
     assert learn_task(method, task) == []
     assert not method.trained
     assert method.steps == 0
     assert method.profiles.to_dense().tolist() == [[0.0] * backbone.vocabulary]
     frozen = start_method("zero_shot", backbone, {}, None)
-    assert learn_task(frozen, _task(tmp_path, "captioned", videos=2)) == []
+    assert learn_task(frozen, random_task("captioned", [["a red circle"], ["two stars"]])) == []
     assert float(frozen.profiles.values.max()) > 1
-
-
-def test_missing_frames_end_training_and_name_the_video(backbone: Backbone, task: TaskData) -> None:
-    task.clips[2].frames_path.unlink()
-    with pytest.raises(FramesMissing, match="'task-2'"):
-        fit(start_method("finetune", backbone, {}, None), task)
-
-
-def test_fine_tuning_does_not_change_the_backbone(backbone: Backbone, task: TaskData) -> None:
-    before = backbone.compute_fingerprint()
-    method = start_method("finetune", backbone, {"epochs": 1}, None)
-    assert isinstance(method, Finetune)
-    fit_before = method.fingerprint()
-    method.begin_task("task", "task")
-    fit(method, task)
-    assert backbone.compute_fingerprint() == before
-    assert method.fingerprint() != fit_before
 
 
 def test_step_schedule_trains_later_epochs_at_a_tenth_of_the_rate() -> None:
@@ -364,8 +295,8 @@ def test_steps_of_a_large_task_are_limited(backbone: Backbone, task: TaskData, t
     assert whole.steps == 8
     assert [(p.step, p.steps, p.epoch) for p in progress][-1] == (8, 8, 4)
     checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
-    with pytest.raises(Killed):
-        fit(_shift(backbone, max_steps=7), task, checkpoints=checkpoints, report=kill_at(5))
+    with pytest.raises(InterruptedTraining):
+        fit(_shift(backbone, max_steps=7), task, checkpoints=checkpoints, report=interrupt_at(5))
     resumed = _shift(backbone, max_steps=7)
     assert fit(resumed, task, checkpoints=checkpoints) == losses
     assert torch.equal(resumed.shift, whole.shift)

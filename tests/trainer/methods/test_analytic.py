@@ -222,15 +222,6 @@ def test_own_caption_finds_its_video_in_a_small_domain(backbone: Backbone, tmp_p
         assert scores.argmax(axis=1).tolist() == list(range(len(texts)))
 
 
-def test_pinned_queries_do_not_change_with_later_tasks(backbone: Backbone) -> None:
-    method = _learn(backbone, (1, DAY))
-    release = method.release()
-    before = method.query_encoder().encode(DAY, ["task-1"], "pinned")
-    learn_steps(method, "task-2", [2], NIGHT)
-    later = method.query_encoder({"task-1": release, "task-2": method.release()})
-    assert np.array_equal(later.encode(DAY, ["task-1"], "pinned"), before)
-
-
 @pytest.mark.parametrize("damage", ["missing", "narrow"])
 def test_unfit_query_map_is_refused(backbone: Backbone, damage: str) -> None:
     release = _learn(backbone, (1, DAY)).release()

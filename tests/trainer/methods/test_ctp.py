@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.rivals import configure
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import (
@@ -361,9 +360,3 @@ def test_multi_modal_encoder_has_its_own_learning_rate(backbone: Backbone) -> No
     assert method.online.fusion is not None
     assert len(fusion["params"]) == len(list(method.online.fusion.parameters()))
     assert len(ctp_method(backbone, **RETRIEVAL).parameter_groups()) == 1
-
-
-def test_default_recipe_is_that_of_the_paper(backbone: Backbone) -> None:
-    config = configure("ctp", "open_clip:ViT-B-32/openai", {})
-    assert config.logit_scale == pytest.approx(1 / 0.07, rel=1e-5)
-    assert config.model_dump().items() >= {"queue": 1024, "momentum": 0.9, "first_momentum": 0.995}.items()

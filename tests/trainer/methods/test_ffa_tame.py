@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -86,13 +85,6 @@ def test_without_ffa_the_frozen_image_tower_encodes_videos(backbone: Backbone) -
     torch.testing.assert_close(
         method.encode_videos(random_frames(1)), zero_shot.encode_videos(random_frames(1))
     )
-
-
-@pytest.mark.parametrize(("ffa_layers", "expected"), [(0, 2), (1, 1), (2, 0), (12, 0)])
-def test_frozen_image_blocks_are_those_before_the_first_ffa(
-    backbone: Backbone, ffa_layers: int, expected: int
-) -> None:
-    assert create_method("ffa_tame", backbone, ffa_layers=ffa_layers).frozen_image_block_count == expected
 
 
 def test_task_without_captions_copies_the_newest_prototype(backbone: Backbone) -> None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.rivals import configure
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_release, write_release
@@ -282,16 +281,6 @@ def test_local_variant_without_pull_equals_base_moco_bit_for_bit(backbone: Backb
     assert not equal_tensors(trained_weights(other.model), trained_weights(base.model))
 
 
-def test_first_task_without_pull_equals_base_moco(backbone: Backbone) -> None:
-    base, same = (
-        base_moco_method(backbone),
-        bmu_moco_method(backbone, "local", encoder_momentum=1, pull_from_first_task=True),
-    )
-    for method in (base, same):
-        learn(method, "one", range(2))
-    assert equal_tensors(trained_weights(same.model), trained_weights(base.model))
-
-
 @pytest.fixture(scope="module")
 def first_model(backbone: Backbone) -> dict[str, Tensor]:
     """Base-MoCo's encoders after a task of two steps."""
@@ -503,16 +492,6 @@ def test_task_ends_with_its_best_epoch(
     )
 
 
-def test_local_pair_is_reset_to_the_best_epoch(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = base_moco_method(backbone)
-    method.begin_task("one", "one")
-    states = run_epochs(method, [0.9, 0.1], monkeypatch)
-    method.end_task()
-    best = {name: states[0][name] for name in method.model.tensors()}
-    assert equal_tensors(method.model.tensors(), best)
-    assert equal_tensors(method.momentum["local"].encoders.tensors(), best)
-
-
 def test_ensemble_averages_the_best_epoch(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     method = second_task_method(backbone, "ensemble")
     states = run_epochs(method, [0.9, 0.1], monkeypatch)
@@ -577,13 +556,3 @@ def test_validation_recall_counts_ties_as_misses(backbone: Backbone, tmp_path: P
 
 
 # -- settings -------------------------------------------------------------------------------------------
-
-
-def test_default_recipes_are_those_of_the_paper() -> None:
-    for name in ("base_moco", "bmu_moco"):
-        values = configure(name, "open_clip:ViT-B-16/openai", {}).model_dump()
-        assert (values["epochs"], values["batch_size"], values["queue"]) == (10, 48, 1440)
-        assert (values["learning_rate"], values["schedule"], values["weight_decay"]) == (5e-5, "step", 0)
-        assert values["momentum"] == values.get("encoder_momentum", 0.99) == 0.99
-        assert 1 / values["logit_scale"] == pytest.approx(0.07, rel=1e-4)
-        assert 1 / configure(name, "tiny", {}).logit_scale == pytest.approx(0.05)

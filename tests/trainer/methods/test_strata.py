@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import open_query_encoder, read_query_release
-from models.releases.release_files import write_release
+from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_state import ReleaseState
 from tests.trainer.methods.method_driver import create_method, index_task, random_frames, write_task
 from trainer.methods.base import in_task_loss
-from trainer.task_data import StoredVectors, TaskData
+from trainer.task_data import TaskData
 from trainer.training_loop import learn_task
-from trainer.video_embedding import embed_clips
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 
@@ -48,33 +46,6 @@ def test_training_changes_every_update_of_both_towers(backbone: Backbone, tmp_pa
     learn_task(method, captioned_task(tmp_path, "one", TEXTS))
     trained = method.state_dict()
     assert not [name for name in first if name in trained and torch.equal(trained[name], first[name])]
-
-
-def test_scores_of_pinned_queries_never_change(backbone: Backbone, tmp_path: Path) -> None:
-    releases: dict[str, ReleaseState] = {}
-    queries: list[np.ndarray] = []
-    release: ReleaseState | None = None
-    vectors = np.empty(0)
-    for number, name in enumerate(("one", "two", "three")):
-        method = strata_method(backbone, release)
-        task = captioned_task(tmp_path, name, [f"{text} {name}" for text in TEXTS])
-        learn_task(method, task, StoredVectors())
-        if number == 0:
-            vectors = embed_clips(method.encode_videos, task.clips)
-        release = method.release()
-        (tmp_path / name).mkdir()
-        write_release(tmp_path / name, release)
-        releases[name] = read_query_release(tmp_path / name)
-        encoder = open_query_encoder(backbone, releases[name], releases)
-        queries.append(encoder.encode(TEXTS, ["one"], "pinned"))
-        latest = encoder.encode(TEXTS, ["one"], "latest")
-        assert np.array_equal(latest, queries[-1]) == (number == 0)
-    assert np.array_equal(queries[0], queries[1])
-    assert np.array_equal(queries[0], queries[2])
-    scores = [query[:, 0] @ vectors.T for query in queries]
-    assert np.array_equal(scores[0], scores[2])
-    all_tasks = encoder.encode(TEXTS, list(releases), "pinned")
-    np.testing.assert_allclose(all_tasks[:, 0], queries[0][:, 0], atol=1e-5)
 
 
 def test_shards_of_a_zero_shot_library_are_searched_with_the_backbone(
