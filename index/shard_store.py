@@ -39,7 +39,6 @@ class ShardStore(ShardReader):
         self,
         root: Path,
         *,
-        max_mapped_bytes: int | None = None,
         policy: AnnPolicy | None = None,
         device: Device = "cpu",
         remote: VectorStore | None = None,
@@ -49,7 +48,6 @@ class ShardStore(ShardReader):
 
         Args:
             root: Folder of the store.
-            max_mapped_bytes: Maximum total size of mapped files; None: no limit.
             policy: Which new segments get an ANN structure; None: the defaults of :class:`AnnPolicy`.
             device: Device that searches; ``auto``: a GPU if there is one.
             remote: Store of the rows of segments whose entry names a place outside their folder.
@@ -60,7 +58,7 @@ class ShardStore(ShardReader):
             DeviceMissing: The device does not exist.
         """
         self.policy = policy or AnnPolicy()
-        self.segment_cache = SegmentCache(max_mapped_bytes, gpu=is_gpu_used(device))
+        self.segment_cache = SegmentCache(gpu=is_gpu_used(device))
         super().__init__(root, FaissVectorStore(self.segment_cache, lambda: self.policy), remote)
         self._new_tasks: VectorStore = remote if remote is not None and write_remote else self._local
         self._writer = ShardWriter(self)

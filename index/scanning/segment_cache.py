@@ -1,8 +1,7 @@
-"""Cache of mapped segments, limited by bytes; the least recently searched segments are closed first."""
+"""Cache of mapped segments."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,8 +10,6 @@ from threading import Lock
 
 from index.files.manifest_format import SegmentEntry
 from index.scanning.segment import Segment
-
-__all__ = ["SegmentCache"]
 
 
 @dataclass
@@ -25,29 +22,17 @@ class _CacheEntry:
 
 
 class SegmentCache:
-    """Opens segments on first use, and closes them when the budget is exceeded.
+    """Opens segments on first use, and keeps them open while a generation names them.
 
-    A segment in use is never closed, so the budget is exceeded while concurrent searches use more than it allows.
-    Segments are identified by content, independent of the generation that searches them.
+    A segment in use is never closed. Segments are identified by content, independent of the generation that searches
+    them.
     """
 
-    def __init__(self, max_bytes: int | None = None, *, gpu: bool = False) -> None:
-        """An empty cache.
-
-        Args:
-            max_bytes: Maximum total size of mapped files; None: no limit.
-            gpu: Search copies of segments on a GPU.
-        """
-        self._max_bytes = max_bytes
+    def __init__(self, *, gpu: bool = False) -> None:
+        """An empty cache, which searches copies of segments on a GPU if ``gpu``."""
         self._gpu = gpu
         self._lock = Lock()
-        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()  # least recently used first
-        self._bytes = 0
-
-    @property
-    def bytes(self) -> int:
-        """Total size of the open files."""
-        return self._bytes
+        self._entries: dict[str, _CacheEntry] = {}
 
     @contextmanager
     def use(self, folder: Path, entry: SegmentEntry) -> Iterator[Segment]:
@@ -62,17 +47,12 @@ class SegmentCache:
         with self._lock:
             cached = self._entries.setdefault(entry.id, _CacheEntry())
             cached.users += 1
-            self._entries.move_to_end(entry.id)
         try:
             with cached.opening:
                 if cached.segment is not None and cached.segment.is_stale():
                     cached.segment = None
-                    with self._lock:
-                        self._bytes -= entry.bytes
                 if cached.segment is None:
                     cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
-                    with self._lock:
-                        self._bytes += entry.bytes
                 segment = cached.segment
             yield segment
         finally:
@@ -80,24 +60,10 @@ class SegmentCache:
                 cached.users -= 1
                 if cached.segment is None and not cached.users:
                     del self._entries[entry.id]
-                self._evict()
 
     def retain(self, identifiers: set[str]) -> None:
         """Close all other segments that are not in use, such as those that a new generation no longer names."""
         with self._lock:
             for identifier in [key for key in self._entries if key not in identifiers]:
-                self._close(identifier)
-
-    def _evict(self) -> None:
-        if self._max_bytes is None:
-            return
-        for identifier in list(self._entries) if self._bytes > self._max_bytes else ():
-            if self._bytes <= self._max_bytes:
-                break
-            self._close(identifier)
-
-    def _close(self, identifier: str) -> None:
-        cached = self._entries[identifier]
-        if cached.segment is not None and not cached.users:
-            self._bytes -= cached.segment.entry.bytes
-            del self._entries[identifier]
+                if not self._entries[identifier].users:
+                    del self._entries[identifier]
