@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.errors import ShardMissing
 from index.hits import Hit, Hits, merge_hits
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
@@ -100,60 +97,3 @@ def test_merge_keeps_best_score_of_each_id(lists: list[list[tuple[int, int]]], k
         if number >= 0 and number not in [hit.id for hit in expected]:
             expected.append(Hit(f"task {order}", number, float(-negative)))
     assert merge_hits(hits, k) == expected[:k]
-
-
-def test_merge_of_no_hits_is_empty() -> None:
-    assert merge_hits({}, 5) == []
-
-
-def test_vectors_are_returned_in_order_of_ids(
-    store: ShardStore, publish_task: Callable, unit: Callable
-) -> None:
-    publish_task(store, "a", [30, 10, 20])
-    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
-    stored = unit(3)
-    assert shard.ids.tolist() == [10, 20, 30]
-    np.testing.assert_array_equal(shard.vectors(np.array([30, 20, 30])), stored[[0, 2, 0]])
-    assert shard.vectors(np.array([], np.int64)).shape == (0, shard.dim)
-    with pytest.raises(ShardMissing, match="no vector 11"):
-        shard.vectors(np.array([10, 11]))
-    with pytest.raises(ShardMissing, match="no vector 99"):
-        shard.vectors(np.array([99]))
-
-
-@pytest.mark.parametrize("query", [np.zeros(3, np.float32), np.full(8, np.nan), np.zeros((1, 8))])
-def test_invalid_query_raises(store: ShardStore, publish_task: Callable, query: np.ndarray) -> None:
-    publish_task(store, "a", range(3))
-    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
-    with pytest.raises(ValueError, match="8 finite numbers"):
-        shard.search(query, 1)
-
-
-def test_k_below_one_raises(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
-    publish_task(store, "a", range(3))
-    with pytest.raises(ValueError, match="at least 1"):
-        IndexSnapshot.open(store).shard("a", fingerprint="encoder of a").search(unit(1)[0], 0)
-
-
-def test_ties_keep_lower_ids(store: ShardStore, adopt: Callable) -> None:
-    # Later rows with higher scores displace ties from the heap of FAISS, lowest ids first.
-    release = adopt(store, "{}")
-    vectors = _EXACT[[8, 8, 8, 8, 8, 8, 0, 0]]
-    shard = store.write_shard(
-        task="a", release=release.id, fingerprint="f", ids=np.arange(8), vectors=vectors
-    )
-    store.publish(release=release, shards=[shard])
-    opened = IndexSnapshot.open(store).shard("a", fingerprint="f")
-    for k in range(1, 9):
-        assert opened.search(_EXACT[0], k).ids.tolist() == [6, 7, 0, 1, 2, 3, 4, 5][:k]
-
-
-def test_shard_of_equal_vectors_is_ordered_by_id(store: ShardStore, adopt: Callable, tmp_path: Path) -> None:
-    release = adopt(store, "{}")
-    vectors = np.tile(_EXACT[:1], (2000, 1))
-    shard = store.write_shard(
-        task="a", release=release.id, fingerprint="f", ids=np.arange(2000)[::-1], vectors=vectors
-    )
-    store.publish(release=release, shards=[shard])
-    found = IndexSnapshot.open(store).shard("a", fingerprint="f").search(_EXACT[0], 7, exclude=[0, 3])
-    assert found.ids.tolist() == [1, 2, 4, 5, 6, 7, 8]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
 
-from index.errors import FingerprintMismatch, ManifestError, ReleaseCorrupt, ShardMissing
+from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import set_search_threads, use_one_thread_per_search
 from index.shard_store import ShardStore
@@ -66,12 +66,6 @@ def test_damaged_shard_is_degraded_and_others_are_served(
     assert found.ids.tolist() == [7]
 
 
-def test_sizes_are_compared_without_verification(two_tasks: ShardStore) -> None:
-    path = _folder(two_tasks, "a") / "vectors.faiss"
-    path.write_bytes(path.read_bytes()[:-4])
-    assert list(IndexSnapshot.open(two_tasks, verify=False).degraded) == ["a"]
-
-
 def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:
     publish_task(store, "a", range(3))
     for path in _folder(store, "a").iterdir():
@@ -106,14 +100,6 @@ def test_foreign_fingerprint_raises(two_tasks: ShardStore) -> None:
 def test_unknown_task_raises(two_tasks: ShardStore) -> None:
     with pytest.raises(ShardMissing, match="task z has no shard"):
         IndexSnapshot.open(two_tasks).shard("z", fingerprint="")
-
-
-def test_damaged_manifest_raises(two_tasks: ShardStore) -> None:
-    body = json.loads(two_tasks.manifest_path.read_text())
-    body["shards"]["a"]["fingerprint"] = "another"
-    two_tasks.manifest_path.write_text(json.dumps(body))
-    with pytest.raises(ManifestError, match="altered"):
-        IndexSnapshot.open(two_tasks)
 
 
 @pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
@@ -237,17 +223,11 @@ def test_concurrent_searches_return_same_results(
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     queries = unit(40, seed=3)
     expected = [shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist() for query in queries]
-    found: dict[int, list[int]] = {}
 
-    def run(numbers: range) -> None:
-        for number in numbers:
-            found[number] = shard.search(queries[number], 10, exclude=range(0, 500, 3)).ids.tolist()
+    def search(query: np.ndarray) -> list[int]:
+        return shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist()
 
-    workers = [threading.Thread(target=run, args=(range(start, 40, 4),)) for start in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [found[number] for number in range(40)] == expected
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(search, queries)) == expected
     assert not any(number % 3 == 0 for ids in expected for number in ids)
     assert np.unique([len(ids) for ids in expected]).tolist() == [10]

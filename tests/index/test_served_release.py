@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -60,11 +61,9 @@ def test_publication_and_rollback_at_the_same_time_lose_nothing(
             store.serve(None)
             store.serve(first)
 
-    threads = [threading.Thread(target=run) for run in (publish, roll)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(run) for run in (publish, roll)]:
+            done.result()
     manifest = store.manifest()
     assert list(manifest.shards) == ["a", "b", *(f"t{number}" for number in range(6))]
     assert (manifest.served, manifest.release) == (first, written[-1][0].id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,16 +45,6 @@ def test_folders_are_readable_by_other_users(store: ShardStore, publish_task: Ca
         os.umask(before)
     for folder in (store.shard_folder(manifest.shards["a"].id), store.release_folder(manifest.release)):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o755
-
-
-def test_written_shard_is_invisible_until_published(
-    store: ShardStore, publish_task: Callable, write: Callable
-) -> None:
-    publish_task(store, "a", [1])
-    release, shard = write(store, "b", [2])
-    assert IndexSnapshot.open(store).tasks == ["a"]
-    store.publish(release=release, shards=[shard])
-    assert IndexSnapshot.open(store).tasks == ["a", "b"]
 
 
 def test_content_id_does_not_depend_on_order(store: ShardStore, unit: Callable) -> None:
@@ -110,14 +99,6 @@ def test_unit_length_has_tolerance(store: ShardStore, unit: Callable) -> None:
     vectors[1] *= 1.0009
     with pytest.raises(ShardInvalid, match="unit length"):
         store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
-
-
-def test_publish_is_idempotent(store: ShardStore, write: Callable) -> None:
-    release, shard = write(store, "a", [1, 2])
-    first = store.publish(release=release, shards=[shard])
-    again, same = write(store, "a", [1, 2])  # as a worker that died and repeats its work
-    assert store.publish(release=again, shards=[same]) == first
-    assert store.manifest() == first
 
 
 def test_late_writer_cannot_restore_old_release(store: ShardStore, write: Callable) -> None:
@@ -268,25 +249,3 @@ def test_garbage_collection_stops_without_manifest(store: ShardStore, publish_ta
 def test_garbage_collection_of_empty_store_does_nothing(store: ShardStore) -> None:
     store.collect_garbage()
     assert not store.root.exists()
-
-
-def test_two_stores_on_one_folder_lose_no_publication(store: ShardStore, write: Callable) -> None:
-    written = [write(store, f"task {n}", [n]) for n in range(12)]
-    failures: list[BaseException] = []
-
-    def publish(mine: list) -> None:
-        try:
-            for release, shard in mine:
-                ShardStore(store.root).publish(release=release, shards=[shard])
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=publish, args=(written[start::3],)) for start in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    manifest = store.manifest()
-    assert manifest.generation == 12
-    assert set(manifest.shards) == {f"task {n}" for n in range(12)}

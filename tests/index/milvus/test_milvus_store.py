@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -323,17 +323,12 @@ def test_concurrent_milvus_searches_return_same_results(
         publish_task(store, f"t{number}", range(20 * number, 20 * number + 20), seed=number)
     queries, tasks = unit(4, 5), [open_shard_of(store, f"t{number}") for number in range(3)]
     expected = [[task.search(query, 5).ids.tolist() for query in queries] for task in tasks]
-    found: list[list[list[int]]] = [[] for _ in tasks * 2]
 
-    def work(place: int) -> None:
-        found[place] = [tasks[place % 3].search(query, 5).ids.tolist() for query in queries]
+    def search(place: int) -> list[list[int]]:
+        return [tasks[place % 3].search(query, 5).ids.tolist() for query in queries]
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == expected * 2
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(search, range(6))) == expected * 2
 
 
 _KILLED = """

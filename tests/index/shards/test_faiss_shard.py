@@ -22,21 +22,6 @@ def open_shard(store: ShardStore, entry: SegmentEntry) -> FaissShard:
     return FaissShard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.segment_cache)
 
 
-def test_faiss_shard_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
-    vectors, ids = unit(300, seed=1, dim=16), np.random.default_rng(1).permutation(300) * 3
-    shard = open_shard(
-        store, store.write_shard(task="t", release="r", fingerprint="f", ids=ids, vectors=vectors)
-    )
-    for query in unit(5, seed=2, dim=16):
-        scores = vectors @ query
-        for k in (1, 10, 150, 300, 1000):
-            hits = shard.search(query, k)
-            best = np.argsort(-scores)[:k]
-            assert np.array_equal(hits.ids, ids[best])
-            np.testing.assert_allclose(hits.scores, scores[best], atol=1e-5)
-            assert (hits.ids.dtype, hits.scores.dtype) == (np.int64, np.float32)
-
-
 @pytest.mark.parametrize("form", [list, set, iter, lambda ids: np.array(list(ids), np.int64)])
 def test_exclude_accepts_any_iterable(
     store: ShardStore, write: Callable, unit: Callable, form: Callable[[Iterable[int]], Any]
@@ -115,22 +100,3 @@ def test_entry_that_contradicts_files_raises(
     _, entry = write(store, "t", range(5))
     with pytest.raises(ShardCorrupt, match="contradicts the manifest"):
         Segment.open(store.shard_folder(entry.id), replace(entry, **change))
-
-
-def test_search_of_included_ids_equals_numpy(store: ShardStore, unit: Callable) -> None:
-    vectors, ids = unit(300, seed=3, dim=16), np.sort(np.random.default_rng(3).permutation(900)[:300])
-    shard = open_shard(
-        store, store.write_shard(task="t", release="r", fingerprint="f", ids=ids, vectors=vectors)
-    )
-    query, dice = unit(1, seed=4, dim=16)[0], np.random.default_rng(5)
-    scores = vectors @ query
-    for size in (0, 1, 7, 150, 300):
-        chosen = dice.permutation(ids)[:size]
-        excluded = dice.permutation(ids)[:50]
-        for exclude in (np.empty(0, np.int64), excluded):
-            passing = np.isin(ids, chosen) & ~np.isin(ids, exclude)
-            best = [row for row in np.argsort(-scores) if passing[row]]
-            for k in (1, 10, 300):
-                hits = shard.search(query, k, exclude=exclude, include=np.append(chosen, [10**9, -5]))
-                assert hits.ids.tolist() == ids[best[:k]].tolist()
-                np.testing.assert_allclose(hits.scores, scores[best[:k]], atol=1e-5)
