@@ -93,35 +93,6 @@ def test_query_score_by_hand() -> None:
     assert (query @ video.T).item() == pytest.approx(expected)
 
 
-def test_unknown_words_lower_the_lexical_score() -> None:
-    video = LAYOUT.join(torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), is_video=True)
-    frozen = torch.tensor([[1.0, 0.0, 0.0]])
-
-    def score(*tokens: int) -> float:
-        return (_encode(_query_map(), frozen, torch.tensor([tokens])) @ video.T).item()
-
-    assert score(3) == pytest.approx(0.4)
-    assert score(3, 50) == pytest.approx(0.4 / math.sqrt(10))
-    assert score(3, 4, 50) == pytest.approx(0.4 / math.sqrt(19))
-    assert score(2, 50) == pytest.approx(0)
-
-
-def test_padding_is_ignored(draw: Callable[..., Tensor]) -> None:
-    frozen = draw(1, 3)
-    query_map = _query_map(draw(3) * 0.1)
-    plain = _encode(query_map, frozen, torch.tensor([[3, 50]]))
-    for padded in ([3, 50, -1], [-1, 3, -1, 50], [-1, -1, -1, -1, 50, 3]):
-        torch.testing.assert_close(_encode(query_map, frozen, torch.tensor([padded])), plain)
-
-
-def test_text_without_words_has_no_lexical_part(draw: Callable[..., Tensor]) -> None:
-    frozen = draw(1, 3)
-    query = _encode(_query_map(), frozen, torch.full((1, 4), -1))
-    torch.testing.assert_close(query[:, :3], math.sqrt(0.6) * F.normalize(frozen, dim=-1))
-    assert not query[:, 3:5].any()
-    assert query.norm().item() == pytest.approx(1)
-
-
 def test_neutral_map_keeps_the_frozen_direction_and_knows_no_words(draw: Callable[..., Tensor]) -> None:
     frozen = F.normalize(draw(4, 3), dim=-1)
     neutral = AnalyticQueryMap.neutral(LAYOUT)

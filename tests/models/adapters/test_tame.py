@@ -66,13 +66,6 @@ def test_deltas_follow_equations_4_to_6(tame: Tame) -> None:
                 torch.testing.assert_close(output[task, text], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_gates_keep_k_experts_and_sum_to_one(tame: Tame) -> None:
-    gates = tame.condition([1, 2]).gates(0, slice(0, 4), torch.randn(2, 5, WIDTH))
-    assert gates.shape == (4, 2, 5, EXPERTS)
-    torch.testing.assert_close(gates.sum(-1), torch.ones(4, 2, 5))
-    assert ((gates > 0).sum(-1) == 2).all()
-
-
 def test_candidates_in_one_forward_equal_single_forwards() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone()
@@ -109,17 +102,6 @@ def test_new_experts_leave_the_text_tower_unchanged() -> None:
     ids = backbone.tokenize(["a red circle moves left"])
     torch.testing.assert_close(
         encode_texts(backbone, ids, tame.eval().condition([0])), encode_texts(backbone, ids)
-    )
-
-
-def test_task_without_experts_ignores_trained_experts(tame: Tame) -> None:
-    backbone = tiny_backbone()
-    large = Tame(128, 4, experts=3, rank=4)
-    torch.nn.init.normal_(large.b)
-    large.add_task(expert=NO_EXPERT)
-    ids = backbone.tokenize(["a square"])
-    torch.testing.assert_close(
-        encode_texts(backbone, ids, large.eval().condition([0])), encode_texts(backbone, ids)
     )
 
 

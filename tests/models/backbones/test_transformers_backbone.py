@@ -332,14 +332,6 @@ def test_weights_that_do_not_fit_their_config_are_refused(copied: Path) -> None:
         load_backbone(_name(copied))
 
 
-@pytest.mark.parametrize("method", ["ffa_tame", "moe_adapter", "pnn", "strata", "clip_vip"])
-def test_methods_that_need_open_blocks_refuse_the_backbone(method: str, backbone: Backbone) -> None:
-    with pytest.raises(
-        BackboneUnsupported, match=rf"method '{method}': backbone 'transformers:.*has closed blocks"
-    ):
-        start_method(method, backbone, {}, None)
-
-
 # -- methods --------------------------------------------------------------------------------------------
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import torch
 
-from models.backbones.backbone_loading import tiny_backbone
 from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_probabilities, log_weights
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
@@ -19,17 +18,6 @@ def test_token_presence_excludes_padding_and_special_tokens() -> None:
     )  # 6 and 7 are the start and end tokens, 0 is also padding
     presence = token_presence(ids, torch.tensor([4, 2]), vocabulary=8)
     assert presence.tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
-
-
-def test_token_presence_is_independent_of_the_batch() -> None:
-    backbone = tiny_backbone()
-
-    def presence(texts: list[str]) -> torch.Tensor:
-        ids = backbone.tokenize(texts)
-        return token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
-
-    long = "a very long sentence about a red circle that moves left and right"
-    assert torch.equal(presence(["hi!", long])[0], presence(["hi!"])[0])
 
 
 def test_token_profile_is_log_of_one_plus_lift() -> None:
