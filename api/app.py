@@ -33,8 +33,6 @@ from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 
-__all__ = ["create_app"]
-
 # Videos are compressed already, and byte ranges must keep their offsets.
 _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "multipart/byteranges")
 

@@ -15,17 +15,6 @@ from pydantic_core import PydanticCustomError
 from cinestrata_schemas.choice_types import EffectiveSplit, TaskKind, TaskState, VideoStatus
 from service.audit.actor import ActorKind
 
-__all__ = [
-    "AllVideosParameters",
-    "AuditListParameters",
-    "ReleaseListParameters",
-    "ShardListParameters",
-    "StrictParameters",
-    "TaskListParameters",
-    "VideoListParameters",
-    "WebhookDeliveryParameters",
-]
-
 
 def _without_nul(text: str) -> str:
     if "\0" in text:

@@ -28,8 +28,6 @@ from cinestrata_schemas.webhooks import EVENT_FACTS
 from service.core import request_ids
 from service.core.errors import CinestrataError, InvalidInput, TaskInterruption
 
-__all__ = ["complete_schema", "problem_classes"]
-
 _Json = dict[str, Any]
 
 _DESCRIPTION = """\

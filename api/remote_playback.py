@@ -23,8 +23,6 @@ from media.sources.media_source import RemoteStream
 from service.core.errors import NotFound, SourceUnavailable
 from service.storage.video_access import open_remote_video
 
-__all__ = ["VIDEOS", "remote_response"]
-
 log = structlog.get_logger(__name__)
 
 # Threads of their own, so that sources without an answer do not occupy the threads of other requests.

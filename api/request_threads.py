@@ -15,15 +15,6 @@ from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-__all__ = [
-    "SHORT_REQUEST_THREADS",
-    "limit_request_threads",
-    "run_health_check",
-    "run_long",
-    "run_search",
-    "waiting_requests",
-]
-
 SHORT_REQUEST_THREADS = min(40, max(8, 2 * (os.cpu_count() or 1)))
 _LONG = CapacityLimiter(16)
 _SEARCHES = CapacityLimiter(8)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["complete_example"]
-
 _MAX_DEPTH = 8
 _MISSING: Any = object()
 _TEXTS = {"date-time": "2026-11-23T08:00:00Z", "date": "2026-11-23", "uri": "https://example.com"}

@@ -24,17 +24,6 @@ from cinestrata_schemas.choice_types import QueryMode, SearchScope
 from cinestrata_schemas.search import SearchQuery
 from service.core.request_limits import MAX_WORST_QUERIES
 
-__all__ = [
-    "CaptionsParameters",
-    "ClipParameters",
-    "ExplanationParameters",
-    "ParameterModelRoute",
-    "QueryReportParameters",
-    "SearchParameters",
-    "SimilarParameters",
-]
-
-
 # Stated in the OpenAPI document only: the service checks the values, for batches as well, with hints of its own. Upper
 # limits are settings.
 _AT_LEAST_ONE: dict[str, Any] = {"minimum": 1}

@@ -9,8 +9,6 @@ from threading import Lock
 
 from service.core.errors import TooManyRequests
 
-__all__ = ["StreamLimit"]
-
 _RETRY_SECONDS = 30
 
 

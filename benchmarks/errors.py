@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-__all__ = ["ProtocolError", "validation_summary"]
-
 
 class ProtocolError(ValueError):
     """A protocol, a method variant or the given videos cannot be used; the message includes the remedy."""

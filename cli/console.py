@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
     from cinestrata_schemas.problems import Action
 
-__all__ = [
-    "NOTHING_FOUND",
-    "USAGE_FAULT",
-    "action_command",
-    "console",
-    "error_console",
-    "explain_error",
-    "fail",
-    "plain_table",
-    "print_json",
-    "progress_bar",
-    "refuse_call",
-    "report_errors",
-    "video_cell",
-]
 
 _REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
 # Exit statuses; 1 is an error.

@@ -8,8 +8,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ids", "Rows", "Scores", "Vectors", "batches"]
-
 Ids = npt.NDArray[np.int64]  # ids of vectors
 Rows = npt.NDArray[np.int64]  # row numbers within a segment
 Scores = npt.NDArray[np.float32]  # inner products

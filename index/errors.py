@@ -13,18 +13,6 @@ ShardStoreError
 
 from __future__ import annotations
 
-__all__ = [
-    "DeviceMissing",
-    "FingerprintMismatch",
-    "ManifestError",
-    "ReleaseCorrupt",
-    "ShardCorrupt",
-    "ShardInvalid",
-    "ShardMissing",
-    "ShardStoreError",
-    "StoreUnavailable",
-]
-
 
 class ShardStoreError(Exception):
     """Base class of the errors of the index."""

@@ -12,8 +12,6 @@ from index.files.segment_files import DESCRIPTION
 from index.files.store_folder import StoreFolder
 from index.shards.vector_store import VectorStore
 
-__all__ = ["GarbageCollector"]
-
 _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from index.arrays import Ids, Scores
 
-__all__ = ["NO_HITS", "Hit", "Hits", "combine_hits", "merge_hits", "rank_hits"]
-
 
 @dataclass(frozen=True)
 class Hits:

@@ -12,8 +12,6 @@ from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
 
-__all__ = ["IndexSnapshot"]
-
 
 class IndexSnapshot:
     """The shards and releases of one generation; they do not change while their files exist.

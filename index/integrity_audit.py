@@ -14,8 +14,6 @@ from index.files.manifest_format import Manifest
 from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
 
-__all__ = ["Audit", "audit"]
-
 _REPORTED_IDS = 10
 
 

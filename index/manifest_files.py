@@ -7,8 +7,6 @@ from pathlib import Path
 from index.files.manifest_format import Manifest
 from index.files.store_folder import StoreFolder
 
-__all__ = ["list_manifest_files"]
-
 
 def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
     """Files of a generation, without its manifest.

@@ -9,8 +9,6 @@ from index.files.durable_files import find_damage
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
 from index.shard_reader import ShardReader
 
-__all__ = ["PublishValidator"]
-
 
 class PublishValidator:
     """Checks entries against the files on disk and the manifest. Every method raises ShardInvalid."""

@@ -17,8 +17,6 @@ from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, VectorStore
 from index.vector_ids import video_ids_of
 
-__all__ = ["ShardReader"]
-
 _NO_IDS = np.empty(0, np.int64)
 
 

@@ -24,8 +24,6 @@ from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
 from index.vector_ids import video_ids_of
 
-__all__ = ["ShardStore"]
-
 
 class ShardStore(ShardReader):
     """A folder of shards and releases. One process writes (the learning worker), any number read.

@@ -17,8 +17,6 @@ from index.files.store_folder import StoreFolder
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import VectorBatches, VectorStore
 
-__all__ = ["ShardWriter"]
-
 _BATCH_ROWS = 16_384
 _UNIT_TOLERANCE = 1e-3  # maximum deviation of the length of a vector from 1
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from index.arrays import Ids
 
-__all__ = ["FIRST_MOMENT_ID", "MAX_MOMENTS_PER_VIDEO", "is_moment", "moment_ids", "video_ids_of"]
-
 _MOMENT_BITS = 16
 FIRST_MOMENT_ID = 1 << 62
 MAX_MOMENTS_PER_VIDEO = 1 << _MOMENT_BITS

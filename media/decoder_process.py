@@ -28,8 +28,6 @@ from media.media_paths import frame_cache_path, staged_path
 from media.pyav_decoding import decode
 from media.video_limits import VideoLimits, sample_times
 
-__all__ = ["decode_video", "main"]
-
 _THUMBNAIL_WIDTH = 320  # pixels, at most
 _OTHER_FILE_BYTES = 64 * 1024**2  # maximum size of a written file, in addition to its frames
 

@@ -11,8 +11,6 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageOps
 
-__all__ = ["FrameConverter", "crop_square"]
-
 _IDENTITY = (1, 0, 0, 1)
 
 

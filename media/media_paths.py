@@ -12,8 +12,6 @@ import numpy.typing as npt
 from cinestrata_schemas.uri_redaction import redact_uri
 from media.errors import MediaError
 
-__all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri", "staged_files", "staged_path"]
-
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
     """The file that a URI names, with symbolic links resolved.

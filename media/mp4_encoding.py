@@ -10,8 +10,6 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["encode_mp4"]
-
 
 def encode_mp4(frames: npt.NDArray[np.uint8], path: Path, *, fps: int) -> None:
     """Write frames to an mp4 file (H.264, yuv420p, index before the data), which appears atomically.

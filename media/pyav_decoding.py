@@ -18,8 +18,6 @@ from media.frame_images import FrameConverter
 from media.frame_sampling import StreamExtent, end_tolerance, frames_on_display
 from media.video_limits import VIDEO_FORMATS, VideoInfo, VideoLimits
 
-__all__ = ["decode"]
-
 # No protocol is accepted: the library reads bytes, and cannot open anything itself.
 _FORMATS = ",".join(VIDEO_FORMATS)
 _PICTURE_FORMATS = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"

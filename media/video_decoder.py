@@ -21,8 +21,6 @@ from media.errors import DecoderUnavailable, MediaError
 from media.media_paths import frame_cache_path, staged_files
 from media.video_limits import VideoInfo, VideoLimits
 
-__all__ = ["VideoDecoder"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # imports are slow on a busy machine
 _GRACE_SECONDS = 1.0

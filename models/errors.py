@@ -8,8 +8,6 @@ ModelError
 
 from __future__ import annotations
 
-__all__ = ["BackboneUnavailable", "BackboneUnsupported", "ModelError", "ReleaseError"]
-
 
 class ModelError(ValueError):
     """Base class of model errors; the message says how to resolve the error."""

@@ -9,16 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "Matrix",
-    "backward_forgetting",
-    "forgetting_rate",
-    "forgetting_rates",
-    "forward_transfer",
-    "harmonic_mean",
-    "learning_gain",
-]
-
 Matrix = Sequence[Sequence[float | None]]
 
 

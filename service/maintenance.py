@@ -28,8 +28,6 @@ from service.tasks import broker, lifecycle
 from service.tasks.archives import upload_storage
 from service.tasks.uploads import upload_store
 
-__all__ = ["RECONCILE_SECONDS", "MaintenanceThread", "write_health"]
-
 RECONCILE_SECONDS = 5.0
 _SWEEP_SECONDS = 600.0
 _ALERT_SECONDS = 30.0

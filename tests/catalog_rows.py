@@ -9,8 +9,6 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Release, Shard, Video
 from service.tasks.lifecycle.publishing import ShardRecord
 
-__all__ = ["accepted_videos", "add_release_and_shard"]
-
 
 def accepted_videos(task_id: str) -> list[Video]:
     """The rows of the accepted videos of a task, in order of their vector ids."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from cinestrata_schemas.tasks import TaskDetails
 from service.tasks import commands, lifecycle, probing
 
-__all__ = ["probe"]
-
 
 def probe(task_id: str) -> TaskDetails:
     """Claim a task, and probe its videos to the end, or to an outage of their source.

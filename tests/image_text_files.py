@@ -9,8 +9,6 @@ from typing import Any
 
 from PIL import Image
 
-__all__ = ["INDUSTRIES", "p9d_files", "secoco_files", "sevige_files", "write_jpeg", "write_json"]
-
 INDUSTRIES = {"家居用品": ("cup", "lamp"), "食品/保健": ("tea", "rice")}
 _ANIMAL, _CAR, _PERSON = 16, 3, 1
 _CATEGORIES = [

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from index.files.durable_files import exclusive_lock
 from service.core.settings import settings
 
-__all__ = ["compaction"]
-
 
 @contextmanager
 def compaction() -> Iterator[Callable[[], None]]:

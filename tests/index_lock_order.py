@@ -11,8 +11,6 @@ import pytest
 
 from service.core.settings import settings
 
-__all__ = ["require_unlocked_catalog"]
-
 
 def require_unlocked_catalog(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let each file lock fail that is taken while a transaction locks the SQLite catalog; returns the taken locks."""

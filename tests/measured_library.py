@@ -11,8 +11,6 @@ from cinestrata_schemas.library import RecallMatrix
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
 
-__all__ = ["add_measured_domains", "figures_without_ids", "first_hits"]
-
 _IDS = frozenset({"task_id", "task_ids", "releases"})
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-__all__ = ["random_frames"]
-
 
 def random_frames(seed: int, videos: int = 2, frames: int = 2, size: int = 56) -> torch.Tensor:
     """Random RGB frames ``uint8 [videos, frames, size, size, 3]``; 56 is the frame size of the ``tiny`` backbone."""

@@ -10,8 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Handler", "WebFiles"]
-
 Handler = BaseHTTPRequestHandler
 
 

@@ -13,18 +13,6 @@ TrainingError
 
 from __future__ import annotations
 
-__all__ = [
-    "CheckpointNotWritten",
-    "EvaluationError",
-    "FramesMissing",
-    "LibraryDamaged",
-    "NothingToLearn",
-    "ReplicaKilled",
-    "TrainingDiverged",
-    "TrainingError",
-    "VectorIdsTaken",
-]
-
 
 class TrainingError(ValueError):
     """Base class of training errors; the message contains the remedy."""

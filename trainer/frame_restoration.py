@@ -10,8 +10,6 @@ from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cac
 from trainer.errors import FramesMissing
 from trainer.task_data import Clip, clips_without_frames
 
-__all__ = ["restore_frames"]
-
 
 def restore_frames(
     clips: Sequence[Clip],

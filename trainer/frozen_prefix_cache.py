@@ -23,8 +23,6 @@ from models.encoders.tower_forward import run_first_blocks
 from trainer.methods.base import Method
 from trainer.task_data import Clip, Frames, load_frames, open_frames
 
-__all__ = ["open_video_loader"]
-
 log = structlog.get_logger(__name__)
 
 

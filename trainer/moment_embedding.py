@@ -20,8 +20,6 @@ from index.vector_ids import moment_ids
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 from trainer.task_data import chunks
 
-__all__ = ["LongVideo", "embed_moments", "group_segments"]
-
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 

@@ -11,8 +11,6 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, PROBE_ANCHORS, PROBE_TEXTS, ProbeQueries
 from trainer.evaluation.gallery import ShardVectors
 
-__all__ = ["make_probes"]
-
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 

@@ -25,8 +25,6 @@ from models.releases.release_state import ReleaseState
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 
-__all__ = ["Library"]
-
 _releases = VerifiedFolders()  # shared by all tasks of the process
 
 

@@ -26,8 +26,6 @@ from trainer.published_library import Library
 from trainer.task_data import TaskData
 from trainer.task_pipeline import HeldOutVideos, readable_shards
 
-__all__ = ["AppendedCaptions", "calibrate_release", "fit_library_confidence"]
-
 
 @dataclass(frozen=True)
 class AppendedCaptions:

@@ -38,18 +38,6 @@ from trainer.training_loop import TrainingProgress, learn_task
 from trainer.training_replicas import training_group
 from trainer.video_embedding import MemoryShard, embed_clips
 
-__all__ = [
-    "HeldOutVideos",
-    "IndexingStage",
-    "WrittenRelease",
-    "evaluate_release",
-    "index_task",
-    "prepare_method",
-    "readable_shards",
-    "train_task",
-    "zero_shot_recall",
-]
-
 _MAX_GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]

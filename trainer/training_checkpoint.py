@@ -22,8 +22,6 @@ from torch import Tensor
 from index.files.durable_files import find_damage, hash_files, sync
 from trainer.errors import CheckpointNotWritten
 
-__all__ = ["Checkpoint", "CheckpointStore", "is_intact_checkpoint", "run_identity"]
-
 log = structlog.get_logger(__name__)
 
 SCHEMA = 2  # 1 had no checksums

@@ -25,8 +25,6 @@ from trainer.process_group import ALONE, ProcessGroup
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData, chunks, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
-__all__ = ["TrainingProgress", "fit", "learn_task", "learning_rate_factor"]
-
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from trainer.task_data import Clip, chunks, load_frames
 
-__all__ = ["MemoryShard", "embed_clips"]
-
 _BATCH = 32  # fixed, so that repeated runs give the same bits
 
 

@@ -14,8 +14,6 @@ from service.core.settings import METHOD_NAMES, settings
 from service.storage.library_backbone import default_method
 from service.tasks.sample_task import SAMPLE_VIDEOS
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 

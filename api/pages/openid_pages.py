@@ -18,8 +18,6 @@ from service.access.openid_provider import FLOW_SECONDS, OpenIdProvider, RoleMis
 from service.access.sessions import SessionOwner
 from service.core.errors import NotFound, TooManyRequests
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 _FLOW_COOKIE = "cinestrata_sign_in"

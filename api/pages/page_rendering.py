@@ -11,8 +11,6 @@ from api.security.route_scopes import current_principal
 from service.access.principal import includes_scope
 from service.core import request_limits
 
-__all__ = ["PAGE_METHODS", "render_page"]
-
 PAGE_METHODS = ["GET", "HEAD"]
 
 _templates = Jinja2Templates(

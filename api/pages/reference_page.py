@@ -23,8 +23,6 @@ from api.security.route_scopes import ScopedRoute, requires
 from service.access.principal import Principal
 from service.core.errors import CinestrataError
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 _CODE = re.compile(r"`([^`]+)`")

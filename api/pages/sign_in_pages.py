@@ -27,8 +27,6 @@ from service.core.domain_names import name_key
 from service.core.errors import NotFound, TooManyRequests
 from service.core.thread_priority import lower_thread_priority
 
-__all__ = ["MAX_PATH_CHARS", "local_path", "login_page_with_error", "router", "start_browser_session"]
-
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 MAX_PATH_CHARS = 2000

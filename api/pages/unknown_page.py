@@ -7,8 +7,6 @@ from fastapi import FastAPI, Request, Response
 from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.problem_details import http_problem_response
 
-__all__ = ["install_unknown_page"]
-
 
 def install_unknown_page(app: FastAPI) -> None:
     """Register the page for paths without a route. Unknown resources of the API stay problem documents."""

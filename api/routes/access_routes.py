@@ -24,8 +24,6 @@ from service.access import api_keys, sessions, users
 from service.audit import audit_log
 from service.audit.audit_log import AuditFilter
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
 
 

@@ -11,8 +11,6 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.alerts import AlertDetails, AlertPage
 from service.library import alerts
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/alerts", tags=["alerts"], route_class=ScopedRoute)
 
 

@@ -13,8 +13,6 @@ from api.search_parameters import CaptionsParameters, ClipParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.search import CaptionsResponse, ClipSearchResponse
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["search"], route_class=ScopedRoute)
 
 # Cost of a request for admission control, in text searches of about the same duration.

@@ -11,8 +11,6 @@ from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.core.errors import NotFound
 from service.library.deletion import delete_task, delete_videos
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=ScopedRoute)
 
 

@@ -7,8 +7,6 @@ from fastapi.responses import JSONResponse
 
 from api.security.route_scopes import ScopedRoute, requires
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 
 

@@ -12,8 +12,6 @@ from api.search_parameters import QueryReportParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import QueryReport
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/tasks", tags=["measures"], route_class=ScopedRoute)
 
 

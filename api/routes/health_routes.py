@@ -20,7 +20,6 @@ from service.storage.library_paths import check_data_folder
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine
 
-__all__ = ["router"]
 
 router = APIRouter(tags=["health"], route_class=ScopedRoute)
 

@@ -23,8 +23,6 @@ from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_matrix import DEFAULT_DOMAINS, DEFAULT_ROWS, read_recall_matrix
 from service.storage.index_manifest import published_manifest
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 
 

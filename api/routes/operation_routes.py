@@ -13,8 +13,6 @@ from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus
 from service.operations import maintenance_jobs
 from service.operations.operations_status import operations_status
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["operation"], route_class=ScopedRoute)
 
 

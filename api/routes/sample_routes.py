@@ -12,8 +12,6 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.tasks import TaskDetails
 from service.tasks.sample_task import create_sample_task
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/samples", tags=["tasks"], route_class=ScopedRoute)
 
 

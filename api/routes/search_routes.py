@@ -26,7 +26,6 @@ from service.library import prometheus_metrics
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine
 
-__all__ = ["get_search_router", "router"]
 
 router = APIRouter(tags=["search"], route_class=ScopedRoute)
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)

@@ -15,8 +15,6 @@ from cinestrata_schemas.operations import SnapshotDetails
 from service.audit import audit_log
 from service.backups import stored_snapshots
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/snapshots", tags=["operation"], route_class=ScopedRoute)
 
 _MEDIA_TYPE = "application/x-tar"

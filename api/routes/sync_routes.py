@@ -11,8 +11,6 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from service.syncs import registered_syncs
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/syncs", tags=["syncs"], route_class=ScopedRoute)
 
 

@@ -19,14 +19,6 @@ from service.catalog.tables import FINAL_STATES
 from service.core.errors import InvalidInput
 from service.tasks import commands
 
-__all__ = [
-    "HEARTBEAT_POLLS",
-    "POLL_SECONDS",
-    "STREAMS",
-    "event_stream",
-    "router",
-]
-
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 POLL_SECONDS = 0.5

@@ -35,8 +35,6 @@ from service.library import task_listing, video_listing
 from service.tasks import commands, relearning
 from service.tasks.task_requests import CreateOutcome
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 

@@ -20,8 +20,6 @@ from service.tasks.previews.upload_preview import preview_upload
 from service.tasks.uploads import upload_store
 from service.tasks.uploads.upload_store import Upload, UploadWriter
 
-__all__ = ["router"]
-
 _BLOCK_BYTES = 1024**2
 _IDLE_SECONDS = 60.0  # a silent connection must not lock an upload
 _PATH = "/uploads"

@@ -23,8 +23,6 @@ from media.sources.source_uris import file_name, is_source_uri
 from service.core import request_limits
 from service.library import video_details, video_editing, video_listing
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
 
 _CACHE_ONE_DAY = "private, max-age=86400"

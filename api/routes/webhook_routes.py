@@ -19,8 +19,6 @@ from cinestrata_schemas.webhooks import (
 )
 from service.webhooks import endpoints
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRoute)
 
 _DeliveryId = Annotated[int, Path(ge=1, le=2**63 - 1)]

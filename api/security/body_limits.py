@@ -12,8 +12,6 @@ from service.core import request_limits
 from service.core.errors import TooLarge
 from service.core.settings import Settings
 
-__all__ = ["MAX_FORM_FIELDS", "MAX_FORM_FILES", "body_limit", "check_content_length", "limit_body"]
-
 MAX_FORM_FILES, MAX_FORM_FIELDS = 1, 8  # a form is kept in memory until it is complete
 
 _APPEND_PATH = re.compile(r"/tasks/[^/]+/videos")

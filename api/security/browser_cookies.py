@@ -10,8 +10,6 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-__all__ = ["delete_cookie", "read_cookie", "set_cookie"]
-
 
 def read_cookie(request: Request, name: str) -> str:
     """The content of a cookie; empty without one."""

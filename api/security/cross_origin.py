@@ -16,8 +16,6 @@ from starlette.requests import Request
 
 from service.core import request_ids
 
-__all__ = ["EXPOSED_HEADERS", "is_cross_site_change", "share_with_origins"]
-
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS")
 _REQUEST_HEADERS = (

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["MAX_HEAD_BYTES", "HeadLimitProtocol"]
-
 MAX_HEAD_BYTES = 64 * 1024  # the limit of the other parser of uvicorn (h11)
 
 _REASON = b"The head of the request is too large."

@@ -30,17 +30,6 @@ from service.audit.actor import Actor, acting_as
 from service.core.errors import CinestrataError, Unauthorized
 from service.core.request_ids import current_request_id
 
-__all__ = [
-    "Forbidden",
-    "RouteScope",
-    "ScopedRoute",
-    "check_declarations",
-    "current_principal",
-    "declared_scope",
-    "request_actor",
-    "requires",
-]
-
 RouteScope = AccessScope | Literal["public"]
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 

@@ -27,8 +27,6 @@ from service.audit.actor import acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound
 from service.core.settings import Settings
 
-__all__ = ["SECURITY_HEADERS", "SecurityMiddleware"]
-
 _KEY_PARAMETERS = {"api_key", "api-key", "apikey", "x-api-key", "access_token", "key", "token"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": (

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CatalogReader"]
-
 
 class CatalogReader:
     """Rows of the tables of a catalog.

@@ -11,8 +11,6 @@ from typing import Any
 
 from benchmarks.reporting.markdown_tables import markdown_table
 
-__all__ = ["FaultRecord", "chaos_table", "write_chaos_report"]
-
 
 @dataclass
 class FaultRecord:

@@ -26,8 +26,6 @@ from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 from benchmarks.chaos.service_processes import send_signal
 
-__all__ = ["ContainerDeployment", "ContainerNetwork"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = Path(__file__).resolve().parent / "preload"
 _USER = 10001  # of the images

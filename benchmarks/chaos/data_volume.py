@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["DataVolume"]
-
 _SIZE = "384m"
 _BLOCK = b"\0" * 65_536
 

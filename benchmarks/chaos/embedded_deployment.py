@@ -21,8 +21,6 @@ from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.service_processes import COMMAND, find_processes, process_environment, send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
-__all__ = ["SERVICE_SETTINGS", "EmbeddedDeployment", "NotReady", "free_port", "wait_ready"]
-
 SERVICE_SETTINGS = {
     "CINESTRATA_BACKBONE": "tiny",
     "CINESTRATA_FRAMES": "2",

@@ -28,8 +28,6 @@ from benchmarks.chaos.process_faults import (
 from benchmarks.chaos.service_processes import send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
-__all__ = ["Deployment", "Fault", "FaultContext", "available_faults"]
-
 _PAST_LEASE = 13.0  # seconds; the lease of the deployments lasts ten
 _FULL_SECONDS = 6.0
 _CUT_SECONDS = 8.0

@@ -20,8 +20,6 @@ import numpy.typing as npt
 
 from benchmarks.chaos.catalog_reading import CatalogReader
 
-__all__ = ["ExpectedVideos", "LibraryChecker", "check_epochs"]
-
 _FINAL_STATES = ("ready", "failed", "cancelled")
 _FIRST_MOMENT = 1 << 62  # ids of moments; the id of the video follows from the bits above the lowest 16
 _GRACE_SECONDS = 3600.0  # after which a folder that the manifest does not name must be gone

@@ -20,8 +20,6 @@ import httpx
 from benchmarks.chaos.library_checker import ExpectedVideos
 from benchmarks.chaos.operations import TRAINING_SETTINGS, Operation, Video
 
-__all__ = ["OperationDriver", "RoundTimeout", "RunningRound"]
-
 _FINAL_STATES = ("ready", "failed", "cancelled")
 _REQUEST_SECONDS = 30.0
 _PAUSE = 0.3

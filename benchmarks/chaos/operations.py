@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["QUERIES", "TRAINING_SETTINGS", "Kind", "Operation", "Video", "plan_rounds"]
-
 Kind = Literal["ingest", "append", "delete", "relearn", "sync"]
 
 TRAINING_SETTINGS = {"epochs": 6, "batch_size": 4, "rank": 2}

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PostgresServer"]
-
 _SECONDS = 40.0  # for a start or a stop
 
 

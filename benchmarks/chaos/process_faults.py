@@ -21,17 +21,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = [
-    "FOLDER_VARIABLE",
-    "KILL_POINTS",
-    "KillPoint",
-    "arm_kill_point",
-    "disarm",
-    "install",
-    "killed_process",
-    "shift_clock",
-]
-
 FOLDER_VARIABLE = "CHAOS_FAULTS"  # folder in which the harness arms faults
 _ARMED, _KILLED, _OFFSET = "kill-point", "killed-process", "clock-offset"
 _CATALOG_CLOCK = "service.catalog.database"

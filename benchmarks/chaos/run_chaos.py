@@ -39,8 +39,6 @@ from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers
 from benchmarks.chaos.server_deployment import ServerDeployment
 from benchmarks.ingest.clip_files import write_tiny_clips
 
-__all__ = ["Chaos", "main"]
-
 _ROUND_SECONDS = 600.0  # for the operations of a round, and for the recovery after them
 _PLAN_SEED = 1  # every run has the same operations, and its seed selects the faults
 _OLD_SECONDS = 7200.0  # age that leftovers get before the next round

@@ -13,8 +13,6 @@ import httpx
 
 from benchmarks.chaos.operations import QUERIES
 
-__all__ = ["Answer", "FailedSearch", "SearchStream", "compare_answers", "read_answers"]
-
 _INTERVAL = 0.25
 _TIMEOUT = 20.0
 _DEPTH = 20

@@ -25,8 +25,6 @@ from benchmarks.chaos.postgres_server import PostgresServer
 from benchmarks.chaos.service_processes import COMMAND, find_processes, process_environment, send_signal
 from benchmarks.chaos.tcp_proxy import TcpProxy
 
-__all__ = ["ServerDeployment", "redis_command"]
-
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = 40.0
 

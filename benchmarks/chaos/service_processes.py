@@ -11,8 +11,6 @@ from pathlib import Path
 
 from benchmarks.chaos.process_faults import FOLDER_VARIABLE
 
-__all__ = ["COMMAND", "ROLES", "find_processes", "process_environment", "send_signal"]
-
 COMMAND = (sys.executable, "-P", "-m", "cli.main")
 ROLES: dict[str, tuple[str, ...]] = {
     "supervisor": ("cli.main", "up"),

@@ -7,8 +7,6 @@ import socket
 import threading
 from collections.abc import Callable
 
-__all__ = ["TcpProxy"]
-
 _BLOCK = 65_536
 
 

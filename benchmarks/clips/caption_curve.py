@@ -17,8 +17,6 @@ from benchmarks.rivals import configure
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from trainer.task_data import TaskData
 
-__all__ = ["CurvePoint", "keep_captions", "measure_caption_curve"]
-
 
 @dataclass(frozen=True)
 class CurvePoint:

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CaptionTfidf", "caption_words"]
-
 Floats = npt.NDArray[np.float64]
 
 _WORD = re.compile(r"[a-z0-9]+")

@@ -16,8 +16,6 @@ from models.backbones.backbone import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.routing import DEFAULT_PRIOR
 
-__all__ = ["compare_on_clips"]
-
 _DOMAIN_RIDGES, _JOINT_RIDGE = "ridge per domain", "ridge over all domains"
 
 

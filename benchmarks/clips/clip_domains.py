@@ -12,8 +12,6 @@ from benchmarks.data.protocol_sources import read_folder_task
 from benchmarks.data.source_tasks import SourceTask
 from benchmarks.errors import ProtocolError
 
-__all__ = ["read_clip_domains", "select_held_out"]
-
 _HELD_OUT_FRACTION = 5  # one of this many clips is held out
 _MIN_HELD_OUT = 2
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from models.forgetting_measures import backward_forgetting
 from trainer.evaluation.rank_ledger import GalleryName
 
-__all__ = ["GALLERIES", "ClipRun", "Matrix", "domain_mean", "query_mean"]
-
 Matrix = list[list[float | None]]
 
 # Galleries of the tables: held-out and all videos of the own shard, held-out videos of all shards with and without

@@ -22,8 +22,6 @@ from trainer.evaluation.mode_evaluation import ModeEvaluation
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
 from trainer.task_data import TaskData
 
-__all__ = ["domain_order", "run_variant"]
-
 
 def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
     """Order of the domains: that of their names for seed 0, otherwise shuffled with the seed."""

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Interval", "difference_interval"]
-
 _RESAMPLES = 10_000
 _CHUNK = 500  # resamples at a time, to bound memory
 

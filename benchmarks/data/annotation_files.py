@@ -14,8 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 from benchmarks.data.source_tasks import abbreviate
 from benchmarks.errors import ProtocolError
 
-__all__ = ["DataFolder", "read_annotations", "stream_annotations"]
-
 Content = TypeVar("Content")
 _SUFFIXES = (".json", ".jpg")
 _CHUNK = 1 << 20  # characters

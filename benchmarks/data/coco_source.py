@@ -24,8 +24,6 @@ from benchmarks.data.source_tasks import (
 )
 from benchmarks.errors import ProtocolError
 
-__all__ = ["CocoSource", "SuperCategoryGroup"]
-
 _CAPTIONS, _INSTANCES = "captions_", "instances_"
 
 

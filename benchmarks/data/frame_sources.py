@@ -26,8 +26,6 @@ from media.frame_images import FrameConverter, crop_square
 from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
 
-__all__ = ["Box", "FileFrames", "FrameSource", "ImageFrames", "WorldFrames", "write_frames"]
-
 Frames = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]  # left, top, width and height in pixels
 

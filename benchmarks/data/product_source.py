@@ -17,8 +17,6 @@ from benchmarks.data.frame_sources import ImageFrames
 from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate
 from benchmarks.errors import ProtocolError
 
-__all__ = ["Industry", "ProductSource"]
-
 _TRAIN, _TEST, _QUERY, _GALLERY = "train.json", "test.json", "query.json", "gallery.json"
 
 

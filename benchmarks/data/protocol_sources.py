@@ -26,15 +26,6 @@ from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictM
 from benchmarks.data.world import make_domain
 from benchmarks.errors import ProtocolError
 
-__all__ = [
-    "CtvrSource",
-    "DatasetsSource",
-    "FolderSource",
-    "Source",
-    "WorldSource",
-    "read_folder_task",
-]
-
 _EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
 
 

@@ -17,8 +17,6 @@ from benchmarks.data.frame_sources import Box, ImageFrames
 from benchmarks.data.source_tasks import SourceTask, SourceVideo, StrictModel, hash_order, held_out_split
 from benchmarks.errors import ProtocolError
 
-__all__ = ["RegionDomain", "RegionSource"]
-
 _FILE = "region_graphs.json"
 
 

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.data.frame_sources import FrameSource
 
-__all__ = ["SourceTask", "SourceVideo", "Split", "StrictModel", "abbreviate", "hash_order", "held_out_split"]
-
 Split = Literal["train", "val", "test"]
 Item = TypeVar("Item")
 _MAX_LISTED_NAMES = 5  # in error messages

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import av
 import numpy as np
 
-__all__ = ["KINDS", "Bases", "valid_files"]
-
 _WIDTH, _HEIGHT, _FRAMES = 96, 72, 12
 # name → container, codec, pixel format
 _ENCODINGS = {

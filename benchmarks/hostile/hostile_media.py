@@ -28,8 +28,6 @@ from sqlalchemy import select
 from benchmarks.hostile.corrupted_media import KINDS, Bases, valid_files
 from media.video_limits import VideoLimits
 
-__all__ = ["main", "run"]
-
 _BATCH = 250  # files of a task
 # Part of the reason of a rejection → outcome. The first match counts.
 _OUTCOMES = (

@@ -22,8 +22,6 @@ from benchmarks.data.world.domains import DOMAINS
 from benchmarks.data.world.renderer import write_mp4
 from media.mp4_encoding import encode_mp4
 
-__all__ = ["write_ordinary_clips", "write_tiny_clips"]
-
 _TINY_SIZE, _TINY_FPS, _TINY_SECONDS = 64, 4, 2.0
 _PER_FOLDER = 1000
 _MAX_PICTURES = 400

@@ -14,8 +14,6 @@ from typing import Any
 
 import httpx
 
-__all__ = ["FINAL_STATES", "WORKER_NICE", "additional_workers", "create", "embedded_service"]
-
 FINAL_STATES = ("ready", "failed", "cancelled")
 _READY_PREFIX = "Cinestrata is up at "
 _WORKER_READY = b"ready."  # in the log of a Celery worker

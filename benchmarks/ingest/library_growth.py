@@ -33,8 +33,6 @@ from benchmarks.ingest.clip_files import write_tiny_clips
 from benchmarks.ingest.embedded_service import FINAL_STATES, create, embedded_service
 from benchmarks.ingest.process_memory import recorded_memory
 
-__all__ = ["ingest_domain", "ingest_domains", "main"]
-
 _POLL_SECONDS = 0.5
 _SEARCHES = 200
 _DOMAIN_VIDEOS = 3

@@ -13,8 +13,6 @@ import numpy as np
 
 from benchmarks.search.server_load import process_memory
 
-__all__ = ["MemoryRecord", "descendants", "recorded_memory"]
-
 _INTERVAL_SECONDS = 1.0
 _MIN_SAMPLES = 5
 _MIB = 1024**2

@@ -32,8 +32,6 @@ from models.backbones.backbone_loading import load_backbone
 from trainer.task_data import TaskData
 from trainer.training_checkpoint import run_identity
 
-__all__ = ["Campaign", "Run"]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -23,8 +23,6 @@ from trainer.methods import Method
 from trainer.task_data import TaskData
 from trainer.training_loop import TrainingProgress, learn_task
 
-__all__ = ["IndependentEncoders", "IndependentLearner"]
-
 
 class IndependentEncoders(QueryEncoder):
     """Query encoder that encodes for each task with the encoder of the task's own learner.

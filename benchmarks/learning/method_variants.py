@@ -17,8 +17,6 @@ from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.rivals import METHODS
 from benchmarks.rivals.joint import Joint
 
-__all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
-
 _MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches", "independently")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from models.backbones.backbone import Backbone
 
-__all__ = ["remember_outputs"]
-
 
 def remember_outputs(backbone: Backbone, cache: Path) -> None:
     """Make a backbone with closed blocks compute the features of each video and the states of each text batch once.

@@ -16,8 +16,6 @@ from models.releases.release_lineage import ParentRelease
 from models.releases.release_state import ReleaseState
 from trainer.methods.base import Method
 
-__all__ = ["ParameterCounts", "count_release_numbers", "count_search_numbers", "count_trained_parameters"]
-
 
 @dataclass(frozen=True)
 class ParameterCounts:

@@ -23,8 +23,6 @@ from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 
-__all__ = ["PretrainingRecipe", "pretrain"]
-
 _MAX_SCALE = 100.0  # CLIP's bound on 1/τ, which keeps early training stable
 
 

@@ -19,8 +19,6 @@ from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.learning.method_variants import MethodVariant
 from models.routing import DEFAULT_PRIOR
 
-__all__ = ["Protocol", "load_protocol", "protocol_names"]
-
 Scalar = bool | int | float | str
 
 

@@ -9,8 +9,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-__all__ = ["REPORT_SECONDS", "RunProgress"]
-
 REPORT_SECONDS = 30.0
 
 

@@ -18,8 +18,6 @@ from benchmarks.errors import ProtocolError
 from benchmarks.rivals import METHODS
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 
-__all__ = ["RunResult", "read_result", "read_results", "result_path", "to_json_value", "write_result"]
-
 Matrix = list[list[float | None]]
 _FOLDER = "results"
 

@@ -21,8 +21,6 @@ from trainer.task_data import SeparateTasks, StoredVectors, TaskData, vector_ids
 from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 
-__all__ = ["SequentialLearner"]
-
 Vectors = npt.NDArray[np.float32]
 
 

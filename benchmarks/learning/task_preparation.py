@@ -22,8 +22,6 @@ from benchmarks.learning.protocol import Protocol
 from models.backbones.backbone import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
-__all__ = ["prepare_source_tasks", "prepare_tasks"]
-
 _MAX_LISTED_VIDEOS = 5  # in error messages
 _MIN_DISTRIBUTED_IMAGES = 500  # fewer images are decoded before further processes have started
 Progress = Callable[[int, int], None]

@@ -37,19 +37,6 @@ from trainer.methods import Method
 from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
 from trainer.training_loop import fit
 
-__all__ = [
-    "LOOPS",
-    "LoopSpeed",
-    "LoopVariant",
-    "SpeedBenchmark",
-    "SpeedPlan",
-    "SpeedReport",
-    "load_benchmark_backbone",
-    "measure_peak",
-    "measure_speed",
-    "speed_table",
-]
-
 _CAPTIONS = 5  # captions per video
 _CATEGORIES = 3  # categories of the domain
 _RANDOM = "/random"

@@ -17,8 +17,6 @@ from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
 from benchmarks.rivals import configure
 
-__all__ = ["CRITERION", "FACTORS", "trial_variants", "write_tuning_log"]
-
 FACTORS = (0.3, 1.0, 3.0)
 CRITERION = "mean of R@1, R@5 and R@10 in percent, global gallery, default query mode, after the last task"
 _LOG = "tuning.json"

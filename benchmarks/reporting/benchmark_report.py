@@ -11,8 +11,6 @@ from benchmarks.reporting.charts import HeatMap, LineChart, write_page
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 from models.forgetting_measures import backward_forgetting, forward_transfer, learning_gain
 
-__all__ = ["recall_tables", "write_report"]
-
 _RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
 _DIRECTIONS = {f"{side}R@{k} ↑": f"{side.lower()}r{k}" for side in "TI" for k in (1, 5, 10)} | {"Rm ↑": "rm"}
 _PAIR_DEPTHS = (1, 5, 10)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-__all__ = ["HeatMap", "LineChart", "write_page"]
-
 # Color-blind safe palette of Okabe and Ito; it repeats with dashed lines from the ninth curve on.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
 _DASHES = ("", "6 4", "2 3")

@@ -12,8 +12,6 @@ from benchmarks.rivals.encoders.proxy_family import PROXY_FAMILY
 from models.encoders.encoder_registry import register_families
 from trainer.methods.registry import MethodRegistry
 
-__all__ = ["METHODS", "configure", "start_method"]
-
 register_families(EXPERTS_FAMILY, MAPPED_FAMILY, PROGRESSIVE_FAMILY, PROXY_FAMILY)
 _REGISTRY = MethodRegistry("trainer.methods", "benchmarks.rivals")
 METHODS, configure, start_method = _REGISTRY.methods, _REGISTRY.configure, _REGISTRY.start_method

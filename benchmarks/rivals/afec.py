@@ -30,8 +30,6 @@ from benchmarks.rivals.ewc import Ewc, EwcConfig
 from models.backbones.backbone import Backbone
 from trainer.task_data import Pair
 
-__all__ = ["Afec", "AfecConfig"]
-
 _EXPANDED = "expanded"
 
 

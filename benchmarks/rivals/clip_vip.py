@@ -27,8 +27,6 @@ from models.releases.release_state import tensors_with_prefix
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
-__all__ = ["ClipVip", "ClipVipConfig"]
-
 _PREFIX = "proxies."
 
 

@@ -18,8 +18,6 @@ from benchmarks.rivals.encoders.video_proxy import VideoProxies, encode_with_pro
 from benchmarks.rivals.vr_lwf import VrLwf, VrLwfConfig
 from models.backbones.backbone import Backbone
 
-__all__ = ["ClipVipVrLwf", "ClipVipVrLwfConfig"]
-
 
 class ClipVipVrLwfConfig(VrLwfConfig, ClipVipConfig):
     """Settings of CLIP-ViP with VR-LwF."""

@@ -30,8 +30,6 @@ from benchmarks.rivals.shared.color_jitter import ColorJitter
 from benchmarks.rivals.shared.replay import ReplayConfig, ReplayMethod
 from models.backbones.backbone import Backbone
 
-__all__ = ["Co2l", "Co2lConfig", "asymmetric_loss", "relation_loss"]
-
 _JITTERED_SHARE = 0.8  # share of views with color jitter (published code)
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from benchmarks.rivals.shared.replay import ReplayConfig, ReplayMethod
 from trainer.methods.ctp import Ctp, CtpConfig
 
-__all__ = ["CtpEr", "CtpErConfig"]
-
 
 class CtpErConfig(CtpConfig, ReplayConfig):
     """Settings of CTP with experience replay."""

@@ -23,8 +23,6 @@ from torch.nn import functional as F
 
 from benchmarks.rivals.shared.replay import FillRule, ReplayConfig, ReplayMethod
 
-__all__ = ["Der", "DerConfig", "response_loss"]
-
 
 class DerConfig(ReplayConfig):
     """Settings of DER and DER++."""

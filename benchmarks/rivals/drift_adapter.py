@@ -31,8 +31,6 @@ from models.encoders.tower_forward import encode_frames
 from trainer.methods.finetune import FinetuneConfig
 from trainer.task_data import Pair, chunks, load_frames
 
-__all__ = ["DriftAdapter", "DriftAdapterConfig", "procrustes"]
-
 
 class DriftAdapterConfig(FinetuneConfig):
     """Settings of fine-tuning with Drift-Adapter."""

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from benchmarks.rivals.shared.replay import ReplayConfig, ReplayMethod
 
-__all__ = ["Er", "ErConfig"]
-
 
 class ErConfig(ReplayConfig):
     """Settings of experience replay."""

@@ -28,8 +28,6 @@ from trainer.methods.shared.weight_penalty import (
 )
 from trainer.task_data import Pair
 
-__all__ = ["Ewc", "EwcConfig"]
-
 
 class EwcConfig(WeightPenaltyConfig):
     """Settings of EWC."""

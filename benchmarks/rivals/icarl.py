@@ -31,8 +31,6 @@ from torch import Tensor
 from benchmarks.rivals.shared.distillation import similarity_distillation_loss
 from benchmarks.rivals.shared.replay import FillRule, ReplayConfig, ReplayMethod
 
-__all__ = ["Icarl", "IcarlConfig"]
-
 
 class IcarlConfig(ReplayConfig):
     """Settings of iCaRL."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from trainer.methods.finetune import Finetune
 
-__all__ = ["Joint"]
-
 
 class Joint(Finetune):
     """Fine-tuning of both towers on the union of all tasks."""

@@ -31,8 +31,6 @@ from torch import Tensor
 
 from benchmarks.rivals.shared.replay import FillRule, ReplayConfig, ReplayMethod
 
-__all__ = ["Lucir", "LucirConfig", "less_forget_loss", "margin_ranking_loss"]
-
 
 class LucirConfig(ReplayConfig):
     """Settings of LUCIR; the defaults are those of its paper on CIFAR-100."""

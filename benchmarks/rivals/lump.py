@@ -24,8 +24,6 @@ from torch.nn import functional as F
 
 from benchmarks.rivals.shared.replay import FillRule, MemoryConfig, ReplayMethod
 
-__all__ = ["Lump", "LumpConfig"]
-
 
 class LumpConfig(MemoryConfig):
     """Settings of LUMP; the defaults are those of its published code."""

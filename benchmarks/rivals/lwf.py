@@ -21,8 +21,6 @@ from torch import Tensor
 from benchmarks.rivals.shared.distillation import DistillationMethod, similarity_distillation_loss
 from models.backbones.backbone import Backbone
 
-__all__ = ["Lwf"]
-
 
 class Lwf(DistillationMethod):
     """Fine-tuning with in-batch similarities of the previous model as soft targets."""

@@ -38,8 +38,6 @@ from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
-__all__ = ["MoeAdapter", "MoeAdapterConfig"]
-
 _TEXT, _VISUAL, _SELECTOR, _TASKS = "moe.text.", "moe.visual.", "moe.selector.", "moe.tasks"
 
 

@@ -40,8 +40,6 @@ from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
-__all__ = ["Pnn", "PnnConfig"]
-
 
 class PnnConfig(MethodConfig):
     """Settings of progressive neural networks."""

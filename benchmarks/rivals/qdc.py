@@ -27,8 +27,6 @@ from torch import Tensor
 from benchmarks.rivals.shared.query_maps import AffineMap, QueryMapMethod
 from trainer.methods.finetune import FinetuneConfig
 
-__all__ = ["Qdc", "QdcConfig"]
-
 
 class QdcConfig(FinetuneConfig):
     """Settings of QDC."""

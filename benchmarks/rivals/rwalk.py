@@ -27,8 +27,6 @@ from models.backbones.backbone import Backbone
 from trainer.methods.shared.weight_penalty import WeightPenaltyConfig
 from trainer.task_data import Clip, Pair
 
-__all__ = ["Rwalk", "RwalkConfig"]
-
 
 class RwalkConfig(WeightPenaltyConfig):
     """Settings of RWalk; the defaults are those of the paper and its published code."""

@@ -22,8 +22,6 @@ from models.backbones.backbone import Backbone
 from trainer.methods.shared.weight_penalty import WeightPenaltyConfig, add_importance
 from trainer.task_data import Pair
 
-__all__ = ["Si", "SiConfig"]
-
 
 class SiConfig(WeightPenaltyConfig):
     """Settings of SI."""

@@ -27,8 +27,6 @@ from benchmarks.rivals.shared.distillation import (
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 
-__all__ = ["VrLwf", "VrLwfConfig"]
-
 
 class VrLwfConfig(DistillationConfig):
     """Settings of VR-LwF."""

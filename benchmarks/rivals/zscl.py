@@ -33,8 +33,6 @@ from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.task_data import Pair
 
-__all__ = ["Zscl", "ZsclConfig"]
-
 _ENSEMBLE, _STEPS = "ensemble.", "steps"
 
 

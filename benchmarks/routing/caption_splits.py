@@ -18,8 +18,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.learning.protocol import Protocol
 
-__all__ = ["CaptionFold", "LabeledCaption", "caption_folds", "protocol_captions", "read_captions"]
-
 _FOLDS = 2
 
 

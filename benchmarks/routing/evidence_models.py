@@ -16,14 +16,6 @@ from models.backbones.backbone import TextBackground
 from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 from models.routing.token_statistics import token_profile
 
-__all__ = [
-    "caption_evidence",
-    "logistic_evidence",
-    "multinomial_evidence",
-    "profile_evidence",
-    "token_counts",
-]
-
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 

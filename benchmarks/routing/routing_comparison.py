@@ -25,8 +25,6 @@ from models.routing.router import distinct_tokens
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
 from trainer.task_data import chunks
 
-__all__ = ["RoutingResult", "TextEncoder", "compare_routing", "routing_table"]
-
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 

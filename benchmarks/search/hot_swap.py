@@ -46,8 +46,6 @@ from service.core.settings import settings
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 
-__all__ = ["Round", "main"]
-
 _INITIAL_VECTORS = 1000  # vectors of the task that is published before the server starts
 _WORDS = (
     "red car",

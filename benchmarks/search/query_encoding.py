@@ -48,8 +48,6 @@ from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = ["main", "pinned_encoder", "runtimes"]
-
 _TEXT = "a little red taxi turns left and stops before a bright window"
 _TEXTS = ("taxi", "red taxi", "little red taxi", "a little red taxi", "a little red taxi turns left", _TEXT)
 _BATCHES = (1, 16)

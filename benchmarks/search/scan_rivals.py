@@ -40,8 +40,6 @@ from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 
-__all__ = ["Plan", "measure", "table", "texts_and_videos"]
-
 _K = 10
 _TARGET = 0.99
 _RECALL_QUERIES, _EXACT_RECALL_QUERIES = 100, 10  # queries that measure recall; exact search needs few

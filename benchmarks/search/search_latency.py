@@ -23,15 +23,6 @@ from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from service.search.engine import SearchEngine
 
-__all__ = [
-    "LatencyComparison",
-    "SearchTiming",
-    "compare_latency",
-    "lower_bound_search",
-    "recall_by_routing",
-    "start_engine",
-]
-
 Search = Callable[[str], SearchResponse | None]
 
 _WARM_UP = 20  # queries before the first measurement

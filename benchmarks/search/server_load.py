@@ -23,15 +23,6 @@ import httpx
 
 from service.core.settings import Settings
 
-__all__ = [
-    "ProcessMemory",
-    "ServerLoad",
-    "measure_load",
-    "process_memory",
-    "processor_seconds",
-    "running_server",
-]
-
 _START_SECONDS = 300.0
 _STALLED_SECONDS = 60.0
 _K = 10

@@ -33,8 +33,6 @@ from service.catalog.migrations import upgrade
 from service.core.settings import settings
 from service.search.engine import SearchEngine
 
-__all__ = ["CostRow", "measure_costs"]
-
 _ROUTES = ("auto", "all")
 _WARM_UP = 3  # searches of each library before the first measurement
 

@@ -40,8 +40,6 @@ from service.core.settings import settings
 from trainer.methods.analytic import AnalyticConfig, build_query_map
 from trainer.methods.shared.lexicon import build_lexicon
 
-__all__ = ["make_shared_word_library"]
-
 _SHARED_WORDS, _OWN_WORDS = 800, 10
 _PREFERENCE = 1.3  # standard deviation of the logarithm of a word's weight between domains
 _OWN_SHARE = 0.05  # of the words of a caption

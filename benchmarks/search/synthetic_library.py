@@ -34,8 +34,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
 
-__all__ = ["Rng", "SyntheticLibrary", "TargetedQuery", "insert_catalog_rows", "make_library", "whole_words"]
-
 _TASK_WORDS, _COMMON_WORDS = 50, 100
 _VAGUE_QUERIES = 400
 _RANK = 16

@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.soak.load_generator import RequestRecord
 
-__all__ = ["MemoryTrend", "PhaseStatistics", "fit_memory_trend", "summarize_phase"]
-
 _MIB = 1024**2
 _MIN_SAMPLES = 3
 _MAX_CORRELATION, _TINY = 0.99, 1e-12

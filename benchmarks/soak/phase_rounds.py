@@ -14,8 +14,6 @@ from benchmarks.soak.load_generator import RequestRecord
 from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
 from benchmarks.soak.verdicts import PhaseOutcome, RoundFigures
 
-__all__ = ["PhaseRounds", "memory_samples"]
-
 _SAMPLE_SECONDS = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -55,8 +55,6 @@ from benchmarks.soak.load_generator import WORDS_OF_TEXT, LoadGenerator, Request
 from benchmarks.soak.phase_rounds import PhaseRounds, memory_samples
 from benchmarks.soak.verdicts import WAIT_SECONDS, PhaseOutcome, judge
 
-__all__ = ["main", "parse_duration"]
-
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _SHARES = {"steady": 0.4, "learning": 0.4, "overload": 0.2}
 _ROUND_SECONDS = 60.0

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
 
-__all__ = ["WAIT_SECONDS", "PhaseOutcome", "RoundFigures", "Verdict", "judge"]
-
 WAIT_SECONDS = 2.0  # maximum time of a search until it starts
 _STEP_SECONDS = 1.0  # of an admitted search after its start
 _STABLE_RATIO = 2.0  # of the latency while tasks are learned

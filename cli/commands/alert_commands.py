@@ -9,8 +9,6 @@ import typer
 from cli.console import console, print_json, report_errors
 from cli.shared_options import AsJson, Data, Url
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from benchmarks.learning.campaign import Campaign, Run
     from benchmarks.learning.protocol import Protocol
 
-__all__ = [
-    "DEFAULT_FOLDER",
-    "Cache",
-    "Device",
-    "Jobs",
-    "ProtocolName",
-    "Seeds",
-    "Tasks",
-    "Videos",
-    "command_line",
-    "device_type",
-    "execute_runs",
-    "fail_for",
-    "prepare_campaign",
-    "report_benchmark_errors",
-]
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
 ProtocolName = Annotated[

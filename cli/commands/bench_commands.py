@@ -27,8 +27,6 @@ from cli.commands.bench_comparisons import captions, clips, worlds
 from cli.commands.bench_tuning import tune
 from cli.console import console, progress_bar, report_errors
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Compare learning methods under a protocol, and pre-train the shipped weights.", no_args_is_help=True
 )

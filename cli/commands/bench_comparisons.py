@@ -21,8 +21,6 @@ from cli.commands.bench_campaigns import (
 )
 from cli.console import console, progress_bar, report_errors
 
-__all__ = ["captions", "clips", "worlds"]
-
 DomainFolder = Annotated[
     Path,
     typer.Argument(

@@ -21,8 +21,6 @@ from cli.commands.bench_campaigns import (
 )
 from cli.console import console, report_errors
 
-__all__ = ["tune"]
-
 
 @report_errors
 def tune(

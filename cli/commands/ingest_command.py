@@ -18,8 +18,6 @@ from media.sources.source_uris import SourceUri, is_source_uri
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 
-__all__ = ["default_name", "run_ingest"]
-
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MANIFEST_NAMES = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
 

@@ -15,7 +15,6 @@ from cli.shared_options import AsJson, Data, Url
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
-__all__ = ["app"]
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 

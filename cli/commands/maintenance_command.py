@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cinestrata_schemas.operations import JobDetails, JobSpec
     from cli.service_client import ServiceClient
 
-__all__ = ["run_remote_compaction", "run_remote_snapshot"]
 
 _POLL_SECONDS = 0.5
 

@@ -16,7 +16,6 @@ from cli.shared_options import AsJson, Data, Url
 if TYPE_CHECKING:
     from cinestrata_schemas.syncs import SyncDetails
 
-__all__ = ["app", "parse_interval", "run_register"]
 
 app = typer.Typer()
 

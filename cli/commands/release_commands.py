@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from cinestrata_schemas.releases import ServedChange, ServeOutcome
     from cli.service_client import ServiceClient
 
-__all__ = ["app"]
 
 app = typer.Typer()
 

@@ -14,7 +14,6 @@ from cli.shared_options import AsJson, Data, Url
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
-__all__ = ["app", "download_to"]
 
 app = typer.Typer()
 

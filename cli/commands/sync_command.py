@@ -21,8 +21,6 @@ from service.core.domain_names import name_key
 from service.syncs.source_listing import SourceFiles
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 
-__all__ = ["MAX_APPENDED", "run_sync"]
-
 MAX_APPENDED = 1000  # videos per append, so that an interrupted sync loses little
 _MAX_LISTED = 20
 

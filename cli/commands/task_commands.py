@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cinestrata_schemas.tasks import Drift, TaskDetails
     from cli.service_client import ServiceClient
 
-__all__ = ["app", "find_task", "follow", "report_created", "shown_name", "task_facts", "task_table"]
 
 app = typer.Typer(help="List, show, watch, move, cancel and retry tasks.", no_args_is_help=True)
 

@@ -14,7 +14,6 @@ from cli.shared_options import AsJson, Data, Url
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-__all__ = ["app"]
 
 app = typer.Typer(help="Create, list, change and remove users of the dashboard.", no_args_is_help=True)
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from cinestrata_schemas.videos import VideoSummary
 
-__all__ = ["app", "video_table"]
 
 app = typer.Typer(help="List videos, and edit their captions and metadata.", no_args_is_help=True)
 

@@ -20,8 +20,6 @@ from media.sources.source_uris import is_source_uri
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
 
-__all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "fail_if_missing", "pack_videos", "send_videos"]
-
 _MAX_LISTED = 20
 
 

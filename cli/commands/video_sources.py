@@ -17,8 +17,6 @@ from service.tasks.manifests.folder_videos import FolderVideos, list_folder_vide
 if TYPE_CHECKING:
     from service.tasks.manifests.remote_videos import RemoteVideos
 
-__all__ = ["VideoSource", "open_source", "read_videos"]
-
 
 _MAX_NAMED = 5
 

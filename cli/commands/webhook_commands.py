@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cinestrata_schemas.webhooks import WebhookDetails
     from cli.service_client import ServiceClient
 
-__all__ = ["app"]
 
 app = typer.Typer(help="Register, test and remove webhooks, and read their messages.", no_args_is_help=True)
 

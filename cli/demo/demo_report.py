@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from cinestrata_schemas.search import SearchResponse
     from cinestrata_schemas.tasks import TaskDetails
 
-__all__ = [
-    "forgetting_record",
-    "print_forgetting",
-    "print_recall",
-    "print_search",
-    "search_record",
-    "task_record",
-]
 
 _FORGETTING_FIELDS = {
     "tasks",

@@ -16,8 +16,6 @@ from cli.console import console, fail
 from cli.embedded.child_process import die_with_parent
 from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
 
-__all__ = ["embedded_service", "interruptible"]
-
 _READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30
 _DUPLICATE_SIGNAL_SECONDS = 1.0

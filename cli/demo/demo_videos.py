@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from cinestrata_schemas.tasks import TaskDetails
     from cli.service_client import ServiceClient
 
-__all__ = ["SAMPLE_SEARCHES", "DemoVideos", "SampleQuery"]
 
 SAMPLE_SEARCHES = 3
 

@@ -22,7 +22,6 @@ from media.scenes.scene_files import write_scenes
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
-__all__ = ["DemoWorld", "interrupt_parent_only"]
 
 _FOLDER = "demo"  # below the media root
 

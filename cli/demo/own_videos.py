@@ -24,7 +24,6 @@ from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
-__all__ = ["OwnVideos"]
 
 _CAPTIONS_HINT = (
     "Write captions.csv with the columns file and caption, one line per video, manifest.jsonl as for "

@@ -11,8 +11,6 @@ from service.catalog.tables import Chunk, Sync, Task
 from service.core.errors import CinestrataError
 from service.tasks.lifecycle.state_machine import clear_lease
 
-__all__ = ["release_leases"]
-
 
 def release_leases(pid: int | None = None) -> None:
     """Release the leases of a process that has ended, so that its tasks need not wait until they expire.

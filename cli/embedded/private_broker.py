@@ -11,8 +11,6 @@ import time
 import warnings
 from pathlib import Path
 
-__all__ = ["BrokerMissing", "quarantine_store", "redis_argv", "socket_path", "wait_until_up"]
-
 # Size of sun_path without the final NUL, the smaller one of Linux and macOS.
 _MAX_SOCKET_PATH = 103
 

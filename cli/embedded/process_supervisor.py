@@ -11,8 +11,6 @@ from types import FrameType
 
 from cli.embedded.child_process import ChildProcess
 
-__all__ = ["StartFailed", "Supervisor"]
-
 _POLL_SECONDS = 0.1
 _MAX_BACK_OFF_SECONDS = 30.0
 _HEALTHY_SECONDS = 60.0  # a process that ran this long restarts with the shortest back-off

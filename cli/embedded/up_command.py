@@ -28,7 +28,6 @@ from cli.embedded.process_supervisor import StartFailed, Supervisor
 if TYPE_CHECKING:
     from service.core.settings import Settings
 
-__all__ = ["probing_worker_names", "readiness_check", "run_up"]
 
 _START_SECONDS = 300.0  # importing torch for the first time from a slow disk takes minutes
 _BROKER_SECONDS = 10.0

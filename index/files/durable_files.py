@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["exclusive_lock", "find_damage", "hash_files", "replace_file", "replace_text", "sync"]
-
 _POLL_SECONDS = 0.02
 
 

@@ -25,16 +25,6 @@ from typing import Any
 
 from index.errors import ManifestError
 
-__all__ = [
-    "SCHEMA",
-    "AnnStructure",
-    "Manifest",
-    "ReleaseEntry",
-    "SegmentEntry",
-    "TombstoneEntry",
-    "content_id",
-]
-
 SCHEMA = 1
 _RESTORE = "restore it from a backup"
 

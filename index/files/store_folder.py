@@ -17,8 +17,6 @@ from index.errors import ManifestError
 from index.files.durable_files import exclusive_lock, find_damage, hash_files, replace_text, sync
 from index.files.manifest_format import Manifest, content_id
 
-__all__ = ["SealedFolder", "StoreFolder"]
-
 
 class SealedFolder(NamedTuple):
     """An immutable folder: its content id, the total size of its files, and name → SHA-256."""

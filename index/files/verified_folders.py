@@ -8,8 +8,6 @@ from threading import Lock
 
 from index.files.durable_files import hash_files
 
-__all__ = ["VerifiedFolders"]
-
 _State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in nanoseconds, by file name
 
 

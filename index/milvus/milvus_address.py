@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-__all__ = ["MilvusAddress", "MilvusIndex", "without_password"]
-
 MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
 
 

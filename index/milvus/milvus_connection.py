@@ -18,7 +18,6 @@ from index.milvus.milvus_address import MilvusAddress
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-__all__ = ["RETRY_SECONDS", "MilvusConnection", "TimedClient"]
 
 # The fork handlers of gRPC start a thread in the child of a fork. It aborts the child if the child closes its files
 # before it executes a program, as at the start of the decoder and of supervised processes.

@@ -31,21 +31,6 @@ import numpy.typing as npt
 from index.arrays import Ids, Vectors
 from index.errors import ShardMissing
 
-__all__ = [
-    "MAX_LISTED_IDS",
-    "MAX_REQUEST_BYTES",
-    "STORE_NAME",
-    "as_numbers",
-    "digest_rows",
-    "format_ids",
-    "hit_key",
-    "id_of_key",
-    "partition_name",
-    "row_key",
-    "segment_number",
-    "split_place",
-]
-
 STORE_NAME = "milvus"
 MAX_LISTED_IDS = 16_384  # ids of one filter, and results of one search
 MAX_REQUEST_BYTES = 16 * 1024**2  # Milvus rejects 64 MiB

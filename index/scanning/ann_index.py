@@ -23,8 +23,6 @@ from index.arrays import Rows, Scores, Vectors, batches
 from index.scanning.exact_scan import ExactScan, RowHits
 from index.scanning.search_threads import SearchThreadLimit
 
-__all__ = ["DEPTH", "MIN_PARAMETER", "AnnIndex", "build_ann", "open_ann", "write_ann"]
-
 DEPTH = 100  # maximum number of results of a structure; deeper searches are exact
 MIN_PARAMETER = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}
 

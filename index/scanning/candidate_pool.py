@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from index.arrays import Rows, Scores
 
-__all__ = ["CandidatePool"]
-
 _CAPACITY = 8  # times k rows for each query, before rows below the bounds are dropped
 
 

@@ -12,8 +12,6 @@ from index.errors import DeviceMissing
 from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows
 from index.scanning.search_options import Device
 
-__all__ = ["GpuScan", "is_gpu_used"]
-
 _SPARE_RESULTS = 32  # beyond twice the wanted results; the GPU also rounds the query to half precision
 _MAX_RESULTS = 2048  # of one search on a GPU
 _COPIED_ROWS = 65_536  # vectors copied at a time

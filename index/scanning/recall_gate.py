@@ -22,8 +22,6 @@ from index.scanning.ann_index import DEPTH, MIN_PARAMETER, AnnIndex, build_ann
 from index.scanning.exact_scan import ExactScan
 from index.scanning.search_options import AnnPolicy
 
-__all__ = ["GATE_DEPTHS", "GateResult", "choose_structure", "measure_recall"]
-
 GATE_DEPTHS = (10, DEPTH)  # depths at which the recall must reach the target
 
 _MIN_QUERIES, _MAX_QUERIES = 100, 1000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ANN_KINDS", "EXACT_ROWS", "AnnPolicy", "Device"]
-
 EXACT_ROWS = 250_000
 ANN_KINDS = ("ivf", "hnsw", "sq8")
 

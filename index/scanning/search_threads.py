@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import faiss
 
-__all__ = ["SearchThreadLimit", "search_in_parallel", "set_search_threads", "use_one_thread_per_search"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

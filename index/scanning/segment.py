@@ -26,8 +26,6 @@ from index.scanning.ann_index import AnnIndex, open_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows, count_rows, is_flat_index
 from index.scanning.gpu_scan import GpuScan
 
-__all__ = ["Segment"]
-
 
 class Segment:
     """The frozen vectors of one folder, in half precision; scores are summed in single precision.

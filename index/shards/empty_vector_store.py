@@ -18,8 +18,6 @@ from index.hits import NO_HITS, Hits
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import VectorStore
 
-__all__ = ["EmptyVectorStore"]
-
 
 class EmptyVectorStore(VectorStore):
     """Vector store of segments without vectors; it stores nothing."""

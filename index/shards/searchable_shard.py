@@ -15,8 +15,6 @@ from index.errors import ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
 
-__all__ = ["SearchableShard"]
-
 
 class SearchableShard(ABC):
     """The shard of one task in one generation: all its segments, without deleted vectors.

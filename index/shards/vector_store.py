@@ -28,8 +28,6 @@ from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.shards.searchable_shard import SearchableShard
 
-__all__ = ["CheckLevel", "VectorBatches", "VectorStore"]
-
 # Yields the vectors of a segment as ``float32 [≤ 16,384, dim]`` batches; may be called repeatedly.
 VectorBatches = Callable[[], Iterable[Vectors]]
 CheckLevel = Literal["exists", "rows", "bytes"]

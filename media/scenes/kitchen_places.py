@@ -9,8 +9,6 @@ import numpy as np
 from media.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, polish
 from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
 
-__all__ = ["KITCHEN_COMPANIONS", "KITCHEN_PLACES"]
-
 _W, _H = FRAME_WIDTH, FRAME_HEIGHT
 _TOP = 150.0  # rear edge of tables
 

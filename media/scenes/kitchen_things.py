@@ -7,8 +7,6 @@ import math
 from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, polish
 from media.scenes.scene_model import Subject
 
-__all__ = ["KITCHEN_THINGS"]
-
 
 def _steam(canvas: Canvas, x: float, y: float, phase: float) -> None:
     for plume in range(3):

@@ -10,19 +10,6 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-__all__ = [
-    "Canvas",
-    "Color",
-    "Gradient",
-    "ball",
-    "darken",
-    "grain",
-    "lighten",
-    "mix",
-    "polish",
-    "star_points",
-]
-
 Color = tuple[int, int, int]
 Point = tuple[float, float]
 _Ink = int | tuple[int, int, int, int]

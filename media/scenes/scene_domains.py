@@ -14,8 +14,6 @@ from media.scenes.sea_places import SEA_COMPANIONS, SEA_PLACES
 from media.scenes.street_places import STREET_COMPANIONS, STREET_PLACES
 from media.scenes.street_vehicles import VEHICLES
 
-__all__ = ["SCENE_DOMAINS", "make_scenes"]
-
 SCENE_DOMAINS: dict[str, SceneDomain] = {
     domain.name: domain
     for domain in (

@@ -10,17 +10,6 @@ import numpy as np
 
 from media.scenes.painting import Canvas, Color
 
-__all__ = [
-    "COLORS",
-    "FRAME_HEIGHT",
-    "FRAME_WIDTH",
-    "Backdrop",
-    "Companion",
-    "Scene",
-    "SceneDomain",
-    "Subject",
-]
-
 FRAME_WIDTH, FRAME_HEIGHT = 288, 208  # units of every scene, and pixels of a video
 
 COLORS: dict[str, Color] = {

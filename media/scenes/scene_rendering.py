@@ -22,8 +22,6 @@ from media.scenes.scene_model import (
     Subject,
 )
 
-__all__ = ["FRAMES", "FRAMES_PER_SECOND", "render_scene"]
-
 FRAMES_PER_SECOND = 12
 FRAMES = 30
 _OVERSAMPLING = 2

@@ -7,8 +7,6 @@ import math
 from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, polish
 from media.scenes.scene_model import Subject
 
-__all__ = ["SEA_CREATURES"]
-
 _INK = (26, 24, 34)
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, mix, polish, star_points
 from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
 
-__all__ = ["SEA_COMPANIONS", "SEA_PLACES"]
-
 _W, _H = FRAME_WIDTH, FRAME_HEIGHT
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from media.scenes.painting import Canvas, Color, Gradient, ball, darken, grain, lighten, mix, polish
 from media.scenes.scene_model import FRAME_HEIGHT, FRAME_WIDTH, Backdrop, Companion
 
-__all__ = ["STREET_COMPANIONS", "STREET_PLACES"]
-
 _W, _H = FRAME_WIDTH, FRAME_HEIGHT
 
 

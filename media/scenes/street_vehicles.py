@@ -7,8 +7,6 @@ import math
 from media.scenes.painting import Canvas, Color, Gradient, ball, darken, lighten, polish
 from media.scenes.scene_model import Subject
 
-__all__ = ["VEHICLES"]
-
 _GLASS = Gradient((214, 238, 250), (112, 158, 190))
 _TYRE, _STEEL = (34, 34, 40), (196, 200, 208)
 _SKIN, _DENIM = (236, 188, 150), (52, 66, 110)

@@ -17,8 +17,6 @@ import httpcore
 
 from media.errors import MediaError, SourceOutage
 
-__all__ = ["GuardedNetwork", "is_private_address", "is_public_address", "read_address"]
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Iterable[str]]
 

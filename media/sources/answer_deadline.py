@@ -15,8 +15,6 @@ from typing import Any
 
 import httpcore
 
-__all__ = ["TimedNetwork", "answer_within"]
-
 _deadline: ContextVar[float | None] = ContextVar("answer_deadline", default=None)
 
 

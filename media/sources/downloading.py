@@ -13,8 +13,6 @@ from media.sources.media_source import MediaSource, RemoteStream
 from media.sources.source_cache import CachedFile, SourceCache
 from media.sources.source_uris import SourceUri
 
-__all__ = ["DownloadLimits", "download_file"]
-
 _RESERVED_STEP = 64 * 1024**2  # bytes reserved at a time for a file of unknown size
 
 

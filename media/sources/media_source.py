@@ -9,8 +9,6 @@ from typing import Protocol
 
 from media.sources.source_uris import SourceUri
 
-__all__ = ["ByteRange", "ListedFile", "MediaSource", "RemoteStream"]
-
 
 @dataclass(frozen=True)
 class ByteRange:

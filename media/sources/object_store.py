@@ -17,8 +17,6 @@ from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutag
 from media.sources.media_source import ByteRange, ListedFile, RemoteStream
 from media.sources.source_uris import SourceUri
 
-__all__ = ["ObjectStore", "missing_package"]
-
 _BLOCK = 8 * 1024**2  # bytes per request
 _BLOCK_SECONDS = 45.0  # per request, including its repetitions by the library
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}

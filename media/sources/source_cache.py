@@ -18,8 +18,6 @@ from typing import BinaryIO
 
 from media.errors import MediaError, SourceOutage
 
-__all__ = ["CachedFile", "SourceCache"]
-
 _WAIT_SECONDS = 0.2  # between two attempts to reserve space
 _SUFFIX = ".download"
 _KEPT_FREE = 1024**3  # bytes of the disk that downloads leave to the rest of the data folder

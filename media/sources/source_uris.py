@@ -14,8 +14,6 @@ import httpx
 from cinestrata_schemas.uri_redaction import redact_uri
 from media.errors import MediaError
 
-__all__ = ["SourcePrefix", "SourceUri", "file_name", "find_prefix", "is_source_uri"]
-
 _SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _HOST = re.compile(

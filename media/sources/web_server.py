@@ -22,8 +22,6 @@ from media.sources.answer_deadline import TimedNetwork, answer_within
 from media.sources.media_source import ByteRange, RemoteStream
 from media.sources.source_uris import SourcePrefix, SourceUri
 
-__all__ = ["WebServer"]
-
 MAX_REDIRECTS = 5
 _TIMEOUTS = {
     "connect": 10.0,

@@ -24,8 +24,6 @@ from torch.nn import functional as F
 
 from models.adapters.analytic_maps import MIN_LENGTH, AnalyticQueryMap, VectorLayout
 
-__all__ = ["AnalyticMapSet"]
-
 _BATCH_PAIRS = 1024  # pairs whose token rows are gathered at once, some megabytes
 
 

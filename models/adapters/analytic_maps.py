@@ -24,8 +24,6 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 
-__all__ = ["MIN_LENGTH", "AnalyticQueryMap", "AnalyticVideoMap", "VectorLayout"]
-
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
 MIN_LENGTH = 1e-8  # lower bound of lengths that vectors are divided by
 

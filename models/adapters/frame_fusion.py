@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
 from models.backbones.backbone import Backbone
 
-__all__ = ["FrameFusion", "FrameFusionAdapter", "FusionMix", "FusionNeighbor"]
-
 FusionMix = Literal["convex", "additive"]
 FusionNeighbor = Literal["alternate", "previous"]
 

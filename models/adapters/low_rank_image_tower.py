@@ -15,8 +15,6 @@ from torch.nn.utils import parametrize
 
 from models.backbones.backbone import Backbone
 
-__all__ = ["LowRankImageTower", "LowRankUpdate"]
-
 
 class LowRankUpdate(nn.Module):
     """Parametrization W → W + s·BA; the identity at the start, since B is zero.

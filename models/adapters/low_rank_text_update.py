@@ -23,8 +23,6 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 
-__all__ = ["TextUpdate", "TextUpdateSelection", "TextUpdateSet", "compact_text_update"]
-
 _INPUT = slice(0, 3)  # query, key and value projections, which have the same input
 _OUTPUT = slice(3, 4)  # the out-projection
 

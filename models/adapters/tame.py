@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["NO_EXPERT", "ROUTED", "Tame", "TameCondition", "TameWeights"]
-
 _INPUT = slice(0, 3)  # query, key and value projections, which have the same input
 _OUTPUT = slice(3, 4)  # the out-projection
 _NOISE_FLOOR = 0.01

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["merge_heads", "scaled_dot_product_attention", "split_heads"]
-
 
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from models.backbones import Precision
 from models.errors import BackboneUnsupported, ReleaseError
 
-__all__ = ["Backbone", "FrameSpec", "TextBackground"]
-
 
 class FrameSpec(NamedTuple):
     """Frames that a backbone reads of a video."""

@@ -21,8 +21,6 @@ from transformers import AutoTokenizer
 from models.backbones.backbone import Backbone, FrameSpec
 from models.errors import BackboneUnsupported
 
-__all__ = ["TEXT_LENGTH", "BertBackbone", "BertTextTower", "BertTokenizer", "Towers"]
-
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
 _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
 _PADDING = 0  # id of [PAD] in every vocabulary of BERT

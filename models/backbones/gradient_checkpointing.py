@@ -17,8 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from models.backbones.precision import forward_precision, is_mixed_precision, mixed_precision
 
-__all__ = ["gradient_checkpointing", "run_checkpointed"]
-
 _is_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
 
 

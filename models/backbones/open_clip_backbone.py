@@ -20,8 +20,6 @@ from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.tokenizer import clip_tokenizer
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
-__all__ = ["OPEN_CLIP_PREFIX", "OpenClipBackbone", "load_open_clip", "open_clip_frame_spec"]
-
 OPEN_CLIP_PREFIX = "open_clip:"
 _DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
 

@@ -23,17 +23,6 @@ from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.bert_text_tower import BertBackbone
 
-__all__ = [
-    "MIN_MULTIPLICATIONS",
-    "PackedAttention",
-    "PackedBertLayer",
-    "PackedBlock",
-    "PackedLinear",
-    "PackedPerceptron",
-    "pack_text_tower",
-    "project_query_key_value",
-]
-
 _TYPICAL_TOKENS = 16  # tokens of a typical query; the packed layout is optimized for this batch size
 MIN_MULTIPLICATIONS = 10**6  # below, the call of oneDNN takes longer than the multiplication
 _MAX_ROWS = 1024  # of one product; more rows are multiplied in several

@@ -15,14 +15,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models.errors import ModelError
 
-__all__ = [
-    "compute_device",
-    "forward_precision",
-    "has_fast_bfloat16",
-    "is_mixed_precision",
-    "mixed_precision",
-]
-
 _is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
 
 

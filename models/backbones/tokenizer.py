@@ -12,8 +12,6 @@ from typing import Any
 import open_clip
 from open_clip.tokenizer import SimpleTokenizer, default_bpe, get_clean_fn
 
-__all__ = ["MAX_CACHED_WORDS", "clip_tokenizer", "small_tokenizer"]
-
 # 256 bytes, once inside a word and once at its end, and the start-of-text and end-of-text tokens.
 _BASE_TOKENS = 2 * 256 + 2
 MAX_CACHED_WORDS = 100_000  # words whose tokens are cached; some 20 MB

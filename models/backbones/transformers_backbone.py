@@ -32,8 +32,6 @@ from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertText
 from models.backbones.transformers_loading import load_tower, read_config, silent_library
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
-__all__ = ["TransformersBackbone", "load_transformers", "transformers_frame_spec"]
-
 _PREFIX = "transformers:"
 _VISION: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "deit": DeiTModel}
 _TEXT: dict[str, type[PreTrainedModel]] = {"bert": BertModel}

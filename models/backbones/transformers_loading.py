@@ -15,8 +15,6 @@ from transformers.utils.hub import cached_file
 
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
-__all__ = ["load_tower", "read_config", "silent_library"]
-
 
 @contextmanager
 def silent_library() -> Iterator[None]:

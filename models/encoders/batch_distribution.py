@@ -13,8 +13,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["BatchDistribution", "distributed_batches", "gather_batch", "slice_batch"]
-
 
 class BatchDistribution(Protocol):
     """Part of a batch that this process encodes."""

@@ -18,8 +18,6 @@ from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_forward import encode_frames
 from models.releases.release_state import ReleaseState
 
-__all__ = ["EncoderFamily", "FamilyVideoEncoder"]
-
 
 class FamilyVideoEncoder(ABC):
     """Video side of an encoder family: encodes frames with the weights of one release at a time.

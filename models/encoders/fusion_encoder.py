@@ -23,8 +23,6 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 
-__all__ = ["FusionEncoder", "create_fusion_encoder", "frame_states", "text_states"]
-
 _INITIAL_STD = 0.02  # as for the embeddings of BERT
 
 

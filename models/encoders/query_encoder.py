@@ -25,15 +25,6 @@ from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState
 from models.routing.token_statistics import token_presence
 
-__all__ = [
-    "MIN_MULTIPLICATIONS_PER_THREAD",
-    "QueryEncoder",
-    "QueryEncoderInputs",
-    "TokenIds",
-    "adapter_identity",
-    "thread_pool",
-]
-
 Vectors = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]
 

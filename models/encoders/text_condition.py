@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["PerTextCondition", "TextCondition", "WordCondition"]
-
 
 class TextCondition(Protocol):
     """Adapters of C candidates that texts are encoded under.

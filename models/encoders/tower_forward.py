@@ -24,13 +24,6 @@ from models.backbones.precision import forward_precision
 from models.encoders.batch_distribution import gather_batch, slice_batch
 from models.encoders.text_condition import TextCondition
 
-__all__ = [
-    "encode_frames",
-    "encode_texts",
-    "run_first_blocks",
-    "start_token_states",
-]
-
 
 def encode_frames(
     backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, first_block: int = 0

@@ -23,8 +23,6 @@ from models.encoders.encoder_registry import encoder_family, select_video_tensor
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, video_fingerprint
 
-__all__ = ["VideoEncoder"]
-
 _CACHE_BYTES = 512 * 1024**2
 
 

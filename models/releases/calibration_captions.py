@@ -15,8 +15,6 @@ from pathlib import Path
 
 from models.errors import ReleaseError
 
-__all__ = ["CALIBRATION_FILE", "CalibrationCaption", "read_calibration", "write_calibration"]
-
 CALIBRATION_FILE = "calibration.json"
 
 

@@ -24,16 +24,6 @@ from safetensors.numpy import save_file
 
 from models.errors import ReleaseError
 
-__all__ = [
-    "MAX_PROBED_OLDER_TASKS",
-    "PROBE_ANCHORS",
-    "PROBE_FILE",
-    "PROBE_TEXTS",
-    "ProbeQueries",
-    "read_probes",
-    "write_probes",
-]
-
 PROBE_FILE = "probes.safetensors"
 PROBE_ANCHORS = 5  # stored vectors that each probe query is scored against
 MAX_PROBED_OLDER_TASKS = 24  # tasks of a release that are probed in addition to its newest one

@@ -25,8 +25,6 @@ from models.releases.release_state import ReleaseState
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = ["LINEAGE_FILES", "read_lineage", "read_release", "write_release"]
-
 _SCHEMA = 1
 _DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
 LINEAGE_FILES = (_DESCRIPTION, _ROUTING)  # files that read_lineage needs

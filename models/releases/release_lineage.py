@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from models.errors import ReleaseError
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = ["ParentRelease", "ReleaseTask", "TaskLineage"]
-
 
 @dataclass(frozen=True)
 class ReleaseTask:

@@ -15,8 +15,6 @@ from models.releases.release_lineage import ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = ["ReleaseState", "tensors_with_prefix", "video_fingerprint"]
-
 
 @dataclass(frozen=True)
 class ReleaseState:

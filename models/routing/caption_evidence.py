@@ -22,8 +22,6 @@ from torch import Tensor
 
 from models.backbones.backbone import TextBackground
 
-__all__ = ["CaptionEvidence", "CaptionScatter"]
-
 # Captions that the covariance of generic texts counts for. Chosen on training captions; 50 to 800 differ by one point.
 _BACKGROUND_CAPTIONS = 200
 

@@ -13,17 +13,6 @@ import numpy.typing as npt
 
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = [
-    "COSINE_LIMIT",
-    "Router",
-    "can_reach_score",
-    "distinct_tokens",
-    "fill_silent",
-    "log_probabilities",
-    "log_weights",
-    "silent_tasks",
-]
-
 Floats = npt.NDArray[np.float32]
 
 # Upper bound of computed cosines. The true bound is 1; vectors that were once stored in half precision can exceed it

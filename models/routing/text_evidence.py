@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from models.routing.router import Router, distinct_tokens, fill_silent, log_probabilities
 
-__all__ = ["TextEvidence", "route_text", "summarize_evidence"]
-
 Floats = npt.NDArray[np.floating]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["profile_values", "token_presence", "token_profile"]
-
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
     """Indicator matrix of the tokens that each text contains, ``[n, V]`` of zeros and ones.

@@ -16,8 +16,6 @@ from service.catalog.database import now, session_scope
 from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
 
-__all__ = ["create_key", "list_keys", "revoke_key"]
-
 _ID_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_CHARS = 12
 _SECRET_BYTES = 32

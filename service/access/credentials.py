@@ -20,19 +20,6 @@ from service.access.principal import Principal
 from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import now, session_scope
 
-__all__ = [
-    "KEY_PATTERN",
-    "change_count",
-    "digest",
-    "environment_key_code",
-    "find_key",
-    "find_session",
-    "has_admin",
-    "has_credentials",
-    "is_key",
-    "note_change",
-]
-
 KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
 
 _USE_INTERVAL = timedelta(minutes=1)  # between two writes of the time of last use

@@ -31,8 +31,6 @@ from service.access.principal import SCOPES
 from service.core.errors import CinestrataError
 from service.core.settings import OidcSettings
 
-__all__ = ["FLOW_SECONDS", "Identity", "OpenIdProvider", "RoleMissing", "SignInRefused"]
-
 FLOW_SECONDS = 600  # from the redirect to the provider until the return
 
 _METADATA_SECONDS = 3600.0

@@ -10,8 +10,6 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 from service.core.errors import InvalidInput
 
-__all__ = ["MAX_PASSWORD_CHARS", "MIN_PASSWORD_CHARS", "check_password", "hash_password", "verify_password"]
-
 MIN_PASSWORD_CHARS = 10
 MAX_PASSWORD_CHARS = 1024  # the time of a hash grows with the length of its input
 

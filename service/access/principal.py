@@ -9,8 +9,6 @@ from typing import get_args
 from cinestrata_schemas.choice_types import AccessScope
 from service.audit.actor import ActorKind
 
-__all__ = ["OPEN_PRINCIPAL", "SCOPES", "Principal", "includes_scope"]
-
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 

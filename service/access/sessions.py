@@ -19,16 +19,6 @@ from service.catalog.database import now, session_scope
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
 
-__all__ = [
-    "SESSION_SECONDS",
-    "SessionOwner",
-    "end_session",
-    "end_sessions_of_identity",
-    "find_password_hash",
-    "list_sessions",
-    "start_session",
-]
-
 SESSION_SECONDS = 7 * 24 * 3600
 _MAX_USER_AGENT_CHARS = 256
 _MAX_ADDRESS_CHARS = 64

@@ -19,8 +19,6 @@ from service.catalog.database import now, session_scope
 from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
 
-__all__ = ["adopt_provider_user", "create_user", "edit_user", "list_users", "remove_user"]
-
 
 def create_user(spec: UserSpec) -> UserDetails:
     """Create a user with a password.

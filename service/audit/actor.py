@@ -10,16 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = [
-    "ACTOR_KINDS",
-    "Actor",
-    "ActorKind",
-    "acting_as",
-    "command_line_actor",
-    "current_actor",
-    "set_process_actor",
-]
-
 ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
 ACTOR_KINDS: tuple[ActorKind, ...] = get_args(ActorKind)
 

@@ -21,8 +21,6 @@ from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.core.errors import InvalidInput
 
-__all__ = ["MAX_LISTED_IDS", "AuditFilter", "list_entries", "record_change", "record_event"]
-
 MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
 
 _MAX_NAME_CHARS = 255

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from service.core.settings import Settings
 
-__all__ = ["find_catalog_rows", "install_catalog", "open_catalog_copy", "reserve_vector_ids"]
-
 
 @contextmanager
 def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | None]:

@@ -24,23 +24,6 @@ from typing import IO, Any
 
 from index.files.durable_files import sync
 
-__all__ = [
-    "CATALOG",
-    "DESCRIPTION",
-    "MANIFEST",
-    "BackupDamaged",
-    "BackupFile",
-    "FileOpener",
-    "ProgressReport",
-    "copy_and_verify",
-    "open_backup",
-    "read_description",
-    "require_intact_catalog",
-    "verify_files",
-    "write_backup",
-    "write_description",
-]
-
 CATALOG, DESCRIPTION, MANIFEST = "catalog.sqlite3", "snapshot.json", "index/manifest.json"
 _SCHEMA = 1
 _CHUNK_BYTES = 1 << 20

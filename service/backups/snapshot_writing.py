@@ -44,8 +44,6 @@ from service.core.settings import Settings
 from service.storage.disk_budget import RESERVE_BYTES
 from service.storage.index_lock import index_lock
 
-__all__ = ["SnapshotReport", "write_snapshot"]
-
 _LOCK_SECONDS = 600.0  # a compaction of a large shard takes minutes
 
 log = structlog.get_logger(__name__)

@@ -10,8 +10,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.catalog.tables import Base, GrowingId, StoredJson
 
-__all__ = ["ApiKey", "AuditEntry", "BrowserSession", "User"]
-
 _SCOPE = "scope IN ('search', 'ingest', 'admin')"
 
 

@@ -13,8 +13,6 @@ from sqlalchemy.orm import Session
 
 from service.catalog.tables import FINAL_STATES, Calibration, Task
 
-__all__ = ["read_calibration", "store_calibration"]
-
 
 def store_calibration(
     session: Session, task_id: str, release_id: str, generation: int, model: dict[str, Any]

@@ -23,8 +23,6 @@ from service.catalog.migrations import CATALOG_SCHEMA, alembic_config
 from service.catalog.tables import Base, PositionCounter
 from service.core.errors import Conflict
 
-__all__ = ["copy_catalog", "find_filled_table", "require_newest_schema", "reserve_generated_ids"]
-
 _BATCH_ROWS = 1000
 _REVISION_TABLE = "alembic_version"  # written by the migrations of the target itself
 

@@ -20,8 +20,6 @@ import structlog
 from service.catalog.database import engine, ping
 from service.core.errors import Unavailable
 
-__all__ = ["CatalogReads"]
-
 log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")

@@ -21,18 +21,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
-__all__ = [
-    "SQLITE_BUSY_SECONDS",
-    "dispose",
-    "engine",
-    "id_chunks",
-    "now",
-    "open_engine",
-    "ping",
-    "session_scope",
-    "sqlite_path",
-]
-
 SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the lock of the SQLite file
 
 _Id = TypeVar("_Id", str, int)

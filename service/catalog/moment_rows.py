@@ -12,8 +12,6 @@ from sqlalchemy.orm import Session
 from index.vector_ids import moment_ids
 from service.catalog.tables import Moment, Video
 
-__all__ = ["Span", "drop_moments", "moment_spans", "replace_moments"]
-
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
 

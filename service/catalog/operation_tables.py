@@ -21,8 +21,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.catalog.tables import Base, GrowingId, StoredJson
 
-__all__ = ["Alert", "Delivery", "MaintenanceJob", "Webhook", "WorkerReport"]
-
 
 class Webhook(Base):
     """An endpoint that receives events."""

@@ -30,30 +30,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship,
 from service.core.domain_names import name_key
 from service.core.errors import CatalogDamaged
 
-__all__ = [
-    "ACTIVE_STATES",
-    "FINAL_STATES",
-    "LEARNING_STATES",
-    "STATES",
-    "Base",
-    "Calibration",
-    "Chunk",
-    "Event",
-    "FileRemoval",
-    "GrowingId",
-    "IdempotencyKey",
-    "Moment",
-    "PositionCounter",
-    "Recall",
-    "Release",
-    "Shard",
-    "StoredJson",
-    "Sync",
-    "Task",
-    "UtcDateTime",
-    "Video",
-]
-
 LEARNING_STATES = ("training", "indexing", "evaluating")
 ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
 FINAL_STATES = ("ready", "failed", "cancelled")

@@ -10,8 +10,6 @@ from service.catalog.tables import PositionCounter, Task
 from service.core.domain_names import name_key, unused_slug
 from service.core.errors import Conflict, NotFound
 
-__all__ = ["assign_slug", "find_task", "lock_names", "require_task", "require_unused_name"]
-
 
 def lock_names(session: Session) -> None:
     """Make other transactions that store names of domains wait until this one ends.

@@ -13,16 +13,6 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now
 from service.catalog.operation_tables import WorkerReport
 
-__all__ = [
-    "ALIVE",
-    "RETENTION",
-    "count_workers",
-    "process_name",
-    "record_worker_error",
-    "report_worker",
-    "sweep_worker_reports",
-]
-
 ALIVE = timedelta(seconds=60)  # age of the last report of a running worker
 RETENTION = timedelta(days=1)
 _MAX_TEXT_CHARS = 2000

@@ -11,8 +11,6 @@ from difflib import get_close_matches
 
 from pydantic import BaseModel
 
-__all__ = ["OTHER_VARIABLES", "explain_unknown_variable", "variable_name"]
-
 OTHER_VARIABLES = frozenset(
     {
         "CINESTRATA_URL",  # the option --url of the command line

@@ -38,35 +38,6 @@ from typing import Any, ClassVar
 from cinestrata_schemas.problems import Action
 from service.core.validation_messages import describe_validation_error
 
-__all__ = [
-    "CatalogDamaged",
-    "CinestrataError",
-    "Conflict",
-    "DataFolderNotWritable",
-    "DecoderOutage",
-    "FieldError",
-    "Gone",
-    "IdempotencyInFlight",
-    "IdempotencyMismatch",
-    "InDoubt",
-    "InsufficientStorage",
-    "InvalidInput",
-    "LeaseLost",
-    "NotFound",
-    "PreconditionFailed",
-    "SourceUnavailable",
-    "TaskCancelled",
-    "TaskInterruption",
-    "TooLarge",
-    "TooManyRequests",
-    "Unauthorized",
-    "Unavailable",
-    "VideosDeleted",
-    "WorkerStopping",
-    "field_path",
-    "problem_type",
-]
-
 _MAX_LISTED_ERRORS = 100  # the address of a request may contain 10,000 unknown parameters
 
 

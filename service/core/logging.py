@@ -13,8 +13,6 @@ from structlog.tracebacks import ExceptionDictTransformer
 
 from service.core.request_ids import current_request_id
 
-__all__ = ["configure_logging"]
-
 
 def configure_logging(log_format: Literal["console", "json"], level: str) -> None:
     """Send events of structlog, of the standard library's loggers and of ``warnings`` to standard error.

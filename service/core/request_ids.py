@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from asgi_correlation_id import correlation_id
 
-__all__ = ["HEADER", "current_request_id", "is_well_formed", "new_request_id", "use_request_id"]
-
 HEADER = "X-Request-ID"
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 

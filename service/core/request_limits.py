@@ -5,27 +5,6 @@ Modules read them as attributes (``request_limits.MAX_QUERY_CHARS``), so that a 
 
 from __future__ import annotations
 
-__all__ = [
-    "MAX_ARCHIVE_FILES",
-    "MAX_CAPTIONS",
-    "MAX_CAPTION_CHARS",
-    "MAX_CLIP_BYTES",
-    "MAX_CLIP_SECONDS",
-    "MAX_METADATA_BYTES",
-    "MAX_PAGED_RESULTS",
-    "MAX_PENDING_BYTES",
-    "MAX_PENDING_UPLOADS",
-    "MAX_QUERY_CHARS",
-    "MAX_RESULTS",
-    "MAX_SETTINGS_BYTES",
-    "MAX_TEXT_LINES",
-    "MAX_UNPACKED_BYTES",
-    "MAX_VIDEOS_PER_TASK",
-    "MAX_VIDEO_BYTES",
-    "MAX_WAITING_TEXTS",
-    "MAX_WORST_QUERIES",
-]
-
 _MIB = 1024**2
 _GIB = 1024**3
 

@@ -7,8 +7,6 @@ import sys
 import threading
 from contextlib import suppress
 
-__all__ = ["lower_thread_priority"]
-
 _LOWEST_PRIORITY = 19  # niceness
 
 

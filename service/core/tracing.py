@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
-__all__ = [
-    "TaskTrace",
-    "is_tracing",
-    "record_stages",
-    "request_span",
-    "start_tracing",
-    "use_provider",
-]
 
 _NANOSECONDS = 1_000_000
 _provider: TracerProvider | None = None

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = ["describe_validation_error"]
-
 _MAX_SHOWN = 60  # characters of a rejected value
 _Describe = Callable[[str, Mapping[str, Any]], tuple[str, str]]
 

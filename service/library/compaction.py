@@ -21,16 +21,6 @@ from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
 from service.storage.video_files import delete_unneeded_frames
 
-__all__ = [
-    "StorageUsage",
-    "compact",
-    "storage_usage",
-    "sweep_frame_caches",
-    "sweep_index",
-    "sweep_orphan_thumbnails",
-    "update_shard_rows",
-]
-
 _ABANDONED_SECONDS = 3600
 _LOCK_SECONDS = 1.0  # of a maintenance thread, which also reports the health of its worker
 

@@ -51,8 +51,6 @@ from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks.lifecycle.state_machine import is_published, lock_task
 from service.tasks.task_events import record
 
-__all__ = ["delete_task", "delete_videos"]
-
 _IDS = select(Video.vector_id, Video.id)
 
 

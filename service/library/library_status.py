@@ -29,8 +29,6 @@ from service.storage.index_manifest import published_manifest
 from service.tasks import broker
 from service.tasks.task_details import task_details
 
-__all__ = ["MAX_ACTIVE", "MAX_FIRST_DOMAINS", "library_status", "shard_faults"]
-
 MAX_ACTIVE = 10
 MAX_REJECTED = 1  # rejected videos of the failed task
 MAX_ALERTS = 10

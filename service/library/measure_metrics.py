@@ -20,8 +20,6 @@ from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.recall.served_recall import read_served_recall
 
-__all__ = ["GpuMemoryCollector", "MeasureCollector"]
-
 _FINISHED_TASKS = 20  # newest tasks whose stage times are averaged
 
 

@@ -24,17 +24,6 @@ from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
 from service.core.errors import Unavailable
 from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
 
-__all__ = [
-    "GENERATION",
-    "REGISTRY",
-    "RELEASE_PINNED",
-    "REQUESTS",
-    "REQUEST_SECONDS",
-    "SEARCH_SECONDS",
-    "UNVERIFIED_BYTES",
-    "render",
-]
-
 REGISTRY = CollectorRegistry()
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

@@ -11,8 +11,6 @@ from service.catalog.tables import Release, Task
 from service.catalog.task_names import require_task
 from service.storage import index_manifest
 
-__all__ = ["list_releases", "release_summary"]
-
 _ORDERS = KeysetOrders(
     {"learned": Release.learned_order, "created": Release.created_at, "bytes": Release.bytes},
     unique=Release.learned_order,

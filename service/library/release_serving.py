@@ -37,8 +37,6 @@ from service.storage.index_lock import index_lock
 from service.storage.vector_store_selection import library_store
 from service.webhooks.events import emit
 
-__all__ = ["NEWEST", "pinned_release", "serve_release"]
-
 log = structlog.get_logger(__name__)
 
 NEWEST = "newest"

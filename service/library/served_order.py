@@ -8,8 +8,6 @@ from sqlalchemy.orm import Session
 from index.files.manifest_format import Manifest
 from service.catalog.tables import Release
 
-__all__ = ["last_served_order"]
-
 
 def last_served_order(session: Session, manifest: Manifest) -> int | None:
     """Return the learned order of the last domain that is searched; None: all learned domains are searched.

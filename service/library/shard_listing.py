@@ -13,8 +13,6 @@ from service.catalog.tables import Shard, Task
 from service.library.library_status import shard_faults
 from service.storage.index_manifest import published_manifest
 
-__all__ = ["list_shards"]
-
 _ORDERS = KeysetOrders(
     {"created": Shard.created_at, "count": Shard.count, "bytes": Shard.bytes}, unique=Shard.id
 )

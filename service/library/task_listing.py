@@ -19,8 +19,6 @@ from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 from service.tasks.task_details import task_details
 
-__all__ = ["TaskPage", "list_tasks"]
-
 _ORDERS = KeysetOrders(
     {
         "position": Task.position,

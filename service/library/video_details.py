@@ -16,17 +16,6 @@ from service.catalog.tables import Task, Video
 from service.core.errors import NotFound
 from service.storage import library_paths
 
-__all__ = [
-    "get_video",
-    "read_video",
-    "stream_path",
-    "stream_url",
-    "thumbnail_path",
-    "thumbnail_url",
-    "video_fields",
-    "video_uri",
-]
-
 
 def get_video(video_id: str) -> VideoDetails:
     """Return the details of a video.

@@ -35,8 +35,6 @@ from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
 
-__all__ = ["edit_video", "entity_tag"]
-
 log = structlog.get_logger(__name__)
 
 

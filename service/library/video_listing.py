@@ -15,8 +15,6 @@ from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
 from service.library.video_details import video_fields
 
-__all__ = ["list_videos"]
-
 _ORDERS = KeysetOrders(
     {"added": Video.vector_id, "id": Video.id, "duration": Video.duration, "bytes": Video.bytes},
     unique=Video.vector_id,

@@ -28,8 +28,6 @@ from service.core.settings import settings
 from service.library import compaction
 from service.tasks import broker
 
-__all__ = ["LEASE", "list_jobs", "run_job", "send_due_jobs", "start_job"]
-
 LEASE = timedelta(seconds=120)
 _RENEWAL_SECONDS = 30.0
 _MAX_RUNS = 3

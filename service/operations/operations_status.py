@@ -27,8 +27,6 @@ from service.storage.index_manifest import published_manifest
 from service.tasks import broker
 from service.tasks.task_details import task_details
 
-__all__ = ["operations_status"]
-
 _QUEUED = 20
 _RUNNING = 3
 _POINTS = 200

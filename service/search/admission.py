@@ -10,8 +10,6 @@ from threading import Lock
 
 from service.core.errors import TooManyRequests
 
-__all__ = ["AdmissionControl"]
-
 _MEMORY_SECONDS = 2.0  # time constant of the measured speed
 _FORGOTTEN_SECONDS = 60.0  # a speed that was measured this long ago says nothing
 

@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
 
-__all__ = ["BatchScheduler", "Unfinished"]
-
 # Turns of the event loop between two steps of a lane. Responses are written in the first turn, the next requests of the
 # same clients are read in the second and queued in the third; a turn begins with the callbacks of the turn before.
 _TURNS_BETWEEN_STEPS = 4

@@ -33,8 +33,6 @@ from service.core.thread_priority import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_rows import VideoRow, VideoRows
 
-__all__ = ["MAX_BYTES", "CatalogMirror", "ResultRows", "read_rows"]
-
 Ids = npt.NDArray[np.int64]
 
 log = structlog.get_logger(__name__)

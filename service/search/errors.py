@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from cinestrata_schemas.problems import Action
 from service.core.errors import Conflict, FieldError, InvalidInput
 
-__all__ = ["TaskNotLoaded", "TaskNotServed", "UnknownTask"]
-
 
 class UnknownTask(InvalidInput):
     """A request names a task that the snapshot does not know.

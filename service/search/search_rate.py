@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from cinestrata_schemas.operations import SearchLoad
 from service.library.prometheus_metrics import SEARCH_SECONDS
 
-__all__ = ["SearchRate"]
-
 _WINDOW_SECONDS = 300.0
 _SAMPLE_SECONDS = 5.0
 

@@ -27,8 +27,6 @@ from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.video_grouping import has_moments
 
-__all__ = ["MetadataColumn", "MetadataValue", "MomentSpans", "VideoMetadata", "VideoMetadataCache"]
-
 Ids = npt.NDArray[np.int64]
 MetadataValue = str | int | float | bool
 

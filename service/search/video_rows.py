@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["VideoRow", "VideoRows"]
-
 
 class VideoRow(NamedTuple):
     """Columns of a video that searches use.

@@ -18,8 +18,6 @@ from service.core.errors import InsufficientStorage
 from service.core.settings import settings
 from service.storage.library_backbone import library_backbone
 
-__all__ = ["RESERVE_BYTES", "estimate_task_bytes", "require_disk_space"]
-
 RESERVE_BYTES = 128 * 1024**2  # stays free for the catalog, logs and the broker
 # Of a library without measurements. A thumbnail of a photographed scene, 320 pixels wide, has 10 to 25 KB; a vector of
 # 512 dimensions in half precision has 1 KiB, and its search structure less.

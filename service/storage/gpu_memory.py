@@ -11,8 +11,6 @@ import subprocess
 
 from cinestrata_schemas.operations import GpuMemory
 
-__all__ = ["read_gpu_memory"]
-
 _QUERY = ("--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits")
 _TIMEOUT_SECONDS = 10
 _MIB = 1024**2

@@ -14,8 +14,6 @@ from index.shard_store import ShardStore
 from service.core.errors import Unavailable
 from service.core.settings import settings
 
-__all__ = ["WAIT_SECONDS", "index_lock"]
-
 WAIT_SECONDS = 10.0  # of a request, which occupies a thread
 
 _REPORT_SECONDS = 1.0

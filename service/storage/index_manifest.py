@@ -16,8 +16,6 @@ from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.settings import settings
 
-__all__ = ["is_published", "published_manifest", "read_manifest", "require_manifest", "stored_ids"]
-
 _lock = threading.Lock()
 _manifests: LRUCache[str, tuple[tuple[int, ...], Manifest]] = LRUCache(4)
 

@@ -8,8 +8,6 @@ from index.errors import ShardStoreError
 from index.files.store_folder import StoreFolder
 from service.core.settings import DEFAULT_BACKBONE, Settings, settings
 
-__all__ = ["default_method", "library_backbone"]
-
 _CLOSED_FORM_BACKBONE = "small"
 
 

@@ -10,8 +10,6 @@ from index.scanning.search_options import EXACT_ROWS, AnnPolicy, Device
 from index.shard_store import ShardStore
 from service.core.settings import Settings
 
-__all__ = ["library_store"]
-
 MILVUS_TIMEOUT_SECONDS = 10.0
 
 

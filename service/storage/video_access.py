@@ -21,8 +21,6 @@ from service.core.errors import DataFolderNotWritable, SourceUnavailable
 from service.core.settings import settings
 from service.storage.library_paths import resolve_video_path
 
-__all__ = ["SourceReader", "check_video_uri", "find_allowed_prefix", "local_video", "open_remote_video"]
-
 MAX_DOWNLOADED_BYTES = 16 * 1024**3  # files of all workers of the data folder together
 
 

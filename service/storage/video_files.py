@@ -27,8 +27,6 @@ from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
 
-__all__ = ["delete_unneeded_frames", "register_rejected_uploads", "register_removals", "remove_deleted_files"]
-
 _BATCH = 5000  # deleted videos between two transactions
 _FOLDER_PREFIX = "tsk_"  # of the folders of uploads
 

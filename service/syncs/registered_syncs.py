@@ -31,8 +31,6 @@ from service.syncs.source_listing import check_source
 from service.tasks import broker
 from service.tasks.task_storage import new_id
 
-__all__ = ["SyncRun", "claim_run", "list_syncs", "register_sync", "remove_sync", "send_due_syncs"]
-
 _LEASES = 5  # a step of a run, such as a page of a listing, may take longer than one of a task
 _MESSAGE_SECONDS = 60.0  # a message that no worker has received for this long is sent again
 _RENEWAL_SECONDS = 30.0

@@ -23,16 +23,6 @@ from service.tasks.manifests.folder_videos import FolderVideos, list_folder_vide
 from service.tasks.manifests.manifest_parser import require_text_table
 from service.tasks.manifests.remote_videos import RemoteVideos, list_remote_videos
 
-__all__ = [
-    "ListedSource",
-    "SourceFiles",
-    "check_source",
-    "find_problem",
-    "list_source",
-    "local_files",
-    "remote_files",
-]
-
 _MAX_LISTED = 20
 
 

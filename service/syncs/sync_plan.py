@@ -20,16 +20,6 @@ from cinestrata_schemas.videos import VideoSummary
 from service.core.domain_names import name_key
 from service.tasks.ingestion_checks import normalize_caption
 
-__all__ = [
-    "SourceFile",
-    "SyncPlan",
-    "abandoned_appends",
-    "path_digest",
-    "plan_sync",
-    "relearned_domains",
-    "shown_path",
-]
-
 _CLOCK_TOLERANCE = 2.0  # seconds: coarse timestamps of file systems, and clocks of two machines
 _SYNCED_ID = re.compile(r"^.*-(?P<path>[0-9a-f]{16})-(?P<content>[0-9a-f]{8})$")
 

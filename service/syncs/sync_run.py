@@ -29,8 +29,6 @@ from service.syncs.source_listing import ListedSource, find_problem, list_source
 from service.syncs.sync_plan import SyncPlan, abandoned_appends, plan_sync, relearned_domains
 from service.tasks import commands
 
-__all__ = ["MAX_APPENDED", "run_sync"]
-
 MAX_APPENDED = 1000  # videos per append, so that an append is searchable soon
 _PAGE = 1000  # videos
 _DELETIONS = 500  # videos per transaction

@@ -14,26 +14,6 @@ from redis.exceptions import RedisError
 
 from service.core.settings import settings
 
-__all__ = [
-    "APPEND",
-    "CPU_QUEUE",
-    "EMBED",
-    "GPU_QUEUE",
-    "LEARN",
-    "MAINTAIN",
-    "PROBE",
-    "SYNC",
-    "celery_app",
-    "is_reachable",
-    "queue_length",
-    "send_append",
-    "send_embed",
-    "send_learn",
-    "send_maintenance",
-    "send_probe",
-    "send_sync",
-]
-
 PROBE, LEARN, APPEND = "cinestrata.probe", "cinestrata.learn", "cinestrata.append"
 EMBED = "cinestrata.embed"
 SYNC = "cinestrata.sync"

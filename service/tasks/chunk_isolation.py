@@ -16,8 +16,6 @@ from service.tasks.lifecycle import Claim, plan_chunks
 from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.task_events import record
 
-__all__ = ["isolate_failures"]
-
 _MAX_ATTEMPTS = 2  # of a single video
 
 

@@ -21,8 +21,6 @@ from service.catalog.tables import IdempotencyKey
 from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
 from service.core.settings import settings
 
-__all__ = ["RETENTION", "caller_scope", "check_key", "drop", "renew", "reserve", "settle"]
-
 RETENTION = timedelta(hours=24)  # a key is forgotten after this time
 
 

@@ -20,21 +20,6 @@ from service.storage.library_backbone import default_method
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
 
-__all__ = [
-    "AppendRecord",
-    "TaskRecord",
-    "VideoRecord",
-    "content_errors",
-    "duplicate_ids",
-    "normalize_caption",
-    "raise_first",
-    "storage_problem",
-    "task_errors",
-    "validate_append",
-    "validate_edit",
-    "validate_task",
-]
-
 _MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
 _MAX_DEPTH = 16
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")

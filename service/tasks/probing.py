@@ -59,8 +59,6 @@ from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.probing_completion import complete_probing
 from service.tasks.task_events import record
 
-__all__ = ["CHUNK_VIDEOS", "probe", "probe_free_chunks"]
-
 CHUNK_VIDEOS = 64  # a kill loses at most the results of one chunk
 SAVE_SECONDS = 1.0  # time between two transactions that store results of a chunk
 

@@ -21,8 +21,6 @@ from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.lifecycle.state_machine import lock_owned_task
 from service.tasks.task_events import record
 
-__all__ = ["complete_probing"]
-
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
 CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, where none is given
 _TRANSACTION_ROWS = 5000  # short enough that other writers of the catalog hardly wait

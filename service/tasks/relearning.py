@@ -31,8 +31,6 @@ from service.tasks.task_details import task_details
 from service.tasks.task_requests import CreateOutcome, TaskRequest
 from service.tasks.task_storage import insert_queued_task, new_id
 
-__all__ = ["relearn_appended_videos"]
-
 
 def relearn_appended_videos(
     task_id: str, spec: RelearnSpec, *, idempotency_key: str | None = None, caller: str = ""

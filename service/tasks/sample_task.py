@@ -14,8 +14,6 @@ from service.core.errors import Unavailable
 from service.tasks import commands
 from service.tasks.task_requests import CreateOutcome
 
-__all__ = ["SAMPLE_DOMAIN", "SAMPLE_VIDEOS", "create_sample_task"]
-
 SAMPLE_DOMAIN = "street"
 _TRAIN, _TEST = 24, 8
 SAMPLE_VIDEOS = _TRAIN + _TEST

@@ -13,8 +13,6 @@ from service.catalog.database import id_chunks
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.tasks.remaining_time import remaining_seconds
 
-__all__ = ["MAX_REJECTED", "task_details"]
-
 MAX_REJECTED = 100  # rejected videos in the details of a task
 
 

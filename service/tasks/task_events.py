@@ -13,8 +13,6 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Event, Task
 from service.core.errors import NotFound
 
-__all__ = ["Kind", "events_after", "record"]
-
 Kind = Literal["state", "progress", "rejected", "log"]
 
 

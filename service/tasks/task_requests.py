@@ -18,8 +18,6 @@ from service.tasks import idempotency
 from service.tasks.archives.archive_unpacking import archive_digest
 from service.tasks.lifecycle.heartbeat import Heartbeat
 
-__all__ = ["CreateOutcome", "TaskRequest"]
-
 
 @dataclass(frozen=True)
 class CreateOutcome:

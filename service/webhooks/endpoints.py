@@ -26,17 +26,6 @@ from service.webhooks.deliveries import make_backlog_due, send_once
 from service.webhooks.events import new_message
 from service.webhooks.sending import check_url
 
-__all__ = [
-    "MAX_WEBHOOKS",
-    "create_webhook",
-    "edit_webhook",
-    "list_deliveries",
-    "list_webhooks",
-    "remove_webhook",
-    "resend",
-    "send_test",
-]
-
 MAX_WEBHOOKS = 50
 _SECRET_BYTES = 32
 

@@ -18,8 +18,6 @@ from service.catalog.database import now
 from service.catalog.operation_tables import Delivery, Webhook
 from service.catalog.tables import Task
 
-__all__ = ["MAX_PENDING", "emit", "emit_task_state", "new_message"]
-
 MAX_PENDING = 10_000  # messages of an endpoint; further events are not sent to it
 _MAX_TEXT_CHARS = 2000
 

@@ -25,8 +25,6 @@ from service.core.control_characters import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 
-__all__ = ["ANSWER_SECONDS", "MAX_ANSWER_BYTES", "Answer", "check_url", "send_message"]
-
 ANSWER_SECONDS = 15.0  # from the first byte of the answer to the end of its read part
 MAX_ANSWER_BYTES = 2000
 _TIMEOUTS = {"connect": 5.0, "read": 15.0, "write": 5.0, "pool": 5.0}  # seconds

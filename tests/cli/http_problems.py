@@ -6,8 +6,6 @@ from typing import Any
 
 import httpx
 
-__all__ = ["problem"]
-
 
 def problem(status: int, detail: str, *fields: dict[str, str], **headers: str) -> httpx.Response:
     """An error response of the service with its invalid fields."""

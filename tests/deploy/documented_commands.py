@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "DocumentedCommand", "block_commands", "shell_blocks", "span_commands"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

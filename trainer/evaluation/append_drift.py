@@ -20,8 +20,6 @@ import numpy.typing as npt
 from trainer.evaluation.gallery import Encoder, Query, ShardVectors, Vectors, WholeVideoShard
 from trainer.evaluation.retrieval_metrics import RankCount, recall_at
 
-__all__ = ["DRIFT_MARGIN", "DriftMeasurement", "difference_interval", "measure_drift"]
-
 DRIFT_MARGIN = 0.1  # difference of recall at which a new domain is recommended
 _DEPTHS = (1, 5, 10)
 _ROWS = 16_384  # videos per chunk of the gallery

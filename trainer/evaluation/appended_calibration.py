@@ -21,8 +21,6 @@ from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
 from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 
-__all__ = ["AppendedCalibration", "calibrate_appended"]
-
 _CHUNK = 4096  # captions tokenized at a time
 
 

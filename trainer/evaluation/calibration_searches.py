@@ -24,8 +24,6 @@ from models.routing.text_evidence import summarize_evidence
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 from trainer.task_data import chunks
 
-__all__ = ["NEAREST_VIDEOS", "CalibrationTask", "LabeledResults", "SearchedLibrary", "label_results"]
-
 Floats = npt.NDArray[np.floating]
 
 NEAREST_VIDEOS = (

@@ -23,8 +23,6 @@ from trainer.methods.base import Method
 from trainer.task_data import Clip, TaskData, vector_ids
 from trainer.video_embedding import embed_clips
 
-__all__ = ["MAX_TASK_CAPTIONS", "cross_fit", "limit_captions"]
-
 MAX_TASK_CAPTIONS = 64  # of a task
 MAX_GALLERY = 25_000  # videos of a task that the captions are searched in
 _FOLDS = 5

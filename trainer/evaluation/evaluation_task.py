@@ -17,8 +17,6 @@ from trainer.evaluation.gallery import Encoder, Gallery, Ids, Vectors
 from trainer.evaluation.rank_ledger import TaskDigest
 from trainer.task_data import chunks
 
-__all__ = ["EvaluationTask", "Floats", "build_evaluation_tasks", "evaluation_digests"]
-
 Floats = npt.NDArray[np.floating]
 
 _TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary

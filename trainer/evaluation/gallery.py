@@ -14,17 +14,6 @@ from index.vector_ids import is_moment
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData, vector_ids
 
-__all__ = [
-    "Encoder",
-    "Gallery",
-    "Ids",
-    "Query",
-    "ShardVectors",
-    "Vectors",
-    "WholeVideoShard",
-    "task_gallery",
-]
-
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]

@@ -13,8 +13,6 @@ from trainer.evaluation.rank_ledger import GALLERIES, SCOPES, GalleryName, Scope
 from trainer.evaluation.retrieval_metrics import TIE_TOLERANCE, Recall, mean_angle, skewness, summarize
 from trainer.task_data import chunks
 
-__all__ = ["MAX_QUERY_VECTORS", "ModeEvaluation", "QueryMemory"]
-
 # (mode, task) -> query vectors [Q, dim] of the task by the release that learned it.
 QueryMemory = dict[tuple[str, str], Vectors]
 

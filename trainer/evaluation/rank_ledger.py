@@ -26,19 +26,6 @@ from media.content_seal import append_seal, is_intact
 from trainer.evaluation.gallery import Vectors
 from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
 
-__all__ = [
-    "GALLERIES",
-    "SCOPES",
-    "GalleryName",
-    "LedgerPage",
-    "RankLedger",
-    "Scope",
-    "TaskDigest",
-    "TaskRanks",
-    "read_ledger",
-    "write_ledger",
-]
-
 Scope = Literal["local", "global"]
 GalleryName = Literal["local", "global", "global_raw", "local_all", "global_all"]
 SCOPES: tuple[Scope, ...] = ("local", "global")

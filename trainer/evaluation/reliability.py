@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bin", "Reliability", "area_under_roc", "reliability"]
-
 Floats = npt.NDArray[np.floating]
 
 

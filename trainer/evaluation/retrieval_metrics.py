@@ -16,21 +16,6 @@ import numpy.typing as npt
 
 from trainer.errors import EvaluationError
 
-__all__ = [
-    "TIE_TOLERANCE",
-    "PrecisionCount",
-    "RankCount",
-    "Recall",
-    "TopItems",
-    "average_precision",
-    "mean_angle",
-    "penalize_relevant",
-    "rank_by_id",
-    "recall_at",
-    "skewness",
-    "summarize",
-]
-
 Floats = npt.NDArray[np.floating]
 Counts = TypeVar("Counts")
 

@@ -9,8 +9,6 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["unrelated_texts"]
-
 _SENTENCES = (
     "the square root of two is irrational",
     "inflation rose by half a percent in the last quarter",

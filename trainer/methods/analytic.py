@@ -40,8 +40,6 @@ from trainer.methods.shared.lexicon import Lexicon, build_lexicon
 from trainer.methods.shared.ridge import RegressionSums, fit_ridge
 from trainer.task_data import Pair, chunks
 
-__all__ = ["Analytic", "AnalyticConfig", "build_query_map"]
-
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per forward of the text tower
 

@@ -40,8 +40,6 @@ from trainer.methods.shared.weight_penalty import (
 )
 from trainer.task_data import Pair, load_frames
 
-__all__ = ["Ccmr", "CcmrConfig", "distances", "ranking_loss"]
-
 _MINIMUM_SQUARED_DISTANCE = 1e-6  # the square root has no gradient at zero
 
 

@@ -38,8 +38,6 @@ from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.key_queues import KeyQueues
 from trainer.task_data import Pair
 
-__all__ = ["Ctp", "CtpConfig", "mask_words", "momentum_contrast_loss", "topology_loss"]
-
 _SUPPRESSED = -1000.0  # ctp, section 4.3: replaces the similarity of a sample to itself
 _MASKED, _REPLACED = 0.8, 0.1  # BERT: shares of the selected words that are masked and replaced
 

@@ -28,8 +28,6 @@ from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, cross_task_loss, in_task_loss
 from trainer.task_data import Pair
 
-__all__ = ["FfaTame", "FfaTameConfig"]
-
 
 class FfaTameConfig(MethodConfig):
     """Settings of FFA + TAME; the defaults are those for MSR-VTT in the paper and the published code."""

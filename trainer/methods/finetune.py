@@ -19,8 +19,6 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
-__all__ = ["Finetune", "FinetuneConfig"]
-
 
 class FinetuneConfig(MethodConfig):
     """Settings of sequential fine-tuning."""

@@ -16,8 +16,6 @@ from models.encoders.tower_forward import encode_frames
 from trainer.methods.base import Method
 from trainer.task_data import Pair
 
-__all__ = ["ZeroShot"]
-
 
 class ZeroShot(Method):
     """Embedding with the frozen backbone."""

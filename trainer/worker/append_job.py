@@ -39,8 +39,6 @@ from trainer.worker.job_environment import open_library, recorded_failure, task_
 from trainer.worker.shared_embedding import embed_shared
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
-__all__ = ["MAX_SEGMENTS", "process_append", "run_append_job"]
-
 MAX_SEGMENTS = 16  # of a shard; one more, and its segments are copied into one
 
 log = structlog.get_logger(__name__)

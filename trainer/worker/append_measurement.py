@@ -24,8 +24,6 @@ from trainer.release_calibration import fit_library_confidence
 from trainer.task_data import TaskData
 from trainer.worker.catalog_reader import appended_captions, calibration_captions, held_out_videos
 
-__all__ = ["MIN_CAPTIONS", "AppendMeasurement", "measure_append"]
-
 MIN_CAPTIONS = (
     10  # with fewer captions a calibration hardly changes, and held-out captions hardly show a difference
 )

@@ -24,21 +24,6 @@ from trainer.release_calibration import AppendedCaptions
 from trainer.task_data import Clip, TaskData
 from trainer.task_pipeline import HeldOutVideos
 
-__all__ = [
-    "MAX_TASK_QUERIES",
-    "appended_captions",
-    "calibration_captions",
-    "excluding_originals",
-    "held_out_videos",
-    "load_clips",
-    "load_target",
-    "load_task",
-    "remaining_videos",
-    "restarted_without_deleted_videos",
-    "training_video_ids",
-    "video_uris",
-]
-
 MAX_TASK_QUERIES = 2000  # of an evaluation; the standard error of a recall is at most 1.1 % then
 
 Ids = npt.NDArray[np.int64]

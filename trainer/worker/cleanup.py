@@ -15,8 +15,6 @@ from service.library.compaction import sweep_index
 from service.storage.video_files import delete_unneeded_frames, remove_deleted_files
 from trainer.task_data import TaskData
 
-__all__ = ["clean_up", "remove_checkpoints", "remove_other_checkpoints"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -19,8 +19,6 @@ from trainer.errors import (
 )
 from trainer.methods import MethodError, MethodMismatch
 
-__all__ = ["FailureMessage", "failure_message"]
-
 
 class FailureMessage(NamedTuple):
     """Reason and hint of a failed task.

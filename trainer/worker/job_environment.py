@@ -23,8 +23,6 @@ from trainer.published_library import Library
 from trainer.worker.cleanup import remove_checkpoints
 from trainer.worker.failure_messages import failure_message
 
-__all__ = ["load_worker_backbone", "open_library", "recorded_failure", "task_backbone"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -52,8 +52,6 @@ from trainer.worker.release_metrics import evaluate_task, save_ledger
 from trainer.worker.shared_embedding import embed_shared, write_encoder
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
-__all__ = ["process_claim", "publish_task", "run_learning_job"]
-
 log = structlog.get_logger(__name__)
 
 # Bounds of the time and memory that a large domain takes; the settings of a task can change them.

@@ -20,8 +20,6 @@ from safetensors.numpy import load, save
 
 from index.files.durable_files import sync
 
-__all__ = ["PartFolder"]
-
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 

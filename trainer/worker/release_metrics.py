@@ -19,8 +19,6 @@ from trainer.task_data import TaskData
 from trainer.task_pipeline import HeldOutVideos, WrittenRelease, evaluate_release, zero_shot_recall
 from trainer.worker.catalog_reader import held_out_videos
 
-__all__ = ["evaluate_task", "save_ledger"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -48,8 +48,6 @@ from trainer.worker.catalog_reader import load_clips, load_target
 from trainer.worker.job_environment import open_library, task_backbone
 from trainer.worker.part_files import PartFolder
 
-__all__ = ["CHUNK_VIDEOS", "embed_free_chunks", "embed_shared", "run_embedding_job", "write_encoder"]
-
 CHUNK_VIDEOS = 256  # a multiple of the batch, so that batches have the same videos as without chunks
 _TURN_SECONDS = 60.0  # time for which a worker embeds chunks of a task before the next message has its turn
 _SAVE_SECONDS = 1.0  # between two transactions that store the progress of a chunk

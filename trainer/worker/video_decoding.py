@@ -22,8 +22,6 @@ from trainer.moment_embedding import LongVideo, embed_moments
 from trainer.task_data import TaskData
 from trainer.worker.catalog_reader import video_uris
 
-__all__ = ["embed_task_moments", "plan_moments", "restore_task_frames"]
-
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 

@@ -11,8 +11,6 @@ from PIL import Image, ImageDraw
 from benchmarks.data.world.scene_model import Color, Setting
 from benchmarks.data.world.shapes import OPEN_SHAPES, part_outline
 
-__all__ = ["PATTERNS", "draw_background"]
-
 PATTERNS = ("none", "grid", "dots", "stripes", "specks", "rings", "checks", "rays", "paper")
 
 

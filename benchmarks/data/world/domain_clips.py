@@ -14,8 +14,6 @@ from benchmarks.data.world.scene_model import Clip, Domain, Entity, Scene
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 from benchmarks.data.world.shared_vocabulary import TEST_WORDS, TUNING_WORDS, SharedVocabulary
 
-__all__ = ["make_domain"]
-
 # Share of samples that are added together with their time reversal; so more than half of all clips have a counterpart.
 _PAIRED = 0.5
 # Consecutive duplicate samples after which a domain counts as exhausted.

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from benchmarks.data.world.scene_model import Event
 
-__all__ = ["INVERSE", "MOTIONS", "MotionStart", "Pose", "limit_extent", "pose", "reverse", "start_around"]
-
 INVERSE = {
     "left": "right", "right": "left", "up": "down", "down": "up",
     "clockwise": "counterclockwise", "counterclockwise": "clockwise",

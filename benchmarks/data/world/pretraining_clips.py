@@ -19,8 +19,6 @@ from benchmarks.data.world.domains.everyday_vocabulary import (
 from benchmarks.data.world.scene_model import Clip, Color, Domain, Hue, Part, Scene, Setting, Style
 from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 
-__all__ = ["sample_pretraining_clip"]
-
 _CAPTIONS = 3
 _ROUND = frozenset({"circle", "ring"})  # a rotation of these is not visible
 _MIN_CONTRAST = 110.0  # RGB distance below which an object is not visible on its background

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Actor", "Clip", "Color", "Domain", "Entity", "Event", "Hue", "Part", "Scene", "Setting", "Style", "parse_drawing",
-]  # fmt: skip
-
 Color = tuple[int, int, int]
 
 

@@ -7,8 +7,6 @@ import random
 from benchmarks.data.world.motion import INVERSE, MOTIONS, limit_extent, start_around
 from benchmarks.data.world.scene_model import Actor, Domain, Entity, Event, Hue, Scene, Setting, Style
 
-__all__ = ["SIZES", "sample_events", "sample_scene"]
-
 SIZES = {"small": 0.27, "": 0.36, "large": 0.45}
 # Companions are in the corners, which the main object rarely crosses.
 _CORNERS = ((0.17, 0.2), (0.83, 0.2), (0.17, 0.82), (0.83, 0.82))

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from benchmarks.data.world.scene_model import Part
 
-__all__ = ["OPEN_SHAPES", "SHAPES", "part_outline"]
-
 Outline = npt.NDArray[np.float64]
 
 

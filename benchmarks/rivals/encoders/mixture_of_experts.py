@@ -22,15 +22,6 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 
-__all__ = [
-    "NO_ROUTER",
-    "ExpertLayer",
-    "ExpertTower",
-    "TaskSelector",
-    "encode_frames_with_experts",
-    "encode_texts_with_experts",
-]
-
 NO_ROUTER = -1  # number of the router of a task without experts
 _NOISE_FLOOR = 1e-2  # as in the published code
 

@@ -21,14 +21,6 @@ from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 from models.errors import ReleaseError
 
-__all__ = [
-    "NO_COLUMN",
-    "LateralConnection",
-    "ProgressiveTower",
-    "encode_frames_with_column",
-    "encode_texts_with_columns",
-]
-
 NO_COLUMN = -1  # column of a task that predates the first column: the backbone
 _MAXIMUM_INITIAL_FACTOR = 0.1  # of α; the paper states random small values
 _VISUAL, _LATERAL = "visual.", "lateral."

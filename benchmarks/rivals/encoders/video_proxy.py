@@ -22,8 +22,6 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 
-__all__ = ["VideoProxies", "encode_with_proxies"]
-
 
 class VideoProxies(nn.Module):
     """Learned tokens of a video in addition to CLIP's own.

@@ -14,8 +14,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["ColorJitter", "brightness", "contrast", "hue", "luma", "saturation"]
-
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 _OPERATIONS = 4
 

@@ -19,14 +19,6 @@ from models.backbones.backbone import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
-__all__ = [
-    "DistillationConfig",
-    "DistillationMethod",
-    "distillation_loss",
-    "random_sentences",
-    "similarity_distillation_loss",
-]
-
 _TASKS = "tasks"
 
 

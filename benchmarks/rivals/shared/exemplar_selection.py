@@ -16,8 +16,6 @@ import faiss
 import torch
 from torch import Tensor
 
-__all__ = ["herding_order", "kmeans_order", "pair_features"]
-
 _ITERATIONS = 50  # of k-means
 
 

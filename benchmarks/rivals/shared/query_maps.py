@@ -27,8 +27,6 @@ from models.releases.release_state import ReleaseState
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, chunks
 
-__all__ = ["AffineMap", "QueryMapMethod"]
-
 _MAPS, _SHIFTS = "maps", "shifts"
 
 

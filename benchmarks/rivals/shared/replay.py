@@ -31,8 +31,6 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, load_examples
 
-__all__ = ["FillRule", "MemoryConfig", "MemoryRows", "ReplayConfig", "ReplayMemory", "ReplayMethod"]
-
 FillRule = Literal["ring", "herding", "kmeans", "reservoir"]
 #: Columns ``frames``, ``ids``, ``tasks`` and those of a method; one row per pair in each.
 MemoryRows = dict[str, Tensor]

@@ -23,8 +23,6 @@ from models.backbones.small.small_backbone import (
     constants_path,
 )
 
-__all__ = ["derive_constants", "generic_texts"]
-
 _DIM = 384
 _SHRINKAGE = 0.3  # share of the mean variance that is added to each variance of the background
 _BATCH = 128

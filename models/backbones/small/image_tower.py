@@ -25,8 +25,6 @@ from torch import Tensor, nn
 
 from models.backbones.small.packaged_files import IMAGE_PACKAGE, verified_folder
 
-__all__ = ["FEATURES", "ImageTower", "folded_weights", "published_classifier", "tensor_digest"]
-
 FEATURES = 1280  # channels of the last feature map
 _FOLDED_DIGEST = "92271e8143632930729a8505422c81cd135888a14b15371bc0ddb56672827599"
 _EPSILON = 1e-3  # of the batch normalization

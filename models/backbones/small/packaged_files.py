@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from models.errors import BackboneUnavailable
 
-__all__ = ["IMAGE_PACKAGE", "TEXT_PACKAGE", "WeightPackage", "verified_folder"]
-
 
 class WeightPackage(NamedTuple):
     """A Python package that contains weights."""

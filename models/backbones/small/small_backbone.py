@@ -25,16 +25,6 @@ from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
 from models.backbones.transformers_loading import load_tower, silent_library
 from models.errors import BackboneUnavailable
 
-__all__ = [
-    "DerivedConstants",
-    "SmallBackbone",
-    "build_small",
-    "constants_path",
-    "load_constants",
-    "load_small",
-    "small_frame_spec",
-]
-
 _NAME = "small"
 _DEFAULT_FRAMES = 8
 _SIZE = 224  # pixels

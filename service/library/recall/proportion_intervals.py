@@ -9,8 +9,6 @@ from __future__ import annotations
 from math import hypot, sqrt
 from statistics import NormalDist
 
-__all__ = ["difference_interval", "paired_interval", "wilson_interval"]
-
 _Z = 1.959964  # 97.5th percentile of the normal distribution: intervals cover 95 %
 
 

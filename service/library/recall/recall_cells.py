@@ -24,16 +24,6 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
 from service.core.settings import settings
 
-__all__ = [
-    "GalleryCells",
-    "LearnedTask",
-    "RecallCells",
-    "nullable",
-    "query_mean",
-    "read_measures_version",
-    "read_recall_cells",
-]
-
 _MAX_GALLERIES = 4  # a gallery of 1,000 domains takes 12 MB
 _FETCHED_ROWS = 20_000
 

@@ -23,8 +23,6 @@ from service.catalog.tables import Recall
 from service.library.recall.proportion_intervals import paired_interval
 from service.library.recall.recall_cells import LearnedTask, RecallCells, query_mean
 
-__all__ = ["FEW_QUERIES", "GALLERIES", "measured_losses"]
-
 GALLERIES: tuple[Gallery, ...] = ("local", "global", "local_all", "global_all")
 FEW_QUERIES = 20  # with fewer, the interval of a share of one half is wider than 40 points
 

@@ -29,15 +29,6 @@ from service.library.recall.served_recall import read_served_recall, until_serve
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 
-__all__ = [
-    "DEFAULT_DOMAINS",
-    "DEFAULT_ROWS",
-    "ForgettingMeasures",
-    "forgetting_measures",
-    "newest_recall",
-    "read_recall_matrix",
-]
-
 DEFAULT_ROWS = 50
 DEFAULT_DOMAINS = 100
 

@@ -19,8 +19,6 @@ from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, measure
 from service.library.served_order import last_served_order
 from service.storage.index_manifest import published_manifest
 
-__all__ = ["read_served_recall", "until_served"]
-
 _NAMED = 5
 
 

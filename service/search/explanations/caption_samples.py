@@ -14,8 +14,6 @@ from service.catalog.task_names import require_task
 from service.core import request_limits
 from service.core.errors import Conflict
 
-__all__ = ["MAX_SAMPLED_CAPTIONS", "CaptionSample", "SampledCaption", "sample_captions"]
-
 MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
 
 # Held-out captions come first: the ranks of learned captions are better than those of new queries.

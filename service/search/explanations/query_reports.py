@@ -30,8 +30,6 @@ from service.search.text_search.result_views import build_results
 from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
-__all__ = ["QueryReports"]
-
 _SHOWN_RESULTS = 3
 _BATCH = 16  # captions searched at a time; other searches run between batches
 _MAX_CACHED_DOMAINS = 256

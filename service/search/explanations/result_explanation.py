@@ -24,8 +24,6 @@ from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search.similar_search import load_stored_vector
 
-__all__ = ["explain_result"]
-
 Vector = npt.NDArray[np.float32]
 
 _MAX_WORDS = 64

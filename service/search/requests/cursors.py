@@ -17,8 +17,6 @@ from typing import Any
 
 from index.hits import Hit
 
-__all__ = ["Cursor", "digest_parameters", "parse_cursor"]
-
 _CHECKSUM_BYTES = 8
 _MAX_CHARS = 2000
 # Created once, because every response with a next page encodes several values.

@@ -11,8 +11,6 @@ from service.search.errors import UnknownTask
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
-__all__ = ["resolve_mode", "resolve_tasks"]
-
 _MAX_LISTED_TASKS = 20  # in an error
 
 

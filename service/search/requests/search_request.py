@@ -17,8 +17,6 @@ from service.core.settings import Settings
 from service.search.requests.cursors import Cursor, digest_parameters, parse_cursor
 from service.search.requests.video_filters import VideoFilter, parse_filter
 
-__all__ = ["Routes", "SearchRequest", "describe_count", "parse_requests", "parse_routes"]
-
 Routes = Literal["auto", "all"] | int
 
 _MAX_ERRORS = 20

@@ -26,8 +26,6 @@ from service.search.video_metadata_cache import (
     VideoMetadataCache,
 )
 
-__all__ = ["NO_FILTER", "VideoFilter", "find_passing_videos", "parse_filter", "parse_where_json"]
-
 Ids = npt.NDArray[np.int64]
 
 _MAX_FIELDS = 16  # in a filter

@@ -7,8 +7,6 @@ import time
 from service.catalog.domain_videos import read_caption_edits
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
-__all__ = ["MAX_SHARE", "EditedCaptions"]
-
 MAX_SHARE = 0.1  # of the time: captions of a domain of many videos take seconds to read
 
 

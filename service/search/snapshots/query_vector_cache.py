@@ -12,8 +12,6 @@ from cachetools import LRUCache
 
 from models.encoders.query_encoder import QueryEncoder, TokenIds
 
-__all__ = ["DEFAULT_CACHE_BYTES", "QueryVectorCache"]
-
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 

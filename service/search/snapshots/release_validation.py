@@ -13,8 +13,6 @@ from index.shards.searchable_shard import SearchableShard
 from models.errors import ReleaseError
 from models.releases.probe_queries import ProbeQueries, read_probes
 
-__all__ = ["PROBE_TOLERANCE", "check_probes"]
-
 Vectors = npt.NDArray[np.float32]
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 

@@ -39,8 +39,6 @@ from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
 
-__all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan", "TextRouting"]
-
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]

@@ -28,8 +28,6 @@ from service.search.snapshots.generation_loader import EarlierReleases, Generati
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_readiness import NOTHING_LEARNED, describe_readiness
 
-__all__ = ["SnapshotManager"]
-
 log = structlog.get_logger(__name__)
 
 Ids = npt.NDArray[np.int64]

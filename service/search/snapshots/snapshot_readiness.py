@@ -5,8 +5,6 @@ from __future__ import annotations
 from cinestrata_schemas.operations import Readiness
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
-__all__ = ["NOTHING_LEARNED", "describe_readiness"]
-
 NOTHING_LEARNED = "no domain has been learned yet"
 
 

@@ -15,8 +15,6 @@ from index.hits import Hits
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
 
-__all__ = ["best_per_video", "drop_moments", "has_moments", "nearest_videos"]
-
 Rows = npt.NDArray[np.int64]
 
 _DEPTH_FACTOR = 4  # hits fetched per requested video, and growth of the depth where they were too few

@@ -14,8 +14,6 @@ from service.core.errors import Unavailable
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.video_metadata_cache import VideoMetadataCache
 
-__all__ = ["find_best_moments"]
-
 Vector = npt.NDArray[np.float32]
 
 

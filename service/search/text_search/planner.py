@@ -35,8 +35,6 @@ from index.hits import Hit, Hits, merge_hits
 from models.routing.router import COSINE_LIMIT, can_reach_score
 from service.search.requests.search_request import Routes
 
-__all__ = ["SEPARATE_ENCODINGS", "SHARED_ENCODING", "WaveLimits", "WavePlanner"]
-
 
 @dataclass(frozen=True)
 class WaveLimits:

@@ -28,8 +28,6 @@ from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_search.similar_search import find_scope_errors, load_stored_vector
 
-__all__ = ["CaptionIndex", "caption_video"]
-
 Vector = npt.NDArray[np.float32]
 
 _MAX_TEXTS = 4096  # per task, from its first videos; encoding them takes the time

@@ -54,8 +54,6 @@ from service.search.text_search.result_views import build_results
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search.captioning import CaptionIndex
 
-__all__ = ["ClipSearch", "mean_cosine"]
-
 Vectors = npt.NDArray[np.float32]
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could answer searches

@@ -31,8 +31,6 @@ from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
 from service.search.text_search.result_views import build_results
 
-__all__ = ["find_scope_errors", "load_stored_vector", "search_similar"]
-
 Vector = npt.NDArray[np.float32]
 
 _SCOPES = get_args(SearchScope)

@@ -41,8 +41,6 @@ from service.tasks.manifests.sidecar_captions import (
     subtitle_aliases,
 )
 
-__all__ = ["archive_bytes", "archive_digest", "unpack_archive"]
-
 _MAX_MANIFEST_BYTES = 32 * 1024**2  # or of all sidecar files
 _MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at its top."
 _MAX_LISTED = 20

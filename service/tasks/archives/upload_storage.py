@@ -17,8 +17,6 @@ from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.library_paths import UPLOAD_FOLDER
 
-__all__ = ["find_unstored_uploads", "remove_upload", "renew_uploads", "sweep_uploads"]
-
 # A running upload writes all the time, and its task is stored within seconds after unpacking, so an upload that nothing
 # has written to for a day is abandoned. The age counts from the ctime, which no copy preserves: uploads restored from a
 # backup before their catalog have a day, too.

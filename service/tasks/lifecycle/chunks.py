@@ -33,18 +33,6 @@ from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.heartbeat import Heartbeat, is_stopping
 from service.tasks.lifecycle.state_machine import lock_task_if
 
-__all__ = [
-    "ISOLATED",
-    "ChunkClaim",
-    "ChunkTotals",
-    "Stage",
-    "claim_chunk",
-    "free_chunk",
-    "is_unleased",
-    "plan_chunks",
-    "read_totals",
-]
-
 Stage = Literal["probing", "indexing"]
 
 ISOLATED = "isolated"  # ``run`` of a probing chunk of one video, which only the owner of the task processes

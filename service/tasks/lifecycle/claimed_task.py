@@ -7,8 +7,6 @@ from typing import Any
 
 from service.catalog.tables import Task
 
-__all__ = ["ClaimedTask"]
-
 
 @dataclass(frozen=True)
 class ClaimedTask:

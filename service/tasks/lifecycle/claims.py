@@ -16,8 +16,6 @@ from service.tasks.lifecycle.lease import Claim
 from service.tasks.lifecycle.state_machine import is_published, record_lost_worker
 from service.tasks.task_events import record
 
-__all__ = ["claim_append", "claim_probing", "claim_training"]
-
 
 def claim_training(task_id: str, owner: str) -> Claim | None:
     """Claim a task for training, or for the rest of an interrupted training.

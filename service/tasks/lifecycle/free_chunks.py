@@ -13,8 +13,6 @@ from service.core.request_ids import use_request_id
 from service.tasks.lifecycle.chunks import ChunkClaim, Stage, claim_chunk
 from service.tasks.lifecycle.reconciler import send_due
 
-__all__ = ["process_free_chunks"]
-
 log = structlog.get_logger(__name__)
 
 

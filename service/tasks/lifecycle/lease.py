@@ -44,8 +44,6 @@ from service.tasks.lifecycle.state_machine import clear_lease, is_published, loc
 from service.tasks.remaining_time import StageClock, progress_with_times
 from service.tasks.task_events import record
 
-__all__ = ["Claim"]
-
 EVENT_SECONDS = 0.5  # minimum time between two progress events of a task
 _VIDEO_STAGES = ("probing", "decoding", "indexing")  # stages whose items are videos
 

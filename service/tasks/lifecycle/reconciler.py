@@ -26,8 +26,6 @@ from service.tasks.lifecycle.state_machine import (
     set_state,
 )
 
-__all__ = ["ReconcileReport", "reconcile", "send_due"]
-
 
 @dataclass(frozen=True)
 class ReconcileReport:

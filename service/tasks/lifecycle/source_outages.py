@@ -17,8 +17,6 @@ from service.core.errors import SourceUnavailable
 from service.tasks.lifecycle.state_machine import clear_lease, set_state
 from service.tasks.task_events import record
 
-__all__ = ["MAX_OUTAGES", "postpone"]
-
 MAX_OUTAGES = 12  # attempts in a row in which no video was finished
 _FIRST_PAUSE = 30.0  # seconds; each further pause is twice as long
 _MAX_PAUSE = 900.0

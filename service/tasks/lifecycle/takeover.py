@@ -22,8 +22,6 @@ from service.storage.video_files import register_removals
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
 
-__all__ = ["Takeover"]
-
 
 @dataclass(frozen=True)
 class Takeover:

@@ -29,8 +29,6 @@ from service.tasks.manifests.sidecar_captions import (
     subtitle_aliases,
 )
 
-__all__ = ["FolderVideos", "find_manifest", "list_folder_videos"]
-
 
 @dataclass(frozen=True)
 class FolderVideos:

@@ -9,8 +9,6 @@ from typing import BinaryIO
 from service.core import request_limits
 from service.core.errors import InvalidInput
 
-__all__ = ["MAX_LINE_BYTES", "check_line_number", "read_lines"]
-
 MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions of the maximum length, escaped
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -26,8 +26,6 @@ from service.tasks.manifests.manifest_parser import (
 )
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, is_hidden, read_sidecars
 
-__all__ = ["RemoteVideos", "list_remote_videos"]
-
 _MANIFEST_SUFFIXES = tuple({PurePosixPath(name).suffix for name in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES)})
 _MAX_MANIFEST_BYTES = 256 * 1024**2
 

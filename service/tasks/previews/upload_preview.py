@@ -32,8 +32,6 @@ from service.tasks.manifests.video_tables import find_delimiter
 from service.tasks.previews.selected_files import FileMatcher, SelectedFiles
 from service.tasks.uploads import upload_store
 
-__all__ = ["preview_upload"]
-
 _MAX_PROBLEMS = 20
 _OTHER_ENCODING = "cp1252"  # of texts that are not UTF-8: Windows
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

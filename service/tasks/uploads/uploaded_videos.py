@@ -20,8 +20,6 @@ from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.archives.upload_storage import remove_upload
 from service.tasks.uploads.upload_store import Upload, delete_upload, find_upload
 
-__all__ = ["adopted_uploads", "storable_paths"]
-
 _PREFIX = f"{UPLOAD_SCHEME}upl_"
 _MAX_ERRORS = 20
 _MAX_PART_BYTES = 200  # of 255, so that a number fits

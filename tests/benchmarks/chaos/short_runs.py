@@ -7,8 +7,6 @@ from pathlib import Path
 
 from benchmarks.chaos.run_chaos import main
 
-__all__ = ["check_ten_faults"]
-
 _FAULTS = 10
 
 

@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from models.adapters.analytic_maps import MIN_LENGTH, AnalyticQueryMap, VectorLayout
 
-__all__ = ["reference_vectors"]
-
 
 def reference_vectors(
     query_map: AnalyticQueryMap, frozen: Tensor, tokens: Tensor, layout: VectorLayout

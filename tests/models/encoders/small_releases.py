@@ -13,8 +13,6 @@ from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = ["small_release", "tame_release"]
-
 
 def small_release(
     backbone: Backbone, kind: str, tensors: dict[str, torch.Tensor], tasks: Sequence[str] = "012"

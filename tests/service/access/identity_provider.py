@@ -14,8 +14,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
-__all__ = ["CLIENT_ID", "CLIENT_SECRET", "IdentityProvider"]
-
 CLIENT_ID = "cinestrata"
 CLIENT_SECRET = "secret of the client"
 

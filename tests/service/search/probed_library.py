@@ -17,8 +17,6 @@ from models.releases.release_lineage import ParentRelease
 from tests.service.search.caption_library import Library
 from trainer.probe_generation import make_probes
 
-__all__ = ["Probed"]
-
 
 class Probed(Library):
     """Publishes releases with probes, as the worker does.

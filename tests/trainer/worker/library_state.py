@@ -16,16 +16,6 @@ from service.core.settings import settings
 from service.tasks import commands
 from trainer.worker import learning_job
 
-__all__ = [
-    "catalog_vector_ids",
-    "current_release",
-    "learn",
-    "open_store",
-    "recall_cells",
-    "run_job",
-    "shard_vectors",
-]
-
 
 def run_job(task: str) -> TaskDetails:
     """Run the learning job of a task; the task afterwards."""

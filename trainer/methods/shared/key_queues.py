@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["KeyQueues"]
-
 
 class KeyQueues(nn.Module):
     """Q^T and Q^V: ring buffers with the newest keys of texts and of videos.

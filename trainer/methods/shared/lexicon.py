@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Lexicon", "build_lexicon"]
-
 _MAX_TOKENS = 2048  # most frequent tokens of a domain; rarer ones of a large domain hardly change its space
 
 

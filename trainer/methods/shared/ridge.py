@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["RegressionSums", "fit_ridge"]
-
 _STD_FLOOR = 0.02  # of the root mean square of the features, added to each standard deviation
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.data.world.domains.everyday_vocabulary import VERBS
 from benchmarks.data.world.scene_model import Color, Entity, Hue, Setting, parse_drawing
 
-__all__ = ["entity", "hue", "setting", "verbs"]
-
 
 def entity(words: str, gloss: str, drawing: str) -> Entity:
     """``entity("gasket/seal", "flat ring that closes a joint", "ring 0 0 1 1 main")``."""

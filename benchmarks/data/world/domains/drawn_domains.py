@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.data.world.domains.domain_notation import entity, hue, setting, verbs
 from benchmarks.data.world.scene_model import Domain, Style
 
-__all__ = ["BLUEPRINT", "CHALKBOARD", "PAPER_THEATRE"]
-
 BLUEPRINT = Domain(
     "blueprint",
     "technical drawings in thin bright lines",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from benchmarks.data.world.scene_model import Domain, Entity, Hue, Setting, Style, parse_drawing
 
-__all__ = ["HUES", "PRETRAIN_DOMAINS", "SHAPE_ENTITIES", "SIZES", "THINGS", "VERBS"]
-
 
 def _shape(words: str, shape: str, rx: float = 1, ry: float = 1) -> Entity:
     names = tuple(words.split("/"))

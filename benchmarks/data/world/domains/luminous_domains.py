@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.data.world.domains.domain_notation import entity, hue, setting, verbs
 from benchmarks.data.world.scene_model import Domain, Style
 
-__all__ = ["NIGHT_TRAFFIC", "PIXEL_ARCADE", "RADAR", "THERMAL_CAMERA"]
-
 _LAMPS = "square -.62 -.25 .02 .55 #2c3350; circle -.5 -.78 .09 .06 #ffe9a8; square .66 -.25 .02 .55 #2c3350; circle .54 -.78 .09 .06 #ffe9a8;"
 _ROAD = "square 0 .78 1.2 .3 #23262f; square -.7 .76 .14 .018 #c9c7a8; square -.2 .76 .14 .018 #c9c7a8; square .3 .76 .14 .018 #c9c7a8; square .8 .76 .14 .018 #c9c7a8;"
 _TOWERS = (

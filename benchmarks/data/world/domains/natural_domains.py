@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.data.world.domains.domain_notation import entity, hue, setting, verbs
 from benchmarks.data.world.scene_model import Domain, Style
 
-__all__ = ["AQUARIUM", "MICROSCOPE", "SNOWFIELD"]
-
 MICROSCOPE = Domain(
     "microscope",
     "small life in a round eyepiece",

@@ -9,8 +9,6 @@ from benchmarks.data.world.domains.domain_notation import hue, setting
 from benchmarks.data.world.domains.everyday_vocabulary import SHAPE_ENTITIES, THINGS, VERBS
 from benchmarks.data.world.scene_model import Domain, Entity, Hue, Setting, Style
 
-__all__ = ["TUNING_DOMAINS"]
-
 _DRAWINGS = {thing.name: thing for thing in (*SHAPE_ENTITIES, *THINGS)}
 _SIZES = {"small": ("wee", "dainty"), "large": ("vast", "hefty")}
 
