@@ -251,7 +251,6 @@ def headers_of(operation: str, status: str) -> list[str]:
     """Return the names of the headers of a successful answer.
 
     Args:
-        operation: Operation id.
         status: Status of the answer; 304 has the validators alone.
     """
     headers = _OF_OPERATIONS.get(operation, ())

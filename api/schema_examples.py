@@ -17,7 +17,6 @@ def complete_example(
     """Return an example of a schema.
 
     Args:
-        schema: The schema.
         schemas: Schemas that it refers to, by name.
         recorded: A recorded value, whose missing fields are added and whose unknown fields are left out; missing: the
             example follows from the schema alone, with the required fields only.

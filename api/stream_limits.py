@@ -18,7 +18,6 @@ class StreamLimit:
     Args:
         kind: Name of the streams, for errors.
         advice: What a client may do instead.
-        most: Maximum number of streams.
         most_of_caller: Maximum number of streams of a key or a user, so that others have streams left.
     """
 

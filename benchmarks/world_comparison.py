@@ -75,9 +75,6 @@ def compare_worlds(
 
     Args:
         protocol: Protocol whose source renders the world; further worlds have the next seeds.
-        variants: Method variants.
-        backbone: Name of the backbone.
-        worlds: Number of worlds.
         orders: Number of orders, each with another seed of the method; see
             :func:`~benchmarks.clips.method_on_clips.domain_order`. Without training, and for joint training in closed
             form, the order has no effect and there is one.
@@ -182,7 +179,6 @@ def write_world_report(folder: Path, runs: Sequence[WorldRun], command: str, bac
         folder: Folder of the results; created if necessary.
         runs: Runs of all variants.
         command: Command line of the runs.
-        backbone: Name of the backbone.
     """
     table = world_tables(runs)
     folder.mkdir(parents=True, exist_ok=True)

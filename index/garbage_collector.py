@@ -22,7 +22,6 @@ class GarbageCollector:
         """A garbage collector.
 
         Args:
-            store_folder: Folder of the store.
             remote: Store of the rows of segments whose entry names a place outside their folder.
         """
         self._store_folder = store_folder

@@ -35,7 +35,6 @@ class IndexSnapshot:
 
         Args:
             store: Store of the generation.
-            manifest: Its manifest.
             shards: Task → shard that can be searched.
             degraded: Task → reason why its shard cannot be searched.
             verified: Ids of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
@@ -146,7 +145,6 @@ class IndexSnapshot:
         File sizes are always compared. Checksums are compared on first use, here or in an earlier snapshot.
 
         Args:
-            release: Id of the release.
             files: Names of all files that the caller reads. If the release has all of them, only these are compared.
                 Empty: the whole release.
 
@@ -171,10 +169,6 @@ class IndexSnapshot:
 
     def shard(self, task: str, *, fingerprint: str) -> SearchableShard:
         """The shard of a task, for queries of one encoder.
-
-        Args:
-            task: Id of the task.
-            fingerprint: Fingerprint of the encoder of the queries.
 
         Raises:
             FingerprintMismatch: Another encoder made the shard.

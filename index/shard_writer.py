@@ -43,7 +43,6 @@ class ShardWriter:
 
         Args:
             vector_store: Store of its rows.
-            task: Id of the task.
             release: Id of the release that made the vectors.
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct, in any order.
@@ -68,7 +67,6 @@ class ShardWriter:
         """Copy the vectors of a shard that are not deleted into one new segment.
 
         Args:
-            shard: Shard to copy.
             vector_store: Store of the new rows.
         """
         ids = shard.ids

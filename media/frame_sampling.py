@@ -53,9 +53,6 @@ def frames_on_display(
     """The frame on display at each of several times.
 
     Args:
-        container: Open container.
-        stream: Its video stream.
-        extent: Extent of the stream.
         times: Ascending times in seconds since the first frame.
         name: Name of the video in errors.
 
@@ -123,7 +120,6 @@ class _StreamCursor:
         """A position.
 
         Args:
-            first: Frame at the position.
             following: Frames after it.
             tolerance: Seconds that may be missing at the end of the stream.
         """
@@ -173,9 +169,6 @@ def timed_frames(
     """Frames in order of display; damaged packets are skipped.
 
     Args:
-        container: Open container.
-        stream: Its video stream.
-        extent: Extent of the stream.
         times: Ascending times in seconds since the first frame. Frames that are on display at none of them, and to
             which no other frame refers, may be omitted; without times, all frames are decoded.
     """

@@ -74,7 +74,6 @@ def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> P
 
     Args:
         cache_dir: Folder of the cache.
-        frames: Number of frames.
         size: Side of a frame in pixels.
         content: Content hash of the video.
     """

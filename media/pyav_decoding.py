@@ -46,7 +46,6 @@ def decode(
         content_hash: SHA-256 of the file, for the result.
         size_bytes: Size of the file, for the result.
         times: Returns ascending times in seconds since the first frame, given the duration.
-        limits: Limits of the video.
         receive: Called with the upright RGB image of each time, one by one, because several large images may not fit in
             memory.
         pictures: Accept a single picture, as a video of one frame.

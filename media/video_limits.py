@@ -123,7 +123,6 @@ def moment_windows(
         duration: Duration of the video in seconds.
         seconds: Maximum length of a window, exceeded only if ``max_windows`` of this length do not cover the video.
         overlap: Share of a window's length that it has in common with the next.
-        max_windows: Maximum number of windows.
 
     Returns:
         Start and end of each window in seconds, in order of time. None for a video that is no longer than one window,

@@ -53,7 +53,6 @@ def learning_gain(matrix: Matrix, zero_shot: Sequence[float | None]) -> float | 
     """Mean over t of A[t][t] − Z[t]: the gain in recall from learning a task.
 
     Args:
-        matrix: Recall matrix.
         zero_shot: Recall Z of the backbone before learning, for each task.
     """
     return _mean([_difference(now, before) for now, before in zip(_current(matrix), zero_shot, strict=True)])

@@ -29,7 +29,6 @@ def restore_frames(
         size: Height and width of a frame in pixels.
         cache: Folder of the frame cache.
         open_video: Context manager of a clip's video file; may raise MediaError.
-        limits: Limits of the decoder.
         report: Called with the number of restored and of missing videos before each video.
 
     Raises:

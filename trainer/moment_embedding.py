@@ -64,7 +64,6 @@ def embed_moments(
 
     Args:
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-        videos: Videos with moments.
         frames: Frames M per moment.
         size: Height and width of a frame in pixels.
         open_video: Context manager of a video's file; may raise MediaError or OSError.
@@ -102,7 +101,6 @@ def group_segments(
     """Join vectors of consecutive videos to segments of ``segment_rows`` rows or more; the last may have fewer.
 
     Args:
-        parts: Ids and vectors of one video each.
         segment_rows: Number of rows at which a segment is complete.
     """
     pending: list[tuple[Ids, Vectors]] = []

@@ -28,7 +28,6 @@ def make_probes(
     Publishing thus costs one scan of the new vectors, and reads a few rows of each older shard.
 
     Args:
-        encoder: Query encoder of the release.
         newest: Id of the task that the release was trained for.
         ids: Vector ids ``[G]`` of the task's videos.
         vectors: Vectors ``[G, dim]`` of these videos, as they are stored.

@@ -30,7 +30,6 @@ class ProcessGroup:
 
     Args:
         rank: Number of this process, from 0.
-        size: Number of processes.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
@@ -111,7 +110,6 @@ def joined_group(rank: int, size: int, folder: Path, device: torch.device) -> It
 
     Args:
         rank: Number of this process, from 0.
-        size: Number of processes.
         folder: Folder of the training, which all processes share.
         device: Device of the method's tensors.
     """

@@ -59,7 +59,6 @@ def calibrate_release(
     Args:
         method: Method that has learned the task.
         task: Videos of the new task, as they were learned; some may be deleted since.
-        encoder: Query encoder of the release.
         library: Published library.
         state: Release; its last task is the new one.
         vectors: Vectors of the new task.

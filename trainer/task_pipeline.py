@@ -83,7 +83,6 @@ class HeldOutVideos:
         """From the vector id and captions of each video.
 
         Args:
-            videos: Vector id and captions of each video.
             max_queries: Maximum number of queries, a sample that is the same in every call; None: no limit.
         """
         queries = [Query(captions[0], vector_id) for vector_id, captions in videos if captions]
@@ -115,7 +114,6 @@ def prepare_method(
         backbone: Backbone of the library.
         library: Published library.
         task: Task to learn.
-        name: Method that the task names.
         settings: Settings of the method that the task overrides.
 
     Raises:
@@ -299,7 +297,6 @@ def evaluate_release(
     see :mod:`trainer.evaluation.recall_row`.
 
     Args:
-        backbone: Backbone of the library.
         library: Published library.
         written: Release and shard to evaluate.
         held_out: Held-out videos by task id; other tasks have no figures.
@@ -346,8 +343,6 @@ def zero_shot_recall(
 
     Args:
         backbone: Backbone of the library.
-        clips: Clips of the task.
-        held_out: Held-out videos of the task.
         report: Called with the number of embedded videos.
 
     Raises:

@@ -69,7 +69,6 @@ def learn_task(
 
     Args:
         method: Method to train.
-        task: Task to learn.
         memory: Stored vectors of earlier tasks.
         report: Called after every step; an exception that it raises ends the training.
         checkpoints: Store to save a checkpoint to after every epoch, and to resume from.

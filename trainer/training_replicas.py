@@ -36,8 +36,6 @@ def training_group(
     Args:
         method: Method before ``begin_task``.
         release: Release that the method continues; None for the first task.
-        task: Task to learn.
-        processes: Number of processes.
 
     Raises:
         MethodError: The method cannot be trained by several processes, or there are fewer GPUs than processes.

@@ -70,7 +70,6 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
     The stream ends with the task, when the client disconnects, and when the credentials of the request become invalid.
 
     Args:
-        task_id: Identifier of the task.
         last_id: Identifier of the event after which the stream begins.
         request: Request of the client.
         caller: Identity of the caller, whose open streams are counted.

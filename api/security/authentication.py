@@ -101,7 +101,6 @@ class Authenticator:
         """The sender of a request; None without valid credentials.
 
         Args:
-            request: The request.
             scope: Scope that the request needs. While the catalog cannot be reached, credentials that were valid
                 :data:`REMEMBERED_SECONDS` ago suffice for ``search``.
 
@@ -172,8 +171,6 @@ class Authenticator:
         """Record a request whose URL contains a key in the audit log, without the key.
 
         Args:
-            request: The request.
-            parameter: Name of the parameter.
             text: Text that contains the key, or the value of a parameter for keys.
         """
         path = credentials.KEY_PATTERN.sub("[key]", request.url.path)

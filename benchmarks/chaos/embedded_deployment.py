@@ -41,7 +41,6 @@ class EmbeddedDeployment:
 
     Args:
         folder: Folder of the run; data, media and armed faults are below it.
-        data: Data folder.
 
     Attributes:
         mode: Name of the deployment in the report.
@@ -145,7 +144,6 @@ def wait_ready(url: str, process: subprocess.Popen[bytes] | None = None) -> None
     """Wait until an API is ready.
 
     Args:
-        url: URL of the API.
         process: Process without which it cannot become ready.
 
     Raises:

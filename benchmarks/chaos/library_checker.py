@@ -45,7 +45,6 @@ class LibraryChecker:
 
     Args:
         data: Data folder.
-        catalog: Catalog of the library.
     """
 
     def __init__(self, data: Path, catalog: CatalogReader) -> None:

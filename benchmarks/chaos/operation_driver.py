@@ -52,7 +52,6 @@ class OperationDriver:
 
     Args:
         url: URL of the API.
-        headers: Headers of each request.
         clips: Folder of the clip files, by number.
         media: Media root of the service.
 
@@ -243,8 +242,6 @@ class OperationDriver:
         """Send a request until it is acknowledged; 409 of an Idempotency-Key in flight is repeated, too.
 
         Args:
-            method: Method of the request.
-            route: Path of the request.
             accepted: Statuses besides 2xx that acknowledge it.
             accepted_again: Statuses that acknowledge it when it is sent again.
             fields: Arguments of httpx.

@@ -56,7 +56,6 @@ class Chaos:
     """A chaos run.
 
     Args:
-        folder: Folder of the run.
         seed: Seed of the faults and their moments.
         modes: Deployments: ``embedded``, ``server``, ``containers``.
         kinds: Regular expression of the names of the only faults to strike; empty: all.

@@ -42,7 +42,6 @@ class SearchStream:
 
     Args:
         url: URL of the API.
-        headers: Headers of each search.
 
     Attributes:
         count: Number of searches so far.

@@ -39,7 +39,6 @@ def compare_on_clips(
     Args:
         folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
         variants: Methods with their settings.
-        backbone: Name of the backbone of the methods.
         seeds: Number of runs of a trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
         cache: Folder of decoded frames.
         device: ``cpu`` or ``cuda``.

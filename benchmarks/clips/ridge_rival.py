@@ -150,7 +150,6 @@ def run_ridge(
 
     Args:
         domains: Domains, each with at least one fitted clip and one query.
-        settings: Settings of the ridges.
         joint: Whether one ridge is fitted to all domains, instead of one per domain.
         prior: Cosine per nat of routing evidence.
         label: Name in tables.

@@ -60,7 +60,6 @@ def word_salad(captions: Sequence[str], count: int, seed: int = 0) -> list[str]:
 
     Args:
         captions: Captions of several domains.
-        count: Number of texts.
         seed: Seed of the draw.
     """
     rng = np.random.default_rng([seed, 2])

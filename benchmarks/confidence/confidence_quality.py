@@ -81,7 +81,6 @@ class ConfidenceLibrary:
         """Every task with the captions of one split.
 
         Args:
-            captions: Split of the captions.
             galleries: Splits of the videos that can be retrieved.
         """
         return [

@@ -270,8 +270,6 @@ def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
 
     Args:
         folder: Folder with a manifest.
-        identifier: Identifier of the task.
-        name: Name of the task.
 
     Raises:
         ProtocolError: The manifest is invalid, or files that it names are missing.

@@ -44,7 +44,6 @@ def run(inputs: int, seed: int) -> dict[str, object]:
     """Probe corrupted files, and report the outcomes.
 
     Args:
-        inputs: Number of files.
         seed: Seed of the corruption; the same seed gives the same files.
 
     Returns:

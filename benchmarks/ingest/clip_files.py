@@ -35,7 +35,6 @@ def write_tiny_clips(folder: Path, count: int, *, pictures: int = 64) -> list[Pa
 
     Args:
         folder: Folder of the files, in subfolders of a thousand.
-        count: Number of files.
         pictures: Number of clips that decode differently; file i contains clip i modulo this number.
 
     Returns:
@@ -63,7 +62,6 @@ def write_ordinary_clips(folder: Path, count: int, *, seconds: float = 10.0) -> 
 
     Args:
         folder: Folder of the files; it is created if it does not exist.
-        count: Number of clips.
         seconds: Duration of a clip.
     """
     folder.mkdir(parents=True, exist_ok=True)

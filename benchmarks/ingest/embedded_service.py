@@ -29,7 +29,6 @@ def embedded_service(data: Path, settings: Mapping[str, str]) -> Iterator[httpx.
     """Run ``cinestrata up`` on a data folder during the ``with`` statement; yields a client of its API.
 
     Args:
-        data: Data folder.
         settings: Settings of the service, by the name of the environment variable.
 
     Raises:

@@ -315,7 +315,6 @@ def best_forward_rate(backbone: Backbone, frames: Tensor) -> tuple[float, int]:
     """Videos per second of the image tower alone on normalized pixels, at the fastest of several batch sizes.
 
     Args:
-        backbone: Backbone of the tower.
         frames: Frames ``uint8 [n, M, H, W, 3]``.
 
     Returns:

@@ -51,7 +51,6 @@ def ingest_domain(
     Args:
         folder: Folder of the clips and the library.
         count: Number of videos.
-        backbone: Name of the backbone.
         frames: Frames per video.
         part: Maximum number of videos of a request; further videos are appended to the domain.
         keep: Whether to keep the library.
@@ -102,8 +101,6 @@ def ingest_domains(
 
     Args:
         folder: Folder of the clips and the library.
-        count: Number of domains.
-        backbone: Name of the backbone.
         frames: Frames per video.
         is_captioned: Whether the videos have captions.
         marks: Numbers of domains at which time, memory and search latency are measured.

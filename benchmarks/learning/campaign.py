@@ -93,7 +93,6 @@ class Campaign:
         A method that is not trained has one run, since its seed has no effect.
 
         Args:
-            variants: Method variants.
             seeds: Number of seeds per variant; by default that of the variant or else of the protocol.
         """
         runs = [
@@ -129,7 +128,6 @@ class Campaign:
         """Execute runs and write their results. A failed run does not stop the others.
 
         Args:
-            runs: Runs to execute.
             jobs: Number of concurrent runs, each in its own process with one torch thread; 1 uses this process.
             report: Called with one line per finished task, and in between with the state of a run at least every
                 ``report_seconds``, possibly from another thread.

@@ -28,7 +28,6 @@ class IndependentEncoders(QueryEncoder):
     """Query encoder that encodes for each task with the encoder of the task's own learner.
 
     Args:
-        backbone: Backbone of all learners.
         release: A release whose tasks are those of all learners.
         encoders: Query encoder of each learner, in the order of the tasks.
     """
@@ -51,7 +50,6 @@ class IndependentLearner(SequentialLearner):
     """Learns every task as if it were the first one. The interface is that of sequential learning.
 
     Args:
-        method_name: Name of the learning method.
         backbone: Backbone that the method adapts.
         settings: Settings of the method, over those of its recipe.
         round_vectors: Whether shards are rounded to half precision, as the vector store rounds them.

@@ -75,10 +75,8 @@ def run_method(
     """Learn the tasks in order with one method, and evaluate after each task.
 
     Args:
-        name: Name of the method.
         backbone: Backbone that the method adapts.
         tasks: Tasks with their frames.
-        seed: Seed of the method.
         settings: Settings of the method, over those of its recipe.
         prior: Routing prior in the global gallery; 0 merges raw cosines.
         reindex: Whether the videos of all tasks are embedded again after every task with the current encoder.
@@ -291,7 +289,6 @@ def recall_before_learning(
         encoder: Query encoder of release t−1.
         newest: Id of the task that release t−1 learned last.
         encode_videos: Video encoder of release t−1, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
-        clips: Held-out videos of task t.
         queries: Captions of these videos.
 
     Raises:

@@ -39,7 +39,6 @@ def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
 
     Args:
         method: Method after ``begin_task``.
-        captions: Training captions of the task.
     """
     table = (method.backbone.vocabulary, method.backbone.text_width)
     rows = len(method.backbone.tokenize(captions).unique()) if captions else 0

@@ -231,7 +231,6 @@ def read_results(folder: Path, data: str | None = None) -> list[RunResult]:
     """Read all results in an output folder of ``bench run``, in the order of tables.
 
     Args:
-        folder: Output folder.
         data: Identity of the data; only results of this data are returned.
 
     Raises:

@@ -40,13 +40,11 @@ def prepare_tasks(
     """Prepare the tasks of a protocol: create the missing frames of every video, and return the tasks in order.
 
     Args:
-        protocol: The protocol.
         spec: Number and size of the frames per video, as the backbone requires.
         cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
         videos: Folder of the videos, for a protocol that does not render its own.
         tasks: Number of tasks; by default that of the protocol.
         workers: Number of decoding processes.
-        progress: Called with the number of created videos and the number of missing videos.
 
     Raises:
         ProtocolError: Videos are missing or cannot be decoded; the message names them.
@@ -70,7 +68,6 @@ def prepare_source_tasks(
         spec: Number and size of the frames per video, as the backbone requires.
         cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
         workers: Number of decoding processes.
-        progress: Called with the number of created videos and the number of missing videos.
 
     Raises:
         ProtocolError: Videos are missing or cannot be decoded; the message names them.

@@ -29,7 +29,6 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
 
     Args:
         methods: Runs of the methods, with all seeds of a variant.
-        rivals: Runs of the rivals.
     """
     order = sorted(rivals[0].order)
     queries = sum(len(rivals[0].ranks["local"][name]) for name in order)
@@ -59,8 +58,6 @@ def write_clip_report(
 
     Args:
         folder: Folder of the results; created if necessary.
-        methods: Runs of the methods.
-        rivals: Runs of the rivals.
         command: Command line of the runs.
         backbone: Name of the backbone of the methods.
     """
@@ -207,10 +204,8 @@ def write_caption_report(
 
     Args:
         folder: Folder of the results; created if necessary.
-        points: Points of the curve.
         command: Command line of the runs.
         method: Label of the method.
-        backbone: Name of its backbone.
     """
     table = caption_table(points)
     figures = [

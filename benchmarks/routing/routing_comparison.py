@@ -87,7 +87,6 @@ def compare_routing(split: str, captions: CaptionFold, encoder: TextEncoder) -> 
     """Route the test captions of a split with each kind of evidence.
 
     Args:
-        split: Name of the split.
         captions: Captions of the split; see :mod:`benchmarks.routing.caption_splits`.
         encoder: Tokens and vectors of the captions; the Gaussian evidence needs the text background of its backbone.
     """

@@ -58,7 +58,6 @@ def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
     """Create a search engine for a library in this process, with its snapshot loaded.
 
     Args:
-        library: The library.
         changed: Settings to change.
     """
     use_one_thread_per_search()
@@ -78,10 +77,8 @@ def compare_latency(
     """Measure two searches with alternating queries.
 
     Args:
-        first: First search.
         second: Second search.
         texts: One query for each search; all are different. They are distributed over the rounds.
-        rounds: Number of rounds.
     """
     for first_text, second_text in texts[:_WARM_UP]:
         first(first_text)

@@ -65,7 +65,6 @@ def make_shared_word_library(
     Args:
         folder: Data folder of the library. The catalog is that of this process.
         backbone: Backbone with reserved coordinates and a distribution of generic texts.
-        tasks: Number of tasks.
         videos: Videos per task.
         queries: Number of queries over all tasks.
         first_id: First vector id; libraries in one catalog must not share ids.

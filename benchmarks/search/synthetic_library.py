@@ -94,7 +94,6 @@ def make_library(
     Args:
         folder: Data folder of the library. The catalog is that of this process.
         backbone: Backbone of the query encoders.
-        tasks: Number of tasks.
         vectors: Number of videos over all tasks.
         captions: Approximate number of target videos; at least eight per task.
         first_id: First vector id; libraries in one catalog must not share ids.
@@ -215,10 +214,7 @@ def insert_catalog_rows(task: ReleaseTask, first_id: int, rows: int, method: str
     """Insert a task in state ``ready`` and its videos into the catalog.
 
     Args:
-        task: Task of the release.
         first_id: First vector id of the videos.
-        rows: Number of videos.
-        method: Name of the method.
     """
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()

@@ -66,7 +66,6 @@ class RequestMix:
     Half of the searches have a new text of 2 to 14 words; the others repeat one of the last hundred texts.
 
     Args:
-        videos: Ids of videos of the library.
         seed: Seed of the order and of the texts.
     """
 
@@ -101,12 +100,7 @@ class RequestMix:
 
 
 class LoadGenerator:
-    """Sends requests of a mix to a service.
-
-    Args:
-        url: URL of the service.
-        mix: The requests.
-    """
+    """Sends requests of a mix to a service."""
 
     def __init__(self, url: str, mix: RequestMix) -> None:
         parts = urlsplit(url)

@@ -214,7 +214,6 @@ class _Load:
         Args:
             seconds: Duration after which no round begins.
             api: Client of the service.
-            domains: Domains of the tasks.
         """
         round_seconds = min(seconds, _ROUND_SECONDS)
         alone, learning = PhaseRounds(self._process), PhaseRounds(self._process)

@@ -79,7 +79,6 @@ def run_audit(
 
     Args:
         conditions: Parameters of ``GET /audit``; values None are omitted.
-        limit: Maximum number of printed entries.
         as_json_lines: Whether all entries are printed as JSON lines.
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.

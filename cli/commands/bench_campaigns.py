@@ -88,7 +88,6 @@ def execute_runs(
 
     Args:
         campaign: Data and settings of the runs.
-        runs: Runs to execute.
         jobs: Number of concurrent runs.
         again: Whether to repeat runs that already have results.
 

@@ -72,7 +72,6 @@ def run_delete(
     """Delete videos or a task, and report ids that do not exist.
 
     Args:
-        videos: Ids of the videos to delete.
         task: Name or id of the task to delete, in place of videos.
         confirmed: Whether to skip the confirmation prompt.
         url: URL of a running service; None works on the data folder in this process.

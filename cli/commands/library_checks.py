@@ -197,11 +197,7 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
 
 
 def check_catalog_file(path: Path) -> list[str]:
-    """Faults that SQLite finds in the structure of its file; it stores no checksums of values.
-
-    Args:
-        path: File of the catalog.
-    """
+    """Faults that SQLite finds in the structure of its file; it stores no checksums of values."""
     import sqlite3
     from contextlib import closing
 

@@ -146,8 +146,6 @@ def run_search(
     """Search and print the results. Exits with status 3 if no video matches.
 
     Args:
-        query: Text query.
-        k: Maximum number of results.
         task: Names or ids of the tasks to search; None searches all.
         mode: Query mode; None takes the service's default.
         url: URL of a running service; None searches the data folder.
@@ -199,7 +197,6 @@ def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data
     """Print the videos most similar to a video. Exits with status 3 if there is none.
 
     Args:
-        video_id: Id of the video.
         k: Maximum number of results.
         scope: ``task`` for the video's own task, ``all`` for all tasks with the same encoder.
         url: URL of a running service; None searches the data folder.
@@ -258,7 +255,6 @@ def result_table(
     """A table of results, best first.
 
     Args:
-        response: Results of a search.
         first: Number of results to show; None shows all.
         highlight: Id of a video to emphasize.
     """

@@ -82,13 +82,7 @@ def _list(client: ServiceClient) -> None:
 
 
 def download_to(client: ServiceClient, name: str, target: Path) -> None:
-    """Write a stored snapshot to a new file; exits with an error if it exists. After an error nothing is left of it.
-
-    Args:
-        client: Client of the service that stores the snapshot.
-        name: Name of the snapshot.
-        target: Path of the file.
-    """
+    """Write a stored snapshot to a new file; exits with an error if it exists. After an error nothing is left of it."""
     try:
         # It contains the catalog with hashes of keys and the secrets of webhooks.
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

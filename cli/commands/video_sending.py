@@ -76,7 +76,6 @@ def fail_if_missing(base: Path, videos: Sequence[VideoSpec], hint: str = "") -> 
 
     Args:
         base: Folder that the URIs of the videos are relative to.
-        videos: The videos.
         hint: Sentence before the hint.
     """
     missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
@@ -97,7 +96,6 @@ def send_videos(
     Args:
         target: Destination.
         base: Folder that the URIs of the videos are relative to.
-        videos: The videos.
         in_place: Whether to send paths in any case.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
     """
@@ -139,7 +137,6 @@ def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str,
 
     Args:
         archive: Target file.
-        videos: Videos of the manifest.
         files: Path of each video by URI.
     """
     from service.tasks.uploads.uploaded_videos import storable_paths  # imports FAISS

@@ -39,7 +39,6 @@ def run_demo(
 
     Args:
         videos: Domains to learn.
-        data: Data folder.
         port: Port of the service; None takes it from the settings.
         exit_after_report: Whether to stop the service after the report.
         report: File to which the report is also written as JSON.

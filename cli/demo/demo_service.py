@@ -26,7 +26,6 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
     """The URL of a service on a data folder: a running one, or a new one that stops with the block.
 
     Args:
-        data: Data folder.
         port: Port of a new service; None takes it from the settings.
     """
     holder = read_lock_holder(data_folder_settings(data, uses_running_broker=False).run_dir)

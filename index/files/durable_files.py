@@ -66,7 +66,6 @@ def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, ver
     """Compare a folder with the files that it must contain.
 
     Args:
-        folder: Folder to compare.
         files: Name → SHA-256 of each expected file.
         size: Total size of these files in bytes; None: unknown.
         verify: Read every byte and compare checksums; otherwise compare sizes only.
@@ -94,7 +93,6 @@ def exclusive_lock(path: Path, timeout: float | None = None) -> Iterator[None]:
     The kernel releases the lock when its process dies.
 
     Args:
-        path: Path of the lock file.
         timeout: Maximum seconds to wait; None: no limit.
 
     Raises:

@@ -90,7 +90,6 @@ class MilvusPartitions:
 
         Args:
             collection: Collection of the partition.
-            partition: Name of the partition.
             rows: Other fields of each row.
             vectors: ``float16 [len(rows), dim]``.
         """
@@ -111,8 +110,6 @@ class MilvusPartitions:
         """For each query the best rows of a partition, best first: ids and scores.
 
         Args:
-            collection: Collection of the partition.
-            partition: Name of the partition.
             queries: ``float32 [n, dim]``.
             limit: Maximum number of results for each query.
             expression: Filter that rows must satisfy.

@@ -120,7 +120,6 @@ def build_ann(kind: str, exact: ExactScan, heartbeat: Callable[[], object] = lam
     """Build an ANN structure over stored vectors, block by block.
 
     Args:
-        kind: Kind of the structure.
         exact: Vectors of the segment.
         heartbeat: Called after each block.
 

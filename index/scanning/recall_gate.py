@@ -94,7 +94,6 @@ def measure_recall(ann: AnnIndex, queries: Vectors, last_scores: Sequence[Scores
     A result whose score equals that of the last exact result counts as correct.
 
     Args:
-        ann: Structure to measure.
         queries: ``float32 [n, dim]``.
         last_scores: For each depth, ``float32 [n]``, the exact score of the last result of each query.
         parameter: Search effort.

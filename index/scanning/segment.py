@@ -67,7 +67,6 @@ class Segment:
         """Map the files of a segment folder.
 
         Args:
-            folder: Folder of the segment.
             entry: Its entry in the manifest.
             verify: Read every byte and compare checksums; otherwise compare sizes and counts only.
             gpu: Search a copy on a GPU, exactly; the file is mapped as well.

@@ -59,7 +59,6 @@ class VectorStore(ABC):
         Args:
             folder: Staging folder.
             entry: Entry of the segment, without id and files.
-            rows: Vectors of the segment.
             queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
             heartbeat: Called repeatedly while a structure is built.
 
@@ -72,9 +71,7 @@ class VectorStore(ABC):
         """Store the rows of a sealed segment durably. Nothing is written if all rows are stored.
 
         Args:
-            entry: Entry of the segment.
             ids: ``int64 [count]``, ascending; ids of the rows in their order.
-            rows: Vectors of the segment.
 
         Raises:
             ShardCorrupt: Some rows did not arrive.
@@ -86,7 +83,6 @@ class VectorStore(ABC):
 
         Args:
             folder: Folder of the segment.
-            entry: Entry of the segment.
             level: ``exists``: the segment can be opened; ``rows``: every row is stored; ``bytes``: every row has the
                 content that was written.
 

@@ -201,7 +201,6 @@ def grain(seed: int, size: tuple[int, int], strength: float, coarse: tuple[int, 
     """Gray texture of smooth noise, to be multiplied.
 
     Args:
-        seed: Seed of the noise.
         size: Width and height in pixels.
         strength: Darkest share that the noise takes away, 0..1.
         coarse: Width and height of a spot in pixels; unequal values give streaks such as those of wood.

@@ -33,10 +33,7 @@ def make_scenes(name: str, *, train: int, val: int, test: int) -> list[Scene]:
     others; this limits a domain to 144 scenes. The test scenes are the same for every number of training scenes.
 
     Args:
-        name: Name of the domain.
-        train: Number of training scenes.
         val: Number of validation scenes.
-        test: Number of test scenes.
 
     Raises:
         ValueError: The domain has fewer scenes.

@@ -54,7 +54,6 @@ def write_scenes(
 
     Args:
         root: Folder of the domains; it is created if it does not exist.
-        scenes: Scenes by name of the domain.
         workers: Number of processes that draw.
         progress: Called with the number of finished videos and of all videos.
     """

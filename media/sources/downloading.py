@@ -46,10 +46,7 @@ def download_file(
     """Download a remote file into the cache, and remove it at the end of the ``with`` block.
 
     Args:
-        source: Source of the file.
-        uri: URI of the file.
         cache: Cache that receives the file.
-        limits: Limits of the download.
         sleep: Called with the seconds of each pause.
 
     Raises:

@@ -65,7 +65,6 @@ class ObjectStore:
         """All objects below a folder, in order of their names.
 
         Args:
-            folder: URI of the folder.
             report_progress: Called after each page of up to 1000 objects.
 
         Raises:

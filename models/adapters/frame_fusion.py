@@ -84,7 +84,6 @@ class FrameFusion(nn.Module):
     Args:
         width: Token width of the image tower.
         heads: Number of attention heads of the image tower.
-        depth: Number of blocks of the image tower.
         layers: Number of blocks with an adapter, counted from the deepest (the published code's choice); 0 leaves the
             tower unchanged.
         neighbor: ``previous`` is the paper's; ``alternate`` is the published code's: blocks of even index use the

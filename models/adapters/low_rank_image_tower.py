@@ -21,7 +21,6 @@ class LowRankUpdate(nn.Module):
 
     Args:
         weight: W, ``[out, in]``, frozen.
-        rank: Rank of the update.
         scale: s.
     """
 

@@ -51,7 +51,6 @@ class Towers(nn.Module):
 
     Args:
         visual: Image tower with ``ln_post`` and ``proj [width, dim]``.
-        text: Text tower.
     """
 
     def __init__(self, visual: nn.Module, text: BertTextTower) -> None:

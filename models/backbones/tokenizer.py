@@ -22,7 +22,6 @@ def clip_tokenizer(model: str, context_length: int) -> Any:
     """Tokenizer that open_clip uses with a model.
 
     Args:
-        model: Name of the model in open_clip.
         context_length: Maximum number of tokens per text.
     """
     tokenizer = open_clip.get_tokenizer(model, context_length=context_length)

@@ -33,7 +33,6 @@ class FusionEncoder(nn.Module):
         width: Token width of the text tower.
         visual_width: Token width of the image tower.
         heads: Number of heads of every attention.
-        layers: Number of layers.
         frames: Frames per video.
         vocabulary: Number of tokens that can be predicted.
 

@@ -160,7 +160,6 @@ class QueryEncoder(ABC):
 
         Args:
             texts: Token ids of each text, from :meth:`tokenize`.
-            tasks: Identifier of the task of each text.
             mode: Query mode.
 
         Raises:

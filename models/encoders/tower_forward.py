@@ -31,7 +31,6 @@ def encode_frames(
     """Unit vectors of videos and of their frames.
 
     Args:
-        backbone: Backbone to encode with.
         frames: RGB frames ``uint8 [n, M, H, W, 3]``, or their tokens from :func:`run_first_blocks`.
         fusion: Frame Fusion Adapters of the image tower.
         first_block: Index of the first block to run: the number of blocks that made the tokens, or 0 for frames.
@@ -57,7 +56,6 @@ def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
     Args:
         backbone: Backbone to encode with.
         frames: ``uint8 [n, M, H, W, 3]``.
-        count: Number of blocks to run.
 
     Returns:
         ``[n, M, P+1, width]``; if these are all blocks of an open tower, only class tokens, P = 0.
@@ -72,7 +70,6 @@ def encode_texts(
     """Unit vectors of texts.
 
     Args:
-        backbone: Backbone to encode with.
         ids: Token ids ``[n, L]``.
         condition: Adapters of C candidates; None encodes with the frozen tower, C = 1.
         start: States ``[layers, 2, C, n or 1, d]`` from :func:`start_token_states` with the same condition, which save
@@ -102,7 +99,6 @@ def start_token_states(backbone: Backbone, condition: TextCondition | None = Non
     The condition's change of the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
 
     Args:
-        backbone: Backbone with open blocks.
         condition: Adapters of C candidates; None for the frozen tower, C = 1.
 
     Returns:

@@ -34,8 +34,6 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
     """Write the files of a release into an existing empty folder. The caller is responsible for durability.
 
     Args:
-        folder: Folder of the release.
-        state: State to write.
         parent: Release whose tasks are the first ones of ``state``, with equal routing profiles; they are not stored
             again.
 
@@ -86,7 +84,6 @@ def read_release(
     :mod:`models.encoders.encoder_registry` has functions that read only the tensors of one encoder.
 
     Args:
-        folder: Folder of the release.
         tensor_prefixes: Function from the release's kind to the name prefixes of the tensors to read; None reads all.
         profiles: Whether to read the routing profiles and the ancestors' tasks. If false, the state has no profiles and
             only the tasks that the release adds.

@@ -61,7 +61,6 @@ def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Ten
 
     Args:
         frames: Frames per video.
-        tensors: Learned weights of the video encoder, by name.
     """
     digest = hashlib.sha256(f"{backbone.fingerprint}:{frames}:{backbone.dim}".encode())
     for name, tensor in sorted(tensors.items()):

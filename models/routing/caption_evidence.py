@@ -72,10 +72,8 @@ class CaptionEvidence:
     """Evidence of the newest release for all tasks.
 
     Args:
-        scatter: Scatter of the newest release.
         background: Distribution of generic texts.
         means: Mean caption of each task, ``[D]``; None for a task without one, whose evidence is 0.
-        factor: Factor of the evidence.
     """
 
     def __init__(

@@ -70,7 +70,6 @@ def find_session(token: str, environment_key: str | None) -> Principal | None:
     """Return the sender of a request with the cookie of a session; None if the session has ended.
 
     Args:
-        token: Value of the cookie.
         environment_key: Key of the environment; None without one.
     """
     with session_scope() as session:

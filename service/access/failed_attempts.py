@@ -196,7 +196,6 @@ class FailedAttempts:
         Args:
             address: Network address of the client.
             path: Path of the request, without its query.
-            parameter: Name of the parameter.
             key_id: Identifier that the key contains; empty if the parameter has no value in the form of a key.
             digest: Digest of the key. The identifier is recorded if it is that of the key in the catalog, and without a
                 digest.

@@ -95,11 +95,7 @@ def start_session(owner: SessionOwner, method: str, user_agent: str, former_toke
 
 
 def list_sessions(current: str | None = None) -> list[SessionDetails]:
-    """Return the sessions that have not ended, newest first.
-
-    Args:
-        current: Identifier of the session of the request.
-    """
+    """Return the sessions that have not ended, newest first."""
     with session_scope() as session:
         rows = session.execute(
             select(BrowserSession, User.name, ApiKey.name)

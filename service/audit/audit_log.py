@@ -44,7 +44,6 @@ def record_change(
     """Add an entry to the transaction of a change.
 
     Args:
-        session: Session of the change.
         action: Resource and verb, such as ``task.cancel``.
         target: Identifier of the changed resource.
         details: Further facts, as JSON values. They must not contain secrets.
@@ -141,10 +140,8 @@ def list_entries(
     """Return a page of entries.
 
     Args:
-        conditions: Conditions on the entries.
         sort: ``time`` (oldest first) or ``-time``.
         cursor: ``next_cursor`` of the page before.
-        limit: Maximum number of entries.
 
     Raises:
         InvalidInput: the cursor is not one of this list, or the times are reversed.

@@ -26,9 +26,6 @@ def open_catalog_copy(settings: Settings) -> Iterator[Callable[[Path], None] | N
     Other processes may change the catalog in the meantime. None is yielded if there is no catalog, before the first
     start with SQLite.
 
-    Args:
-        settings: Settings that name the catalog.
-
     Raises:
         Conflict: The catalog has another schema than this version.
         Unavailable: The database does not answer.
@@ -78,7 +75,6 @@ def reserve_vector_ids(settings: Settings, last_video: int) -> None:
     """Raise the counter of vector ids in a PostgreSQL catalog that another tool restored; without tables, do nothing.
 
     Args:
-        settings: Settings that name the catalog.
         last_video: As for :func:`install_catalog`.
     """
     from sqlalchemy import inspect

@@ -67,7 +67,6 @@ def write_description(
 
     Args:
         path: Target file.
-        files: Files of the backup by name.
         generation: Generation of the manifest.
         release: Current release of the manifest.
     """

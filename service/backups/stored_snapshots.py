@@ -114,11 +114,7 @@ _ABANDONED_SECONDS = 3600
 
 @contextmanager
 def snapshot_folder(parent: Path) -> Iterator[Path]:
-    """Create a temporary folder that no sweep removes, and remove it after the ``with`` block.
-
-    Args:
-        parent: Folder that it is created in.
-    """
+    """Create a temporary folder that no sweep removes, and remove it after the ``with`` block."""
     with TemporaryDirectory(dir=parent, prefix=_PREFIX) as name, open(Path(name, _LOCK), "wb") as lock:
         with suppress(OSError):  # a file system without locks: the age protects the folder
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

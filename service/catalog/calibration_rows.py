@@ -23,7 +23,6 @@ def store_calibration(
 
     Args:
         session: Transaction that locks the append.
-        task_id: Identifier of the append.
         release_id: Identifier of the release that the model was fitted to.
         generation: First generation of the index that the model applies to.
         model: JSON object of the model.

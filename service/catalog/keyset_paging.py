@@ -61,7 +61,6 @@ class KeysetOrders:
         """Read a page of a query for entities.
 
         Args:
-            session: Session to read in.
             query: Query with all filters, without an order.
             sort: Name of a sort order, with or without ``-``.
             cursor: ``next_cursor`` of the page before; None for the first page.
@@ -162,7 +161,6 @@ def contains_text(
 
     Args:
         text: The text; without NUL, which no column can contain.
-        columns: Columns of texts.
         json_columns: Columns of lists of texts, stored as JSON in ASCII.
     """
     if "\0" in text:

@@ -23,7 +23,6 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
 
     Args:
         session: Open transaction.
-        task_id: Identifier of the task.
         spans: Moments by the vector id of their video, in order of time.
     """
     video_ids = select(Video.vector_id).where(Video.task_id == task_id)

@@ -51,7 +51,6 @@ def require_unused_name(session: Session, name: str, *, may_append: bool = True)
 
     Args:
         session: Transaction of the new domain.
-        name: Name of the new domain.
         may_append: Whether the error offers to append the videos to the domain that has the name.
 
     Raises:

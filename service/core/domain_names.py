@@ -31,7 +31,6 @@ def unused_slug(name: str, is_used: Callable[[str], bool]) -> str:
     """Return the slug of a name, with the first number that makes it unique.
 
     Args:
-        name: The name.
         is_used: Whether another domain has this slug or name.
     """
     slug, number = make_slug(name), 1

@@ -30,7 +30,6 @@ def variable_name(settings_class: type[BaseModel], location: Sequence[str | int]
     """Return the environment variable of a setting.
 
     Args:
-        settings_class: Class of the settings.
         location: Location of an error in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
     """
     names: list[str] = []
@@ -48,9 +47,7 @@ def explain_unknown_variable(settings_class: type[BaseModel], name: str, value: 
     """Return the error of a variable that no setting reads; None for settings and variables of other programs.
 
     Args:
-        settings_class: Class of the settings.
         name: Name of the variable, in upper case.
-        value: Value of the variable.
     """
     if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
         return None

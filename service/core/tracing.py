@@ -28,7 +28,6 @@ def start_tracing(endpoint: str | None, service: str) -> None:
 
     Args:
         endpoint: URL of the collector, such as ``http://collector:4318``; None: nothing is traced.
-        service: Name of the process in traces.
     """
     if endpoint is None or _tracer is not None:
         return
@@ -65,7 +64,6 @@ def request_span(method: str, headers: Mapping[str, str]) -> Iterator[Span]:
     """Record the span of an HTTP request, as a part of the trace that its ``traceparent`` names.
 
     Args:
-        method: HTTP method.
         headers: Headers by lower-case name.
     """
     from opentelemetry.trace import SpanKind
@@ -85,9 +83,7 @@ def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Ma
     """Record a span and its consecutive stages, which have just ended, below the current span.
 
     Args:
-        name: Name of the span.
         stages: Names and milliseconds of the stages, in order.
-        attributes: Attributes of the span.
     """
     if _tracer is None:
         return
@@ -104,11 +100,7 @@ def record_stages(name: str, stages: Sequence[tuple[str, float]], attributes: Ma
 
 
 class TaskTrace:
-    """The span of a worker's work on a task, with a span for each stage.
-
-    Args:
-        attributes: Attributes of the task.
-    """
+    """The span of a worker's work on a task, with a span for each stage."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._attributes = attributes

@@ -80,9 +80,6 @@ def compact(task_id: str) -> StorageUsage:
     A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour, for processes
     that still read them, and are removed by the next :func:`sweep_index`. An interrupted compaction can be repeated.
 
-    Args:
-        task_id: Identifier or name of the task.
-
     Raises:
         NotFound: the task has no shard.
         Unavailable: a file cannot be read or written.

@@ -36,7 +36,6 @@ def list_releases(
         current: Only the release that answers searches, or only the others.
         sort: ``learned`` (order of learning), ``created`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
-        limit: Maximum number of releases.
 
     Raises:
         NotFound: the task does not exist.
@@ -68,8 +67,6 @@ def release_summary(release: Release, *, task: str, current: str | None) -> Rele
     """Return the summary of a release.
 
     Args:
-        release: The release.
-        task: Name of its task.
         current: Identifier of the release that answers searches.
     """
     return ReleaseSummary(

@@ -44,7 +44,6 @@ def edit_video(
     """Change captions and metadata of a video. Idempotent; an edit without a difference changes nothing.
 
     Args:
-        video_id: Identifier of the video.
         patch: Changes; only fields that are set apply.
         expected_tag: Header ``If-Match``: entity tags of which the video must have one; None: no condition.
         caller: Identity of the caller, for the log.

@@ -40,7 +40,6 @@ def list_videos(
         text: Only videos whose id, URI, captions or reason contain this text, regardless of case.
         sort: ``added`` (order of arrival), ``id``, ``duration`` or ``bytes``; with ``-`` in reverse.
         cursor: ``next_cursor`` of the page before.
-        limit: Maximum number of videos.
 
     Raises:
         NotFound: the task does not exist.

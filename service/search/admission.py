@@ -27,7 +27,6 @@ class AdmissionControl:
     Args:
         max_admitted: Maximum number of searches at a time. A single request of any size is admitted.
         max_seconds: Maximum estimated time until a search is answered.
-        saturated: Number of requests of one search that saturate the process.
         clock: Monotonic time in seconds.
     """
 

@@ -51,7 +51,6 @@ class BatchScheduler(Generic[Item, Result]):
     Args:
         step: Function that takes a batch one step further. It runs outside the event loop's thread. An exception that
             it raises becomes the outcome of every item of its batch.
-        max_batch: Maximum number of items in a step.
         lanes: Maximum number of concurrent steps of submitted items.
         max_wait: Maximum time in seconds that an item waits for its first step. Items that waited longer
             are refused.

@@ -86,7 +86,6 @@ class CatalogMirror:
     """Reads result rows from the catalog, or from a copy while the catalog cannot be reached. Thread-safe.
 
     Args:
-        reads: Reads of the catalog.
         changed_ids: Function that returns the IDs of tasks in the current manifest, where they are not those of a
             snapshot; see :meth:`SnapshotManager.changed_ids`. None: the index does not change.
         max_bytes: Maximum memory of copied rows. Domains beyond it are not copied.
@@ -187,9 +186,6 @@ class CatalogMirror:
 
     def update(self, snapshot: SearchSnapshot) -> bool:
         """Copy the rows that have changed.
-
-        Args:
-            snapshot: The current snapshot.
 
         Returns:
             Whether the copy is current; False if an update is not due yet.

@@ -227,19 +227,13 @@ class SearchEngine:
 
         Args:
             name_or_id: Name or identifier of the domain's task.
-            worst: Maximum number of worst queries.
         """
         return self._with_loaded_tasks(
             lambda snapshot: self.query_reports.report(snapshot, name_or_id, worst)
         )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
-        """Parts of the score of a video; see :func:`service.search.explanations.result_explanation.explain_result`.
-
-        Args:
-            video_id: Identifier of the video.
-            query: The search.
-        """
+        """Parts of the score of a video; see :func:`service.search.explanations.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
@@ -266,7 +260,6 @@ class SearchEngine:
         """The k videos most similar to an uploaded clip or picture; see :mod:`service.search.video_search.clip_search`.
 
         Args:
-            upload: Video or picture.
             k: Number of results.
             task: Names or IDs of the tasks to search; all by default.
             captions: Number of captions that describe the clip; None returns none.

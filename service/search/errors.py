@@ -12,8 +12,6 @@ class UnknownTask(InvalidInput):
     """A request names a task that the snapshot does not know.
 
     Args:
-        task: Name or ID of the task, as requested.
-        field: Name of the field.
         known: Names of some searchable tasks.
     """
 
@@ -25,12 +23,7 @@ class UnknownTask(InvalidInput):
 
 
 class TaskNotLoaded(Conflict):
-    """A request names a video of a task that the snapshot does not contain.
-
-    Args:
-        video_id: Identifier of the video.
-        task: Identifier of the task.
-    """
+    """A request names a video of a task that the snapshot does not contain."""
 
     def __init__(self, video_id: str, task: str) -> None:
         super().__init__(
@@ -41,11 +34,7 @@ class TaskNotLoaded(Conflict):
 
 
 class TaskNotServed(Conflict):
-    """A request names a task that was learned after the release that is served.
-
-    Args:
-        task: Name or ID of the task, as requested.
-    """
+    """A request names a task that was learned after the release that is served."""
 
     def __init__(self, task: str) -> None:
         super().__init__(

@@ -48,7 +48,6 @@ class SingleFlightCache(Generic[Key, Value]):
         """Return the cached value of a key, or compute and cache it.
 
         Args:
-            key: Key of the value.
             version: Version that the value must have; a value of another version is replaced.
             compute: Function that computes the value. It receives the replaced value, or None.
             is_outdated: Whether to replace a cached value although its version matches.

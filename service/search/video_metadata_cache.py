@@ -198,7 +198,6 @@ class VideoMetadataCache:
         """Metadata of the videos of a task.
 
         Args:
-            task: Identifier of the task.
             version: Version of the task's shard and of its metadata. Another version may hold other videos or values,
                 so its metadata is read again and replaces that of the former version.
         """
@@ -208,7 +207,6 @@ class VideoMetadataCache:
         """Moments of the videos of a task.
 
         Args:
-            task: Identifier of the task.
             shard_state: Version of the task's shard; moments of another version are read again.
 
         Raises:

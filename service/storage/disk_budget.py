@@ -36,7 +36,6 @@ def require_disk_space(videos: int, *, files_bytes: int = 0, is_append: bool = F
     Pending videos of unfinished tasks need space, too, and are counted.
 
     Args:
-        videos: Number of new videos.
         files_bytes: Bytes of files that the request itself stores.
         is_append: Whether the videos are appended to a learned domain, which writes no release.
 
@@ -64,7 +63,6 @@ def estimate_task_bytes(videos: int, *, is_append: bool = False) -> int:
     those of the library, if it has any.
 
     Args:
-        videos: Number of videos.
         is_append: Whether the videos are appended to a learned domain, which writes no release.
     """
     shard_bytes, release_bytes = _index_bytes(settings().index_dir)

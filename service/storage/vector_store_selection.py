@@ -17,7 +17,6 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
     """Return the shard store of the library. It connects to a server only when a row is read.
 
     Args:
-        configured: Settings of the library.
         device: Device that scans files of shards.
 
     Raises:

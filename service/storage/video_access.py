@@ -99,7 +99,6 @@ class SourceReader:
         """All files below a folder of an object store.
 
         Args:
-            folder: URI of the folder.
             report_progress: Called after each page of the listing.
 
         Raises:
@@ -119,7 +118,6 @@ class SourceReader:
         """Content of a small file.
 
         Args:
-            uri: URI of the file.
             max_bytes: Maximum size of the file.
             report_progress: Called after each part of the content.
 

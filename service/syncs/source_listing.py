@@ -80,7 +80,6 @@ def list_source(
     """Return the files of a folder or manifest below the media root, or in an allowed source.
 
     Args:
-        source: Folder or manifest.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
         report_progress: Called for each folder, page of a listing, part of a manifest, and file.
 
@@ -172,10 +171,6 @@ def remote_files(listing: RemoteVideos) -> SourceFiles:
 
 def local_files(listing: FolderVideos, report_progress: Callable[[], object] = lambda: None) -> SourceFiles:
     """Return the files of videos of a local folder.
-
-    Args:
-        listing: The videos.
-        report_progress: Called for each video.
 
     Raises:
         InvalidInput: all videos are left out, or a video has an id, which a sync derives from path and content.

@@ -96,8 +96,6 @@ def plan_sync(
     video leaves them as they are.
 
     Args:
-        files: Files of the source.
-        stored: Videos of the domain.
         report_alive: Called after each file.
         domain: Name of the domain, which keeps the ids of equal files of two domains apart.
         left_out: Reasons of files that the listing left out, by path. They have not vanished.

@@ -90,7 +90,6 @@ def append_videos(
 
     Args:
         task_id: Identifier of the domain's task.
-        spec: The videos.
         idempotency_key, caller: As for :func:`create_task`.
 
     Raises:
@@ -108,7 +107,6 @@ def check_destination(name: str | None, target_id: str | None, videos: Sequence[
     Args:
         name: Name of a new domain; None is not checked.
         target_id: Identifier of the task whose domain receives the videos; None for a new domain.
-        videos: The videos.
 
     Raises:
         NotFound, Conflict: as for :func:`create_task` and :func:`append_videos`.
@@ -223,7 +221,6 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     """Queue a failed or cancelled task again, at the end.
 
     Args:
-        task_id: Identifier of the task.
         spec: Another method and other settings; None: those of the task.
 
     Raises:

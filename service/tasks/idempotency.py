@@ -47,7 +47,6 @@ def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
     Args:
         caller: Identity of the caller; keys of different callers are independent.
         key: The Idempotency-Key.
-        body_hash: Hash of the request body.
 
     Returns:
         The stored response of the same earlier request; None if the request must be executed.

@@ -152,12 +152,7 @@ def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
 
 
 def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
-    """Yield the errors of the captions and the metadata of a video.
-
-    Args:
-        field: Path of the video in the errors.
-        video: The video.
-    """
+    """Yield the errors of the captions and the metadata of a video."""
     yield from _captions_errors(f"{field}.captions", video.captions)
     yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
 
@@ -175,12 +170,7 @@ def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError
 
 
 def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
-    """Yield the errors of the URI of a video.
-
-    Args:
-        field: Path of the URI in the errors.
-        uri: The URI.
-    """
+    """Yield the errors of the URI of a video."""
     if any(unicodedata.category(c) == "Cc" for c in uri):
         yield FieldError(field, "The path contains a control character.", "Remove it.")
         return

@@ -41,7 +41,6 @@ def relearn_appended_videos(
 
     Args:
         task_id: Identifier of the domain's task, or of an append to it.
-        spec: Name of the new domain.
         idempotency_key: The ``Idempotency-Key`` of the request.
         caller: Identity of the caller; keys of different callers are independent.
 

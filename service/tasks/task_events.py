@@ -31,9 +31,7 @@ def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskE
     """Return events of a task, oldest first.
 
     Args:
-        task_id: Identifier of the task.
         last_id: Only events with a greater id are returned.
-        limit: Maximum number of events.
 
     Raises:
         NotFound: the task does not exist.

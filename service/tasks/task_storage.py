@@ -62,7 +62,6 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
     """Store a validated task with its videos, and the outcome of its request, in one transaction.
 
     Args:
-        task_id: Identifier of the new task.
         checked: Specification of a task, or of an append.
         request: The request, which names the domain of an append.
 
@@ -121,7 +120,6 @@ def require_learned(task: Task | None, task_id: str | None) -> Task:
 
     Args:
         task: The task; None if it does not exist.
-        task_id: Its identifier.
 
     Raises:
         NotFound: the task does not exist.

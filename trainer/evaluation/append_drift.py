@@ -101,10 +101,6 @@ def measure_drift(
 
     Args:
         encoder: Query encoder.
-        task: Identifier of the domain's task.
-        shard: Shard of the domain with the appended videos.
-        domain: Captions of the domain's own videos.
-        appended: Captions of appended videos.
         mode: Query mode.
         is_learned: Whether the encoder has learned from the domain's captions.
         report_alive: Called after each part of the gallery.

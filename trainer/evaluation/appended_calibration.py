@@ -52,7 +52,6 @@ def calibrate_appended(
 
     Args:
         encoder: Query encoder of the release.
-        task: Identifier of the task.
         shard: Shard with the appended videos.
         searched: Vector ids of the videos that can be retrieved.
         learned: Captions of training videos.

@@ -106,9 +106,7 @@ def _search_fold(
 
     Args:
         part: Method that has learned the task without the videos.
-        task: Identifier of the task.
         captions: Vector id of a video and its caption.
-        gallery: Videos to search.
         encoder: Query encoder of the release that has learned the whole task.
         pinned: Release of every task's shard by task id.
         mode: Query mode.

@@ -27,7 +27,6 @@ class ModeEvaluation:
     Args:
         encoder: Query encoder of the release.
         tasks: All learned tasks, in order.
-        mode: Query mode.
         full: Whether to compute all measures; see :func:`trainer.evaluation.recall_row.evaluate_row`.
         known_ranks: Ranks of the first tasks, which have been scored against one another; updated in place. A task may
             have lost all its queries since.

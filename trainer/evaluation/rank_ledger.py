@@ -82,7 +82,6 @@ class TaskRanks:
             truth: Score of each query's video ``[Q]``.
             prior: Routing term of these scores ``[Q]``.
             captions: Score of the best caption of each captioned video, by scope; empty if captions are not ranked.
-            galleries: Galleries to rank in.
             nearest: Number of nearest videos to keep per query.
             precision_depth: Number of videos to keep per query for average precision.
         """

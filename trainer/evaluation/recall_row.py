@@ -164,7 +164,6 @@ def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
     Args:
         weights: Weight of every text for every task ``[Q, T]``, in any unit.
         own: Position of the texts' own task.
-        m: Number of tasks.
     """
     return recall_at(rank_by_id(weights, range(weights.shape[1]), [own] * len(weights)), m)
 

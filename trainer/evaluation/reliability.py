@@ -52,7 +52,6 @@ def reliability(
     Args:
         predicted: Predicted probabilities ``[N]``, 0..1.
         outcomes: Whether each prediction came true ``[N]``.
-        bins: Number of bins.
         counts: Weight of each prediction ``[N]``; 1 by default.
     """
     counts = np.ones(len(predicted)) if counts is None else counts

@@ -166,7 +166,6 @@ class TopItems:
 
     Args:
         k: Number of items per query.
-        queries: Number of queries.
 
     Attributes:
         scores: Scores in descending order ``[Q, k]``; −∞ where the gallery has fewer items.
@@ -198,7 +197,6 @@ class PrecisionCount:
 
     Args:
         k: Depth of the ranking.
-        queries: Number of queries.
 
     Attributes:
         totals: Number of relevant items so far ``[Q]``.

@@ -92,7 +92,6 @@ def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> Analy
     Args:
         center: Vector that the queries of the domain are centered on, ``[semantic]``.
         captions: Vectors of all training captions, ``[m, semantic]``.
-        lexicon: Lexicon of the domain.
     """
     return AnalyticQueryMap(
         center=center.float(),

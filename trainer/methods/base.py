@@ -156,8 +156,6 @@ class Method(ABC):
         """Prepare the parameters of a task; called once before its first step.
 
         Args:
-            task_id: Identifier of the task.
-            name: Name of the task.
             trained: False for a task without captions, whose videos are embedded without training.
         """
 
@@ -199,7 +197,6 @@ class Method(ABC):
 
         Args:
             rows: Positions of the videos in the order in which they were observed.
-            captions: Captions of these videos.
 
         Returns:
             The other method; None if it would have to be trained again.
@@ -304,8 +301,6 @@ class Method(ABC):
         """Append the fingerprint and the routing profile of a task; called once after :meth:`end_task`.
 
         Args:
-            task_id: Identifier of the task.
-            name: Name of the task.
             captions: Training captions.
         """
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))

@@ -153,7 +153,6 @@ def _store_calibration(
     Args:
         claim: Claim on the append.
         library: Library that the model was fitted to.
-        confidence: The model.
         is_published: Whether the manifest already lists the append.
     """
     manifest = library.manifest

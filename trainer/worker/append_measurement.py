@@ -59,9 +59,7 @@ def measure_append(
     Args:
         library: Published library.
         backbone: Backbone of the library.
-        append: Videos of the append.
         domain: Identifier of the domain's task.
-        shard: Shard of the domain with the videos of the append.
         report_alive: Called after each part of the measurement.
 
     Returns:

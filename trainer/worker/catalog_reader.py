@@ -40,9 +40,7 @@ def load_clips(
     """The accepted videos of a task in a range of vector ids, by vector id.
 
     Args:
-        task_id: Identifier of the task.
         backbone: Backbone, which determines the frame files.
-        first_id: First vector id.
         last_id: Last vector id; None: no limit.
     """
     frames, size = backbone.spec

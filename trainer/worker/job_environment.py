@@ -50,7 +50,6 @@ def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> 
     """The worker's backbone, loaded once per process onto its compute device.
 
     Args:
-        name: Name of the backbone.
         frames: Frames per video; None for the backbone's own number.
         threads: Number of CPU threads that torch may use; None for its default.
     """

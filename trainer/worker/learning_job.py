@@ -260,8 +260,6 @@ def publish_task(
         library: Library that the task was learned from.
         task: Videos of the shard; those deleted since are published as tombstones.
         state: Release after the task.
-        release: Manifest entry of the release.
-        shard: Manifest entry of the shard.
         recalls: Cells of the recall matrix.
         moments: Manifest entries of the shard's moment segments.
         trained: Whether the task changed any weights.

@@ -76,8 +76,6 @@ def embed_shared(
     """Unit vectors ``[n, dim]`` of the clips of a claimed task, in their order.
 
     Args:
-        claim: Claim on the task.
-        clips: Clips by vector id.
         encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
         fingerprint: Fingerprint of the encoder.
         encoder: Writes the files of a release with this encoder for other workers; None if they find it in the
@@ -172,10 +170,7 @@ def _embed_chunk(
     """Embed the clips of a claimed chunk, and store them as a part.
 
     Args:
-        chunk: The claimed chunk.
-        folder: Folder of the parts.
         encode: Video encoder.
-        clips: Clips of the chunk.
         report: Called after the number of finished videos of the chunk was stored.
     """
     saved, saved_at = 0, time.monotonic()

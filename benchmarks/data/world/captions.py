@@ -71,7 +71,6 @@ def caption(
     """One sentence about a scene.
 
     Args:
-        scene: The scene.
         verbs: Verb phrases of the domain by motion.
         sizes: Size words of the domain.
         details: Members of :data:`DETAILS` to mention if the scene has them.

@@ -27,7 +27,6 @@ def render(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
     """Draw frames of a scene.
 
     Args:
-        scene: Scene to draw.
         size: Side of the square frames in pixels.
         times: Points in time in [0, 1], in any order.
 
@@ -64,7 +63,6 @@ def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds
     """Draw a clip and write its mp4 file, which appears atomically.
 
     Args:
-        clip: Clip to draw.
         path: File to write; its folder must exist.
         size: Side of the square picture in pixels, even.
         fps: Frames per second.

@@ -79,7 +79,6 @@ class SharedVocabulary:
 
     Args:
         domain: Domain with its own words.
-        common: Words of all domains.
         share: Probability that a mention uses a common word, 0..1.
         seed: Seed of the senses.
 

@@ -138,7 +138,6 @@ class ExpertTower(nn.Module):
 
     Args:
         width: Token width of the tower.
-        depth: Number of blocks of the tower.
         experts, rank, top_k, scale, dropout: See :class:`ExpertLayer`.
     """
 
@@ -250,7 +249,6 @@ def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: Expert
     Args:
         backbone: Backbone with open blocks.
         frames: ``uint8 [n, M, H, W, 3]``.
-        tower: Experts of the image tower.
         task: Number of the router for all frames, or ``NO_ROUTER``.
     """
     with forward_precision(backbone.device):
@@ -274,7 +272,6 @@ def encode_texts_with_experts(
     Args:
         backbone: Backbone with open blocks.
         ids: Token ids ``[n, L]``.
-        tower: Experts of the text tower.
         tasks: Number of the router of each text, or ``NO_ROUTER``, ``[n]``.
     """
     ids = ids.to(backbone.device)

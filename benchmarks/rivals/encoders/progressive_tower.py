@@ -149,7 +149,6 @@ def encode_texts_with_columns(tower: ProgressiveTower, ids: Tensor, columns: Seq
     """Unit text vectors ``[C, n, dim]`` of several columns, in one pass through all columns below.
 
     Args:
-        tower: Columns of the text tower.
         ids: Token ids ``[n, L]``.
         columns: Numbers of the C columns, or ``NO_COLUMN``.
     """
@@ -183,7 +182,6 @@ def _run_blocks(
     """States of the wanted columns after the last block, by column.
 
     Args:
-        tower: All columns.
         states: Inputs of the first block of each column up to the last wanted one, ``[n, L, width]`` each.
         run_block: Block of a column and a layer.
         wanted: Numbers of columns.

@@ -34,7 +34,6 @@ class PathIntegralMethod(WeightPenaltyMethod):
         """Add one step of one weight to the path statistics.
 
         Args:
-            name: Name of the weight.
             gradient: Gradient of the task loss before the step, in the shape of the weight.
             update: Change of the weight by the step, in the same shape.
         """

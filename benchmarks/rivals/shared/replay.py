@@ -59,7 +59,6 @@ class ReplayMemory:
     """At most ``capacity`` pairs, in main memory.
 
     Args:
-        capacity: Maximum number of pairs.
         empty: Columns without rows, ``[0, ...]`` each; define the types and shapes.
 
     Attributes:
@@ -88,9 +87,6 @@ class ReplayMemory:
 
         The remainder of the division goes to the newest tasks, one pair each. With more tasks than capacity, the
         oldest tasks lose all pairs.
-
-        Args:
-            new: Pairs of one new task.
         """
         joined = {name: torch.cat([rows, new[name].to(rows)]) for name, rows in self.rows().items()}
         tasks = joined["tasks"].unique()  # sorted, i.e. in order of learning
@@ -124,7 +120,6 @@ class ReplayMemory:
         """Return up to ``count`` distinct random pairs; None when there are none.
 
         Args:
-            count: Maximum number of pairs.
             before: Only pairs of tasks with a smaller number are drawn.
         """
         past = (self.rows()["tasks"] < before).nonzero().flatten()

@@ -36,7 +36,6 @@ class Client(Operations, Transfers, SyncStepClient):
     no further effect. Usable as a context manager, which closes the connections. Thread-safe.
 
     Args:
-        base_url: URL of the service.
         api_key: API key; None takes it from the variable ``CINESTRATA_API_KEY``.
         timeout: Seconds until a request without an answer fails; requests with many videos, or with an archive,
             have more.

@@ -191,7 +191,6 @@ class Pages(Generic[_P, _Item]):
 
     Args:
         operation: Operation that returns one page.
-        item: Type of the entries.
     """
 
     def __init__(self, operation: Operation[_P, Any], item: type[_Item]) -> None:

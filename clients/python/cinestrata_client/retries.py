@@ -43,7 +43,6 @@ class RetryPolicy:
         """Return the seconds until a repetition; None: the request is not repeated.
 
         Args:
-            call: The request.
             attempt: Number of the failed attempt, from 0.
             outcome: The response, or the failure of the connection.
         """

@@ -99,7 +99,6 @@ class Transfers:
         """Create a task from a zip or tar archive of videos with a manifest or sidecar files.
 
         Args:
-            archive: Path of the archive, or an open file.
             name: Name of the domain.
             filename: Name of the archive with its extension; default: that of the file.
             method: Learning method; default: that of the service.
@@ -196,7 +195,6 @@ class Transfers:
         """Wait until a task is ready, and return it.
 
         Args:
-            task_id: Identifier of the task.
             timeout: Maximum seconds; None: no limit.
 
         Raises:

@@ -48,7 +48,6 @@ class SmallBackbone(BertBackbone):
 
     Args:
         clip: Both towers.
-        tokenizer: Tokenizer of the text tower.
         spec: Frames per video and frame size.
         background: Distribution of generic texts.
     """

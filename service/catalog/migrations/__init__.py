@@ -76,7 +76,6 @@ def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = No
     """Upgrade the catalog, and wait for a database that does not answer yet.
 
     Args:
-        configured: Settings that name the database.
         wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
 
     Raises:

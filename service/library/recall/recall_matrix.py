@@ -120,9 +120,6 @@ def _newest_row(cells: RecallCells, tasks: Sequence[LearnedTask]) -> dict[str, l
 def newest_recall(task_id: str) -> dict[str, RecallFigures]:
     """Return the recall of a domain's held-out captions by gallery: of the newest measured release
     up to the served one.
-
-    Args:
-        task_id: Identifier of the domain's task.
     """
     manifest, _ = published_manifest()
     with session_scope() as session:

@@ -54,7 +54,6 @@ def sample_captions(name_or_id: str, limit: int = MAX_SAMPLED_CAPTIONS) -> Capti
 
     Args:
         name_or_id: Name or identifier of a domain's task.
-        limit: Maximum number of captions.
 
     Raises:
         NotFound: There is no such task.

@@ -73,7 +73,6 @@ class QueryReports:
         """The report on a domain.
 
         Args:
-            snapshot: Snapshot to search.
             name_or_id: Name or identifier of the domain's task.
             worst: Maximum number of worst queries.
 

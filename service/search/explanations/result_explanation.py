@@ -40,10 +40,8 @@ def explain_result(
     """Parts of the score that a search gives a video, whether or not the video is among its results.
 
     Args:
-        snapshot: Snapshot to search.
         settings: Settings of the process.
         cache: Source of the metadata that filters and moments need.
-        video_id: Identifier of the video.
         request: The search; the video has a rank among its first k results.
 
     Raises:

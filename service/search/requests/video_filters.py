@@ -118,7 +118,6 @@ def find_passing_videos(
     """Evaluate a filter on tasks.
 
     Args:
-        video_filter: Filter to evaluate.
         shards: Task ID → state of its shard, for the tasks to search.
         cache: Source of the metadata.
         field_prefix: Prefix of field names in errors.

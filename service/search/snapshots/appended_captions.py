@@ -54,7 +54,6 @@ def appended_profiles(
     """Profiles of the domains with appends or edited captions, by task.
 
     Args:
-        shards: Searchable shards by task.
         encoder: Query encoder of the release, whose method weights routing profiles.
         vocabulary: Size of its vocabulary.
         known: Profiles of an earlier snapshot, which are reused while shard and captions are the same.
@@ -82,7 +81,6 @@ def profile_row(
     """Tokens and values of the routing profile of captions.
 
     Args:
-        captions: Token ids of each caption.
         vocabulary: Vocabulary size V.
         factor: Factor of the values, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
     """
@@ -141,7 +139,6 @@ def read_appended_confidence(release_id: str, generation: int) -> dict[str, Any]
     """Return the JSON object of the model that an append fitted again for a release; None without one.
 
     Args:
-        release_id: Identifier of the release.
         generation: Generation of the index.
 
     Raises:

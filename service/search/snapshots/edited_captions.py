@@ -20,9 +20,6 @@ class EditedCaptions:
     def apply(self, snapshot: SearchSnapshot) -> SearchSnapshot | None:
         """Return a snapshot with the routing profiles of edited captions; None if nothing has changed or is due.
 
-        Args:
-            snapshot: The current snapshot.
-
         Raises:
             Unavailable: the catalog cannot be read.
         """

@@ -209,9 +209,7 @@ class EarlierReleases:
         """The snapshot of an earlier release, from memory where it is cached.
 
         Args:
-            release_id: Identifier of the release.
             read_current: Returns the snapshot that answers new searches.
-            backbone: Backbone of all releases.
 
         Raises:
             Gone: The release is no longer kept, or is no longer served.

@@ -33,7 +33,6 @@ def check_probes(
 
     Args:
         folder: Folder of the release; a release without probes is accepted.
-        release: Identifier of the release.
         encode: Function that returns the query vector ``float32 [dim]`` of each (text, mode, task).
         shards: Served shards by task ID.
         modes: Query modes that the release offers.

@@ -139,8 +139,6 @@ class SearchSnapshot:
         is broken, is left out and recorded in ``degraded``.
 
         Args:
-            index_snapshot: Snapshot of the index.
-            backbone: Backbone of all releases.
             release_id: Identifier of a release in the manifest; the served one by default.
             other: Snapshot of the same library with the same backbone. Releases never change, so its loaded
                 releases are reused without reading or checking them again. It is not modified.

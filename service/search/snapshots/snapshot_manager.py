@@ -46,7 +46,6 @@ class SnapshotManager:
 
     Args:
         settings: Settings of the process.
-        reads: Reads of the catalog.
 
     Attributes:
         last_error: Reason why the newest generation or the backbone cannot be loaded; None where it is loaded.
@@ -176,7 +175,6 @@ class SnapshotManager:
         next poll. Concurrent callers share one load.
 
         Args:
-            task: Name or ID of the task.
             used: Snapshot that does not contain the task.
 
         Returns:

@@ -95,7 +95,6 @@ class PinnedVideoReleases(_PinnedReleases):
 
     Args:
         index_snapshot: Snapshot that contains the shards and releases.
-        tasks: IDs of the tasks.
     """
 
     def __getitem__(self, task: str) -> ReleaseState:
@@ -111,8 +110,6 @@ class PinnedQueryReleases(_PinnedReleases):
 
     Args:
         index_snapshot: Snapshot that contains the shards and releases.
-        release_id: Identifier of the current release.
-        release: State of the current release.
 
     Attributes:
         broken: Task ID → reason why its release cannot be read, for the tasks that were accessed.

@@ -28,8 +28,6 @@ def build_results(
         hits: Hits by falling score.
         rows: Vector ID → row.
         snapshot: Snapshot that found the hits.
-        first_rank: Rank of the first result.
-        confidence: Confidence of the list of hits.
         moments: Vector ID → best moments of the video.
     """
     results: list[SearchResult] = []

@@ -97,8 +97,6 @@ class CaptionIndex:
             vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
             task: ID of the task that captions are encoded for.
             sources: IDs of the tasks whose captions are compared.
-            k: Maximum number of captions.
-            mode: Query mode.
             own_captions: Captions of the video itself, which are marked.
 
         Returns:
@@ -156,11 +154,8 @@ def caption_video(
     """The k captions of the library that are nearest to a video.
 
     Args:
-        snapshot: Snapshot to search.
         settings: Settings of the process.
         index: Cache of encoded captions.
-        video_id: Identifier of the video.
-        k: Maximum number of captions.
         scope: ``task`` for captions of the video's own task; ``all`` for captions of every searchable task.
 
     Raises:

@@ -107,7 +107,6 @@ class ClipSearch:
         """The videos most similar to a clip.
 
         Args:
-            snapshot: Snapshot to search.
             backbone: Backbone of its releases.
             upload: Video or picture; read to its end.
             query: Parameters of the search other than the text: ``k``, ``task``, filters and ``min_score``.

@@ -47,9 +47,7 @@ def search_similar(
     """The k nearest videos to a video, without the video itself; scores are cosines.
 
     Args:
-        snapshot: Snapshot to search.
         settings: Settings of the process.
-        video_id: Identifier of the video.
         k: Number of results.
         scope: ``task`` for the video's own task; ``all`` for every task embedded by the same encoder.
         min_score: Lowest score of a result; None accepts all scores.

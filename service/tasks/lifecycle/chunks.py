@@ -73,10 +73,8 @@ def plan_chunks(
 
     Args:
         session: Transaction that locks the task.
-        task_id: Identifier of the task.
         stage: Stage that processes the chunks.
         vector_ids: Vector ids of the videos, ascending.
-        size: Maximum number of videos of a chunk.
         run: Identity of the work; see :attr:`ChunkClaim.run`.
     """
     last = session.scalar(
@@ -137,8 +135,6 @@ def claim_chunk(task_id: str, stage: Stage, owner: str, *, owns_task: bool = Fal
     every chunk: its own errors, and its end, count as attempts of the task.
 
     Args:
-        task_id: Identifier of the task.
-        stage: Stage of the chunk.
         owner: Name of the worker.
         owns_task: Whether the worker has claimed the task.
 
@@ -243,7 +239,6 @@ class ChunkClaim:
         """Mark the chunk as done, in a transaction of it. This counts as progress of the task.
 
         Args:
-            session: The transaction.
             checksum: SHA-256 of the part file of the chunk.
         """
         chunk, task = session.get_one(Chunk, self.id), session.get_one(Task, self.task_id)

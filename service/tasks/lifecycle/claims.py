@@ -21,7 +21,6 @@ def claim_training(task_id: str, owner: str) -> Claim | None:
     """Claim a task for training, or for the rest of an interrupted training.
 
     Args:
-        task_id: Identifier of the task.
         owner: Name of the worker.
 
     Returns:

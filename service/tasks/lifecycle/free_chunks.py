@@ -24,8 +24,6 @@ def process_free_chunks(
     Errors are logged and stored with the chunk; the owner of the task decides on its state.
 
     Args:
-        task_id: Identifier of the task.
-        stage: Stage of the chunks.
         owner: Name of the worker.
         seconds: Time after which no further chunk is claimed, so that the next message has its turn.
         process: Function that processes the chunks of an iterator, each of which is claimed when it is taken. It is

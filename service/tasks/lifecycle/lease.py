@@ -104,13 +104,10 @@ class Claim:
         ``EVENT_SECONDS``. The remaining time is estimated from these reports.
 
         Args:
-            stage: Name of the stage.
             fraction: Progress of the stage, 0..1.
             done: Number of finished items.
             total: Number of all items.
             epoch: Current epoch, from 1.
-            epochs: Number of epochs.
-            loss: Current loss.
             videos_per_second: Throughput; by default that of the stage.
 
         Raises:

@@ -142,9 +142,6 @@ class Publication(_OpenPublication):
         """Write the rows of the release, the shard and the recall matrix, and make the task ready.
 
         Args:
-            release: The release of the task.
-            shard: The shard of the task.
-            recalls: Rows of the recall matrix.
             trained: Whether the method was trained, not only applied.
             unmeasured: Reason of missing ``recalls``.
 
@@ -290,7 +287,6 @@ def reject_duplicates(session: Session, append: Task) -> None:
     Args:
         session: Transaction that locks the append, under the write lock of the index: until that is released, no other
             publication gives the domain videos.
-        append: The append.
     """
     accepted = (Video.task_id == append.id) & (Video.status == "accepted")
     known = {

@@ -27,7 +27,6 @@ def postpone(session: Session, task: Task, former: Mapping[str, Any], error: Sou
 
     Args:
         session: Transaction that locks the task.
-        task: The task.
         former: Progress of the task when it was claimed.
         error: The outage.
     """

@@ -44,8 +44,6 @@ def lock_task_if(
 
     Args:
         session: Transaction.
-        task_id: Identifier of the task.
-        still: The condition.
         skip_locked: Return None if another transaction has locked the row.
     """
     query = select(Task).where(Task.id == task_id, still)
@@ -110,8 +108,6 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
 
     Args:
         session: Session with the locked task.
-        task_id: Identifier of the task.
-        owner: Name of the worker that lost the lease.
         published: Whether the manifest lists a shard of the task.
     """
     continuation = (

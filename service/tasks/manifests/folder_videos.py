@@ -78,12 +78,10 @@ def list_folder_videos(
     is the folder of an upload.
 
     Args:
-        path: Manifest or folder.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
         root: Folder, without links in its path, that the links of manifests and sidecar files must not leave; None:
             they may lead anywhere.
-        report_progress: Called for each folder and for each video.
         typed_tables: Whether a manifest may be a Parquet file or a spreadsheet; only for commands.
 
     Raises:
@@ -174,12 +172,10 @@ def _read_folder(
     """Return the video files of a folder with their captions, and the errors of those that are left out.
 
     Args:
-        folder: The folder.
         names: Paths of all files.
         files: Paths of the video files.
         encoding: Encoding of the sidecar files.
         root: Folder that links must not leave.
-        report_progress: Called for each video.
     """
     aliases = subtitle_aliases(name for name in names if name.endswith((".srt", ".vtt")))
 

@@ -61,7 +61,6 @@ def check_line_number(number: int, name: str) -> None:
     """Bound the time that a text takes: a body of 128 MB may have a hundred million lines, of some microseconds each.
 
     Args:
-        number: Number of a line.
         name: Name of the file in errors.
 
     Raises:

@@ -58,7 +58,6 @@ class ManifestEntries:
         """Add the video of a line.
 
         Args:
-            line: Number of the line.
             fields: Fields of a video as in ``POST /tasks``.
 
         Raises:
@@ -160,7 +159,6 @@ def require_text_table(name: str, field: str) -> None:
     """Check that a file that the service reads is no typed table, whose parsers do not bound the memory that it takes.
 
     Args:
-        name: Name of the file.
         field: Field of the error.
 
     Raises:
@@ -181,9 +179,7 @@ def parse_manifest(
     """Parse the videos of a manifest.
 
     Args:
-        stream: Content of the manifest.
         name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
-        encoding: Encoding of a text.
         typed_tables: Whether Parquet files and spreadsheets are read. A few kilobytes of them may fill the memory, so
             only a command reads them, for its own user.
 
@@ -207,7 +203,6 @@ def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[
     Args:
         stream: Content of the manifest.
         name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
-        encoding: Encoding of a text.
 
     Raises:
         InvalidInput: a line has another format; the error names the line.

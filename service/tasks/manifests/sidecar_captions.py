@@ -43,9 +43,7 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
     subtitles fill the captions up to their maximum number.
 
     Args:
-        uri: Path of the video.
         open_sidecar: Opens the file of a path for reading; None if there is none.
-        encoding: Encoding of the files.
 
     Raises:
         InvalidInput: a sidecar file is invalid; the error names the file, and the line of a text.
@@ -78,9 +76,6 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
     """Return the subtitle files with a language code by the path without it: ``clip.vtt`` → ``clip.en.vtt``.
 
     Of several languages English comes first, then the order of the codes.
-
-    Args:
-        paths: Paths of files.
     """
     found = (_LANGUAGE_SUBTITLES.fullmatch(path) for path in paths)
     ordered = sorted(
@@ -186,7 +181,6 @@ def read_subtitles(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iter
     Args:
         stream: Content of the file.
         name: Name of the file in errors.
-        encoding: Encoding of the text.
 
     Raises:
         InvalidInput: a line is too long or cannot be decoded.

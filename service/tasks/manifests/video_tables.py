@@ -39,7 +39,6 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
     """Return the field of each column; metadata fields keep their name, and unnamed columns are empty.
 
     Args:
-        names: Names of the columns.
         location: Location of the names in errors.
 
     Raises:
@@ -180,7 +179,6 @@ def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[int, dict[st
     The rows of a Parquet file are counted from 1, and the rows of a sheet like the spreadsheet does.
 
     Args:
-        stream: Content of the file.
         name: Name of the file; its ending selects the format.
 
     Raises:

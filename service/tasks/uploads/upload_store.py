@@ -280,7 +280,6 @@ class UploadWriter:
     The kernel releases the lock if the process is killed; bytes written until then stay.
 
     Args:
-        upload: The upload.
         offset: Number of bytes that the client assumes to be stored.
 
     Raises:

@@ -39,7 +39,6 @@ def adopted_uploads(spec: _Spec, task_id: str) -> Iterator[_Spec]:
 
     Args:
         spec: Specification of the task or the append.
-        task_id: Identifier of the new task.
 
     Raises:
         InvalidInput: an upload does not exist or is incomplete; the error names up to 20 videos.
