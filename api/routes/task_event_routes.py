@@ -17,7 +17,7 @@ from api.stream_limits import StreamLimit
 from cinestrata_schemas.tasks import TaskEvent
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import InvalidInput
-from service.tasks import commands
+from service.tasks import commands, task_events
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
@@ -97,7 +97,7 @@ def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:
     """Whether the task has ended, and its events after an id. Raises NotFound."""
     # The state is read first, so that the events of an ended task include its final event.
     has_ended = commands.get_task(task_id).state in FINAL_STATES
-    return has_ended, commands.events_after(task_id, last_id)
+    return has_ended, task_events.events_after(task_id, last_id)
 
 
 def _parse_event_id(value: str | None) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.data.folder_manifest import ManifestEntry, find_manifest, read_manifest
+from benchmarks.data.folder_manifest import ManifestEntry, read_manifest
 from benchmarks.data.protocol_sources import read_folder_task
 from benchmarks.data.source_tasks import SourceTask
 from benchmarks.errors import ProtocolError
+from service.tasks.manifests.folder_videos import find_manifest
 
 _HELD_OUT_FRACTION = 5  # one of this many clips is held out
 _MIN_HELD_OUT = 2

@@ -13,10 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from benchmarks.errors import ProtocolError
 from service.core.errors import InvalidInput
-from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.manifest_parser import read_rows
-
-__all__ = ["ManifestEntry", "find_manifest", "read_manifest"]
 
 
 class ManifestEntry(BaseModel):

@@ -18,13 +18,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from benchmarks.data.coco_source import CocoSource
-from benchmarks.data.folder_manifest import ManifestEntry, find_manifest, read_manifest
+from benchmarks.data.folder_manifest import ManifestEntry, read_manifest
 from benchmarks.data.frame_sources import FileFrames, WorldFrames
 from benchmarks.data.product_source import ProductSource
 from benchmarks.data.region_source import RegionSource
 from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate, hash_order
 from benchmarks.data.world import make_domain
 from benchmarks.errors import ProtocolError
+from service.tasks.manifests.folder_videos import find_manifest
 
 _EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
 

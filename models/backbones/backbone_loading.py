@@ -26,8 +26,6 @@ from models.backbones.open_clip_backbone import OpenClipBackbone, load_open_clip
 from models.backbones.tokenizer import small_tokenizer
 from models.errors import BackboneUnavailable
 
-__all__ = ["Backbone", "FrameSpec", "frame_spec", "load_backbone", "tiny_backbone"]
-
 _TINY = "tiny"
 _TINY_FRAMES = 8
 _SMALL = "small"

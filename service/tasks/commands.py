@@ -40,23 +40,10 @@ from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
 from service.tasks.remaining_time import progress_with_times
 from service.tasks.task_details import task_details
-from service.tasks.task_events import events_after, record
+from service.tasks.task_events import record
 from service.tasks.task_requests import CreateOutcome, TaskRequest
 from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task
 from service.tasks.uploads.uploaded_videos import adopted_uploads
-
-__all__ = [
-    "append_archive",
-    "append_videos",
-    "cancel_task",
-    "check_destination",
-    "create_task",
-    "create_task_from_archive",
-    "events_after",
-    "get_task",
-    "list_tasks",
-    "retry_task",
-]
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 

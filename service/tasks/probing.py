@@ -27,7 +27,8 @@ from media import (
     content_hash,
     frame_cache_path,
 )
-from models.backbones.backbone_loading import FrameSpec, frame_spec
+from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Chunk, FileRemoval, Task, Video
 from service.core import request_limits

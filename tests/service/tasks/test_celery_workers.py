@@ -21,7 +21,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.celery_worker import worker_name
 from service.core.settings import Settings, settings
-from service.tasks import commands, lifecycle
+from service.tasks import commands, lifecycle, task_events
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import ReleaseRecord, ShardRecord
 from tests.catalog_rows import accepted_videos
@@ -159,7 +159,7 @@ def test_tasks_are_learned_in_order_despite_lost_messages_and_a_killed_worker(
     start_worker()
     assert _wait_for_state(second.id, "ready").learned_order == 2
     assert commands.get_task(first.id).learned_order == 1
-    messages = [e.data["message"] for e in commands.events_after(first.id) if e.kind == "log"]
+    messages = [e.data["message"] for e in task_events.events_after(first.id) if e.kind == "log"]
     # Probing, training, and training after the kill.
     assert sum(message.startswith("Taken by") for message in messages) == 3
     assert any(message.startswith("Lost its worker") for message in messages)

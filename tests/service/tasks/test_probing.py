@@ -17,7 +17,7 @@ from media import frame_cache_path, load_frames
 from models.backbones.backbone_loading import frame_spec
 from service.core.settings import Settings, settings
 from service.library import video_details as library
-from service.tasks import commands, lifecycle, probing, probing_completion
+from service.tasks import commands, lifecycle, probing, probing_completion, task_events
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
@@ -89,10 +89,10 @@ def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
     assert set(reasons) == {"empty.mp4", "cut.mp4", "copy of 0.mp4", "text.mp4"}
     assert reasons["copy of 0.mp4"] == "same content as 0.mp4"
     assert all(str(settings().media_root) not in reason for reason in reasons.values())
-    uris = [e.data["uri"] for e in commands.events_after(view.id) if e.kind == "rejected"]
+    uris = [e.data["uri"] for e in task_events.events_after(view.id) if e.kind == "rejected"]
     assert uris == [r.uri for r in view.rejected]
     assert (view.counts.accepted, view.counts.rejected) == (3, 4)
-    fractions = [e.data["fraction"] for e in commands.events_after(view.id) if e.kind == "progress"]
+    fractions = [e.data["fraction"] for e in task_events.events_after(view.id) if e.kind == "progress"]
     assert fractions[-2] == 1.0
     rejected = next(r for r in commands.get_task(view.id).rejected if r.uri == "cut.mp4")
     assert rejected.reason

@@ -14,7 +14,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey, Task
 from service.core.settings import Settings
-from service.tasks import broker, commands, lifecycle
+from service.tasks import broker, commands, lifecycle, task_events
 from service.tasks.lifecycle import state_machine
 
 Post = Callable[..., TaskDetails]
@@ -27,7 +27,7 @@ def test_task_of_a_dead_worker_is_released(catalog: Settings, post_probed: Post,
     expire(view.id)
     assert lifecycle.reconcile().recovered == (view.id,)
     assert lifecycle.reconcile().recovered == ()
-    assert "dies" in commands.events_after(view.id)[-1].data["message"]
+    assert "dies" in task_events.events_after(view.id)[-1].data["message"]
     assert lifecycle.claim_training(view.id, "next") is not None
 
 

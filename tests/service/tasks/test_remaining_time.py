@@ -12,7 +12,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import SourceUnavailable, WorkerStopping
 from service.core.settings import Settings
-from service.tasks import commands, lifecycle, remaining_time
+from service.tasks import commands, lifecycle, remaining_time, task_events
 from service.tasks.lifecycle import ReleaseRecord, ShardRecord, lease
 
 Post = Callable[..., TaskDetails]
@@ -112,7 +112,7 @@ def test_running_task_is_estimated_from_its_rate_and_from_comparable_tasks(
     assert shown.progress.videos_per_second == pytest.approx(0.25)
     assert shown.progress.eta_seconds == pytest.approx(20)
     assert shown.eta_seconds == pytest.approx(160 - 12)
-    assert "times" not in commands.events_after(view.id)[-1].data
+    assert "times" not in task_events.events_after(view.id)[-1].data
     claim.finish_probing(counts={"videos": 10, "accepted": 10}, held_out=None)
     waiting = commands.get_task(view.id)
     assert (waiting.progress.eta_seconds, waiting.eta_seconds) == (None, pytest.approx(160 - 12))

@@ -22,7 +22,7 @@ from service.core.settings import Settings, settings
 from service.library import video_details
 from service.storage import video_access
 from service.storage.video_access import local_video
-from service.tasks import commands, lifecycle, probing_completion
+from service.tasks import commands, lifecycle, probing_completion, task_events
 from service.tasks.lifecycle import source_outages
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
@@ -102,7 +102,7 @@ def test_bad_remote_videos_are_rejected_by_name_and_without_tokens(remote: WebFi
     }
     for name, reason in expected.items():
         assert reason in reasons[f"{remote.url}/videos/{name}.mp4?***"]
-    events = [event.data for event in commands.events_after(view.id)]
+    events = [event.data for event in task_events.events_after(view.id)]
     assert "hunter2" not in f"{view}{events}"
 
 
@@ -131,7 +131,9 @@ def test_outage_rejects_nothing_and_the_task_continues_after_it(remote: WebFiles
     )
     assert (view.attempts, view.rejected) == (0, [])
     assert statuses(task.id) == ["accepted", "pending", "accepted"]
-    assert any("answers with status 503" in e.data.get("message", "") for e in commands.events_after(task.id))
+    assert any(
+        "answers with status 503" in e.data.get("message", "") for e in task_events.events_after(task.id)
+    )
     assert lifecycle.claim_probing(task.id, "worker") is None, "the pause is not over"
     assert lifecycle.reconcile().recovered == ()
     end_pause(task.id)

@@ -19,7 +19,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
-from service.tasks import commands, lifecycle
+from service.tasks import commands, lifecycle, task_events
 from service.tasks.lifecycle import free_chunks, lease, state_machine
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
@@ -189,7 +189,7 @@ def test_batches_of_all_workers_are_progress_of_the_task(
     monkeypatch.setattr(shared_embedding, "_TURN_SECONDS", -1)
     _after_planning(monkeypatch, lambda: shared_embedding.embed_free_chunks(task, "other"))
     learn(task)
-    events = [event.data for event in commands.events_after(task) if event.data.get("stage") == "indexing"]
+    events = [event.data for event in task_events.events_after(task) if event.data.get("stage") == "indexing"]
     shown = [(event["done"], event["total"]) for event in events if "done" in event]
     assert list(dict.fromkeys(shown)) == [(0, 6), (2, 6), (4, 6), (6, 6)]
 
