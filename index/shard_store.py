@@ -45,7 +45,6 @@ class ShardStore(ShardReader):
         """A store in a folder, which is created by the first write.
 
         Args:
-            root: Folder of the store.
             policy: Which new segments get an ANN structure; None: the defaults of :class:`AnnPolicy`.
             device: Device that searches; ``auto``: a GPU if there is one.
             remote: Store of the rows of segments whose entry names a place outside their folder.
@@ -78,7 +77,6 @@ class ShardStore(ShardReader):
         """Write the first or a further segment of a task's shard durably. It stays invisible until published.
 
         Args:
-            task: Id of the task.
             release: Id of the release that made the vectors.
             fingerprint: Fingerprint of its video encoder.
             ids: ``int64 [n]``, non-negative and distinct.
@@ -216,7 +214,6 @@ class ShardStore(ShardReader):
         Appending a published segment changes nothing.
 
         Args:
-            segments: Segments to append.
             deleted: A published task, and ids that the same generation deletes from its shard, so that no generation
                 shows videos that were deleted while the segments were made. Other ids are ignored.
             before_replace: As for :meth:`publish`.
@@ -252,7 +249,6 @@ class ShardStore(ShardReader):
         Deleting a video deletes its moments. Deleting a deleted id changes nothing.
 
         Args:
-            ids: Ids to delete.
             task: The only task to delete from. Ids that it does not have are then ignored: a video that was never
                 embedded, or whose task is not published, has no vector.
             before_replace: As for :meth:`publish`.
