@@ -1,4 +1,4 @@
-"""``cinestrata tasks``: list, show, watch, move, cancel and retry tasks."""
+"""``cinestrata tasks``: list, show, watch, cancel and retry tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
 
-app = typer.Typer(help="List, show, watch, move, cancel and retry tasks.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
 _MAX_REJECTED = 5  # shown files of a task

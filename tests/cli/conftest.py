@@ -104,3 +104,11 @@ def publish_task(folder: Settings) -> Callable[..., Manifest]:
         return manifest
 
     return make
+
+
+@pytest.fixture
+def two(folder: Settings, publish_task: Callable[..., Manifest]) -> ShardStore:
+    """Index of a library with the published tasks a and b."""
+    publish_task("a", 5)
+    publish_task("b", 3)
+    return ShardStore(folder.index_dir)

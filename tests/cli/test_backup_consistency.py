@@ -14,25 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import select
-from typer.testing import CliRunner
 
-from cli.main import app
 from index.files.durable_files import exclusive_lock
 from index.shard_store import ShardStore
 from service.backups import snapshot_writing
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
+from tests.cli.invocation import run
 
 Publish = Callable[..., Any]
 
 
-def _run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def _require_success(*arguments: object) -> None:
-    outcome = _run(*arguments)
+    outcome = run(*arguments)
     assert outcome.exit_code == 0, outcome.output
     dispose()
 
@@ -75,7 +70,7 @@ def test_task_published_during_the_copy_is_in_neither_part(
             yield write_later
 
     monkeypatch.setattr(snapshot_writing, "open_catalog_copy", publish_before_the_copy)
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     catalog, manifest = _restored_tasks(tmp_path / "copy", tmp_path / "other", monkeypatch)
     assert catalog == {"tsk_a", "tsk_b"}
     assert manifest == {"tsk_a", "tsk_b"}
@@ -112,7 +107,7 @@ def test_catalog_and_manifest_are_read_under_the_lock(
 
     monkeypatch.setattr(snapshot_writing, "open_catalog_copy", open_catalog)
     monkeypatch.setattr(snapshot_writing, "_published_manifest", read_manifest)
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     assert steps[-3:] == [("catalog", True), ("manifest", True), ("copy", False)]
 
 
@@ -123,12 +118,12 @@ def test_backup_during_a_long_change_can_be_repeated(
 
     def hold_the_lock() -> Any:
         with exclusive_lock(settings().index_dir / "write.lock"), ThreadPoolExecutor(1) as other_thread:
-            return other_thread.submit(_run, "snapshot", tmp_path / "copies" / "copy").result()
+            return other_thread.submit(run, "snapshot", tmp_path / "copies" / "copy").result()
 
     refused = hold_the_lock()
     assert (refused.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
     assert "Another process changes the index" in " ".join(refused.output.split())
-    assert _run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
 
 
 def _forget_videos(copy: Path) -> None:

@@ -6,26 +6,25 @@ import json
 
 import pytest
 from rich.cells import cell_len
-from typer.testing import CliRunner
 
-from cli.main import app
 from service.audit.actor import Actor
 from service.audit.audit_log import record_event
 from service.core.settings import Settings
+from tests.cli.invocation import run
 
 
 def test_entries_are_printed_as_table_or_json_lines(folder: Settings) -> None:
     ada = Actor("user", "ada [bold]", "10.0.0.7")
     record_event("task.cancel", "tsk_1", {"name": "Küche"}, actor=ada)
     record_event("video.edit", "v1", actor=ada)
-    table = CliRunner().invoke(app, ["audit", "--action", "task"])
+    table = run("audit", "--action", "task")
     assert table.exit_code == 0, table.output
     assert "ada [bold] (user)" in table.output
     assert "Küche" in table.output
     assert "video.edit" not in table.output
-    lines = CliRunner().invoke(app, ["audit", "--json"]).output.splitlines()
+    lines = run("audit", "--json").output.splitlines()
     assert [json.loads(line)["target"] for line in lines] == ["tsk_1", "v1"]
-    assert "no such entries" in CliRunner().invoke(app, ["audit", "--actor", "bob"]).output
+    assert "no such entries" in run("audit", "--actor", "bob").output
 
 
 @pytest.mark.parametrize("length", [3, 64])
@@ -38,7 +37,7 @@ def test_entries_fit_80_columns(folder: Settings, length: int) -> None:
         {"name": long, "lines": "a\nb\x1b[31m"},
         actor=actor,
     )
-    heading, row, *details = CliRunner().invoke(app, ["audit"]).output.splitlines()
+    heading, row, *details = run("audit").output.splitlines()
     assert heading.split() == ["time", "actor", "action", "target"]
     assert [cell_len(line) for line in (row, *details) if cell_len(line) > 80] == []
     assert "snapshot.download" in row

@@ -19,24 +19,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, select
-from typer.testing import CliRunner
+from sqlalchemy import select
 
 from cli.commands import doctor
-from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from service.backups import backup_catalog, snapshot_writing
-from service.catalog.database import dispose, open_engine, session_scope
-from service.catalog.migrations import CATALOG_SCHEMA
-from service.catalog.tables import Task, Video
+from service.catalog.database import dispose, session_scope
+from service.catalog.tables import Task
 from service.core.settings import Settings, settings
 from service.storage.disk_budget import RESERVE_BYTES
 from tests.audited_changes import audit_entries
-
-
-def _run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+from tests.cli.invocation import run
 
 
 def _ready() -> set[str]:
@@ -52,22 +46,15 @@ def _ranking(store: ShardStore, query: np.ndarray) -> dict[str, list[int]]:
     }
 
 
-@pytest.fixture
-def two(folder: Settings, publish_task: Callable) -> ShardStore:
-    publish_task("a", 5)
-    publish_task("b", 3)
-    return ShardStore(folder.index_dir)
-
-
 @pytest.mark.parametrize("name", ["copy", "copy.tar"])
 def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, name: str) -> None:
     query = np.eye(8, dtype=np.float32)[2]
     expected, manifest, ready = _ranking(two, query), two.manifest(), _ready()
-    outcome = _run("snapshot", tmp_path / "deep" / name)
+    outcome = run("snapshot", tmp_path / "deep" / name)
     assert outcome.exit_code == 0, outcome.output
     assert [path.name for path in (tmp_path / "deep").iterdir()] == [name]
     shutil.rmtree(two.root)
-    outcome = _run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other")
+    outcome = run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other")
     assert outcome.exit_code == 0, outcome.output
     dispose()
     store = ShardStore(settings().index_dir)
@@ -101,7 +88,7 @@ def test_backup_during_publishing_is_one_generation(
     try:
         began.wait()
         for number in range(3):
-            outcome = _run("snapshot", tmp_path / f"copy{number}")
+            outcome = run("snapshot", tmp_path / f"copy{number}")
             assert outcome.exit_code == 0, outcome.output
     finally:
         stop.set()
@@ -109,7 +96,7 @@ def test_backup_during_publishing_is_one_generation(
     last = two.manifest().generation
     generations = []
     for number in range(3):
-        outcome = _run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
+        outcome = run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
         assert outcome.exit_code == 0, outcome.output
         dispose()
         manifest = ShardStore(settings().index_dir).manifest()
@@ -124,7 +111,7 @@ def test_backup_is_readable_for_its_owner_only(two: ShardStore, tmp_path: Path, 
     """A catalog contains secrets of webhooks and hashes of passwords."""
     before = os.umask(0)
     try:
-        outcome = _run("snapshot", tmp_path / name)
+        outcome = run("snapshot", tmp_path / name)
     finally:
         os.umask(before)
     assert outcome.exit_code == 0, outcome.output
@@ -132,7 +119,7 @@ def test_backup_is_readable_for_its_owner_only(two: ShardStore, tmp_path: Path, 
     if name.endswith(".tar"):
         with tarfile.open(tmp_path / name) as archive:
             assert {member.mode for member in archive} == {mode}
-    restored = _run("restore", tmp_path / name, "--data", tmp_path / "other")
+    restored = run("restore", tmp_path / name, "--data", tmp_path / "other")
     assert restored.exit_code == 0, restored.output
 
 
@@ -150,19 +137,19 @@ def _no_file_beyond(size: int) -> Iterator[None]:
 @pytest.mark.parametrize("suffix", ["", ".tar"])
 def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / "copies"
-    assert _run("snapshot", place / f"whole{suffix}").exit_code == 0
+    assert run("snapshot", place / f"whole{suffix}").exit_code == 0
     files = [path for path in place.rglob("*") if path.is_file()]
     sizes = sorted({path.stat().st_size for path in files})
     for size in sizes:
         with _no_file_beyond(size - 1):
-            outcome = _run("snapshot", place / f"copy{suffix}")
+            outcome = run("snapshot", place / f"copy{suffix}")
         assert outcome.exit_code == 1
         assert "The backup failed" in outcome.output
         assert [path.name for path in place.iterdir()] == [f"whole{suffix}"]
     if not suffix:
         for size in sizes:
             with _no_file_beyond(size - 1):
-                outcome = _run("restore", place / "whole", "--data", tmp_path / "other")
+                outcome = run("restore", place / "whole", "--data", tmp_path / "other")
             assert outcome.exit_code == 1, size
             assert not (tmp_path / "other" / "index").exists()
             assert not (tmp_path / "other" / "catalog.sqlite3").exists()
@@ -172,7 +159,7 @@ def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str)
 def test_backup_is_published_with_its_audit_entry(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run("snapshot", tmp_path / "copy.tar").exit_code == 0
+    assert run("snapshot", tmp_path / "copy.tar").exit_code == 0
     (entry,) = audit_entries(action=["snapshot"])
     assert (entry.action, entry.actor_kind, entry.target) == (
         "snapshot.create",
@@ -186,18 +173,8 @@ def test_backup_is_published_with_its_audit_entry(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuse)
-        assert _run("snapshot", tmp_path / "second.tar").exit_code == 1
+        assert run("snapshot", tmp_path / "second.tar").exit_code == 1
     assert [entry.target for entry in audit_entries(action=["snapshot"])] == [entry.target]
-
-
-def test_index_is_backed_up_while_the_catalog_does_not_answer(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dispose()
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql+psycopg://nobody@127.0.0.1:1/none")
-    outcome = _run("snapshot", tmp_path / "index.tar", "--index-only")
-    assert outcome.exit_code == 0, outcome.output
-    assert (tmp_path / "index.tar").exists()
 
 
 @pytest.mark.slow
@@ -206,7 +183,7 @@ def test_backup_larger_than_the_free_space_is_not_started(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
-    outcome = _run("snapshot", tmp_path / "copies" / "copy")
+    outcome = run("snapshot", tmp_path / "copies" / "copy")
     assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
     assert "100 bytes free" in outcome.output
 
@@ -223,18 +200,18 @@ def test_backup_on_the_disk_of_the_library_leaves_its_reserve(
     # Without space for the copy of the catalog, and with space for it, but not for the whole backup.
     for beyond in (0, catalog.stat().st_size + 1):
         set_free(beyond)
-        outcome = _run("snapshot", tmp_path / "copies" / "copy")
+        outcome = run("snapshot", tmp_path / "copies" / "copy")
         assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
         assert "134,217,728 bytes that stay free" in " ".join(outcome.output.split())
     set_free(-1)
     monkeypatch.setattr(snapshot_writing, "_is_same_disk", lambda first, second: False)
-    assert _run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copies" / "copy").exit_code == 0
 
 
 def test_damaged_library_is_not_backed_up(two: ShardStore, tmp_path: Path) -> None:
     path = two.shard_folder(two.manifest().shards["tsk_a"].id) / "ids.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\7")
-    outcome = _run("snapshot", tmp_path / "copies" / "copy")
+    outcome = run("snapshot", tmp_path / "copies" / "copy")
     assert outcome.exit_code == 1
     assert "ids.npy differs from the published file" in " ".join(outcome.output.split())
     assert not list((tmp_path / "copies").iterdir())
@@ -264,23 +241,14 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
             lambda copy: _edit(copy, lambda body: body["files"].pop("index/manifest.json")),
             "index/manifest.json is missing",
         ),
-        (
-            lambda copy: _edit(
-                copy, lambda body: body["files"].update({"index/../../x": {"bytes": 0, "sha256": ""}})
-            ),
-            "outside the data folder",
-        ),
-        (
-            lambda copy: _edit(
-                copy, lambda body: body["files"].update({"index/\0": {"bytes": 0, "sha256": ""}})
-            ),
-            "outside the data folder",
-        ),
-        (
-            lambda copy: _edit(
-                copy, lambda body: body["files"].update({"/etc/x": {"bytes": 0, "sha256": ""}})
-            ),
-            "outside the data folder",
+        *(
+            (
+                lambda copy, name=name: _edit(
+                    copy, lambda body: body["files"].update({name: {"bytes": 0, "sha256": ""}})
+                ),
+                "outside the data folder",
+            )
+            for name in ("index/../../x", "index/\0", "/etc/x")
         ),
         (
             lambda copy: _edit(
@@ -294,27 +262,27 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_damaged_backup_restores_nothing(
     two: ShardStore, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     damage(tmp_path / "copy")
-    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "other")
     assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
     assert re.search(message, " ".join(outcome.output.split()))
 
 
 def test_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
-    assert _run("snapshot", tmp_path / "copy.tar").exit_code == 0
+    assert run("snapshot", tmp_path / "copy.tar").exit_code == 0
     whole = (tmp_path / "copy.tar").read_bytes()
     for length in (0, 100, 2000, len(whole) // 2):
         (tmp_path / "cut.tar").write_bytes(whole[:length])
-        outcome = _run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
+        outcome = run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
         assert outcome.exit_code == 1, length
         assert "Nothing was restored" in outcome.output
         assert not (tmp_path / "other" / "index").exists()
 
 
 def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         content = (tmp_path / "copy" / "snapshot.json").read_bytes()
         member = tarfile.TarInfo("snapshot.json")
@@ -323,7 +291,7 @@ def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) ->
         link = tarfile.TarInfo("index")
         link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
         archive.addfile(link)
-    outcome = _run("restore", tmp_path / "evil.tar", "--data", tmp_path / "other")
+    outcome = run("restore", tmp_path / "evil.tar", "--data", tmp_path / "other")
     assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
 
@@ -331,7 +299,7 @@ def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) ->
 def test_catalog_that_cannot_be_installed_leaves_no_index(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     sync = backup_catalog.sync
 
     def refuse_folders(path: Path) -> None:
@@ -341,28 +309,28 @@ def test_catalog_that_cannot_be_installed_leaves_no_index(
 
     with monkeypatch.context() as patch:
         patch.setattr(backup_catalog, "sync", refuse_folders)
-        outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+        outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "other")
     assert (outcome.exit_code, "Nothing was restored" in outcome.output) == (1, True), outcome.output
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
-    assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
+    assert run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
 
 
 def test_existing_files_are_not_overwritten(two: ShardStore, tmp_path: Path) -> None:
     before = two.manifest()
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
-    again = _run("snapshot", tmp_path / "copy")
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
+    again = run("snapshot", tmp_path / "copy")
     assert (again.exit_code, "already exists" in again.output) == (1, True)
-    onto = _run("restore", tmp_path / "copy")
+    onto = run("restore", tmp_path / "copy")
     assert (onto.exit_code, "already exists" in onto.output) == (1, True)
     assert two.manifest() == before
 
 
 def test_leftover_write_ahead_log_prevents_the_restore(two: ShardStore, tmp_path: Path) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     left = tmp_path / "other" / "catalog.sqlite3-wal"
     left.parent.mkdir()
     left.write_bytes(b"pages of another catalog")
-    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "other")
     assert (outcome.exit_code, "catalog.sqlite3-wal already exists" in outcome.output) == (1, True)
     assert sorted(path.name for path in left.parent.iterdir()) == ["catalog.sqlite3-wal", "run"]
 
@@ -370,7 +338,7 @@ def test_leftover_write_ahead_log_prevents_the_restore(two: ShardStore, tmp_path
 def test_catalog_on_another_file_system_is_restored(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     ready, manifest = _ready(), two.manifest()
     far = tmp_path / "far"
     rename = os.rename
@@ -382,7 +350,7 @@ def test_catalog_on_another_file_system_is_restored(
 
     monkeypatch.setattr(os, "rename", as_if_mounted)
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", f"sqlite:///{far}/deep/catalog.sqlite3")
-    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "other")
     assert outcome.exit_code == 0, outcome.output
     dispose()
     assert (ShardStore(settings().index_dir).manifest(), _ready()) == (manifest, ready)
@@ -390,72 +358,18 @@ def test_catalog_on_another_file_system_is_restored(
 
 
 def test_backup_of_an_empty_library_fails(folder: Settings, tmp_path: Path) -> None:
-    outcome = _run("snapshot", tmp_path / "copies" / "copy")
+    outcome = run("snapshot", tmp_path / "copies" / "copy")
     assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
     assert "The library is empty" in outcome.output
-
-
-def _catalog_rows(url: str) -> dict[str, list[Any]]:
-    engine = open_engine(url)
-    try:
-        with engine.connect() as connection:
-            return {
-                table.name: sorted(map(repr, connection.execute(select(table))))
-                for table in CATALOG_SCHEMA.sorted_tables
-            }
-    finally:
-        engine.dispose()
-
-
-def _unaudited(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {table: values for table, values in rows.items() if table != "audit_log"}
-
-
-def _actions() -> list[str]:
-    return [entry.action for entry in audit_entries(action=["snapshot"])]
-
-
-@pytest.mark.slow
-def test_backup_moves_the_catalog_to_postgresql_and_back(
-    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
-) -> None:
-    with session_scope(write=True) as session:  # the largest identifier belongs to a deleted row
-        session.execute(delete(Video).where(Video.id == "b-2"))
-    rows, manifest = _catalog_rows(settings().database_url), two.manifest()
-    assert len(rows["tasks"]) == 2
-    assert _run("snapshot", tmp_path / "sqlite").exit_code == 0
-    monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
-    outcome = _run("restore", tmp_path / "sqlite", "--data", tmp_path / "other")
-    assert outcome.exit_code == 0, outcome.output
-    assert _unaudited(_catalog_rows(fresh_postgres_url)) == _unaudited(rows)
-    assert _actions() == ["snapshot.restore"]
-    with session_scope(write=True) as session:
-        added = Video(id="c-0", task_id="tsk_b", uri="c.mp4")
-        session.add(added)
-        session.flush()
-        assert added.vector_id > 8, "identifiers of deleted videos are not assigned again"
-        session.rollback()
-    assert _run("snapshot", tmp_path / "postgresql.tar").exit_code == 0
-    dispose()
-    monkeypatch.delenv("CINESTRATA_DATABASE_URL")
-    outcome = _run("restore", tmp_path / "postgresql.tar", "--data", tmp_path / "third")
-    assert outcome.exit_code == 0, outcome.output
-    assert _unaudited(_catalog_rows(settings().database_url)) == _unaudited(rows)
-    assert ShardStore(settings().index_dir).manifest() == manifest
-    with session_scope(write=True) as session:
-        added = Video(id="c-0", task_id="tsk_b", uri="c.mp4")
-        session.add(added)
-        session.flush()
-        assert added.vector_id > 8
 
 
 def test_database_with_tasks_is_not_overwritten(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_postgres_url: str
 ) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
-    assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
-    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "third")
+    assert run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
+    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "third")
     assert (outcome.exit_code, "names is not empty" in " ".join(outcome.output.split())) == (1, True)
     assert not (tmp_path / "third" / "index").exists()
 
@@ -463,12 +377,12 @@ def test_database_with_tasks_is_not_overwritten(
 def test_unreachable_database_fails_without_files(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert run("snapshot", tmp_path / "copy").exit_code == 0
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql://nobody@nowhere.invalid/cinestrata")
-    outcome = _run("snapshot", tmp_path / "copies" / "other")
+    outcome = run("snapshot", tmp_path / "copies" / "other")
     assert (outcome.exit_code, "The backup failed" in outcome.output) == (1, True), outcome.output
     assert list((tmp_path / "copies").iterdir()) == []
-    assert _run("snapshot", "--index-only", tmp_path / "index").exit_code == 0
-    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert run("snapshot", "--index-only", tmp_path / "index").exit_code == 0
+    outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "other")
     assert (outcome.exit_code, "Nothing was restored" in outcome.output) == (1, True), outcome.output
     assert not (tmp_path / "other" / "index").exists()

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from benchmarks.learning.protocol import protocol_names
-from cli.main import app
+from tests.cli.invocation import run
 
 SMALL = {
     "title": "Small",
@@ -40,7 +39,7 @@ def protocol(tmp_path: Path) -> Path:
 
 
 def bench(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return run("bench", *map(str, arguments))
 
 
 def test_protocols_are_listed() -> None:

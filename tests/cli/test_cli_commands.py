@@ -16,11 +16,9 @@ import pytest
 import structlog
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
-from cinestrata_client import InvalidInputError
-from cinestrata_schemas.search import MomentMatch, SearchResponse, SearchResult
-from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts, VideoSpec
+from cinestrata_schemas.search import MomentMatch
+from cinestrata_schemas.tasks import TaskProgress, VideoCounts, VideoSpec
 from cinestrata_schemas.videos import VideoSummary
 from cli.commands import process_commands
 from cli.commands.ingest_command import default_name
@@ -29,14 +27,12 @@ from cli.commands.task_commands import task_table
 from cli.commands.video_commands import video_table
 from cli.commands.video_sending import pack_videos
 from cli.commands.video_sources import read_videos
-from cli.console import console, video_cell
-from cli.demo.demo_world import DemoWorld
-from cli.main import app
-from cli.service_client import ServiceClient
+from cli.console import video_cell
 from cli.shared_options import parse_settings
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
-from tests.cli.http_problems import problem
+from tests.cli.answers import problem, search_answer, search_result, task_details
+from tests.cli.invocation import run
 
 
 @pytest.fixture(autouse=True)
@@ -55,19 +51,15 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     structlog.reset_defaults()
 
 
-def cinestrata(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def test_missing_file_is_reported(tmp_path: Path) -> None:
-    outcome = cinestrata("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
+    outcome = run("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
     assert outcome.exit_code == 1
     assert "does not exist" in outcome.output
 
 
 def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    outcome = cinestrata("tasks", "list", "--url", "http://127.0.0.1:9")
+    outcome = run("tasks", "list", "--url", "http://127.0.0.1:9")
     assert outcome.exit_code == 1
     assert "does not answer" in outcome.output
     assert "Traceback" not in outcome.output
@@ -75,14 +67,14 @@ def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_invalid_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_METHOD", "magic")
-    outcome = cinestrata("tasks", "list")
+    outcome = run("tasks", "list")
     assert outcome.exit_code == 1
     assert "CINESTRATA_METHOD" in outcome.output
 
 
 def test_setting_of_a_union_type_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_ROUTES", "0")
-    outcome = cinestrata("tasks", "list")
+    outcome = run("tasks", "list")
     assert outcome.exit_code == 1
     assert [line.split(":")[0] for line in outcome.output.splitlines()[1:]] == ["CINESTRATA_ROUTES"]
     assert "'auto' or 'all', or: Input should be greater than or equal to 1" in outcome.output
@@ -101,7 +93,7 @@ def test_missing_device_is_reported(
 
 
 def test_up_requires_a_key_for_network_addresses() -> None:
-    outcome = cinestrata("up", "--host", "0.0.0.0", "--port", 0)
+    outcome = run("up", "--host", "0.0.0.0", "--port", 0)
     assert outcome.exit_code == 1
     assert "CINESTRATA_API_KEY" in outcome.output
 
@@ -111,16 +103,16 @@ def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        outcome = cinestrata("up", "--port", port)
+        outcome = run("up", "--port", port)
     assert outcome.exit_code == 1
     assert f"Port {port} on 127.0.0.1 is in use." in outcome.output
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
 
 
 def test_tasks_are_listed_without_a_service() -> None:
-    outcome = cinestrata("tasks", "list")
+    outcome = run("tasks", "list")
     assert outcome.exit_code == 0, outcome.output
-    gone = cinestrata("tasks", "show", "tsk_nobody")
+    gone = run("tasks", "show", "tsk_nobody")
     assert gone.exit_code == 1
     assert "There is no task 'tsk_nobody'." in gone.output
 
@@ -129,59 +121,23 @@ def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None
     films = tmp_path / "films"
     films.mkdir()
     (films / "a.mp4").write_bytes(b"looked at by a worker, later")
-    posted = cinestrata("ingest", films, "--no-wait", "--set", "epochs=2")
+    posted = run("ingest", films, "--no-wait", "--set", "epochs=2")
     assert posted.exit_code == 0, posted.output
     (kept,) = (tmp_path / "data" / "media" / "uploads").rglob("*.mp4")
     assert kept.read_bytes() == b"looked at by a worker, later"
     task_id = posted.output.split("films: ")[1].split(",")[0]
-    assert json.loads(cinestrata("tasks", "show", "films", "--json").output)["settings"] == {"epochs": 2}
-    again = cinestrata("ingest", films, "--no-wait")
+    assert json.loads(run("tasks", "show", "films", "--json").output)["settings"] == {"epochs": 2}
+    again = run("ingest", films, "--no-wait")
     assert again.exit_code == 1
     assert "films" in again.output
-    assert "cancelled" in cinestrata("tasks", "cancel", "Films").output
-    assert "queued" in cinestrata("tasks", "retry", task_id).output
+    assert "cancelled" in run("tasks", "cancel", "Films").output
+    assert "queued" in run("tasks", "retry", task_id).output
 
 
 def test_doctor_passes_on_an_empty_folder() -> None:
-    outcome = cinestrata("doctor")
+    outcome = run("doctor")
     assert outcome.exit_code == 0, outcome.output
     assert "failed" not in outcome.output
-
-
-def test_problem_response_is_raised_with_its_fields() -> None:
-    invalid = problem(422, "k: too large", {"field": "k", "message": "too large"})
-    transport = httpx.MockTransport(lambda _: invalid)
-    client = ServiceClient("http://service", transport=transport)
-    with pytest.raises(InvalidInputError, match="k: too large") as outcome:
-        client.search("x", k=10**6)
-    assert outcome.value.errors[0].field == "k"
-
-
-def test_api_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
-    requests: list[httpx.Request] = []
-
-    def respond(request: httpx.Request) -> httpx.Response:
-        requests.append(request)
-        return httpx.Response(200, json=[])
-
-    ServiceClient("http://service", transport=httpx.MockTransport(respond)).list_tasks()
-    assert [request.headers["X-API-Key"] for request in requests] == ["secret"]
-
-
-def test_folder_without_manifest_has_no_captions(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    for name in ("b.mp4", "deep/a.MKV", "notes.txt"):
-        (tmp_path / name).touch()
-    base, videos = read_videos(tmp_path)
-    assert base == tmp_path
-    assert [(video.uri, video.captions) for video in videos] == [("b.mp4", []), ("deep/a.MKV", [])]
-
-
-def test_manifest_of_a_folder_is_read(tmp_path: Path) -> None:
-    (tmp_path / "manifest.csv").write_text("uri,captions,split\na.mp4,one|two,test\n")
-    _, (video,) = read_videos(tmp_path)
-    assert (video.uri, video.captions, video.split) == ("a.mp4", ["one", "two"], "test")
 
 
 def test_table_without_a_known_column_of_captions_is_reported(
@@ -232,7 +188,7 @@ def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.Captu
 def test_manifest_in_windows_text_is_read_on_request(tmp_path: Path) -> None:
     (tmp_path / "captions.csv").write_bytes("Datei;file;Text\n1;a.mp4;Küche\n".encode("cp1252"))
     (tmp_path / "a.mp4").write_bytes(b"video")
-    outcome = cinestrata("ingest", tmp_path)
+    outcome = run("ingest", tmp_path)
     assert outcome.exit_code == 2
     assert "captions.csv:2: Byte 10 of the line is not UTF-8" in outcome.output
     assert "--encoding cp1252" in outcome.output
@@ -245,7 +201,7 @@ def test_all_missing_files_are_listed(tmp_path: Path) -> None:
     source.mkdir()
     (source / "3.mp4").write_bytes(b"video")
     (source / "manifest.csv").write_text("file\n" + "".join(f"{number}.mp4\n" for number in range(25)))
-    outcome = cinestrata("ingest", source)
+    outcome = run("ingest", source)
     assert outcome.exit_code == 1
     assert "24 files do not exist" in outcome.output
     assert "20.mp4 and 4 more" in outcome.output
@@ -256,7 +212,7 @@ def test_dry_run_names_files_that_are_left_out(tmp_path: Path) -> None:
     source.mkdir()
     (source / "3.mp4").write_bytes(b"video")
     (source / "manifest.csv").write_text("file\n" + "".join(f"{number}.mp4\n" for number in range(25)))
-    outcome = cinestrata("sync", source, "--dry-run", "--data", tmp_path / "data")
+    outcome = run("sync", source, "--dry-run", "--data", tmp_path / "data")
     assert outcome.exit_code == 0
     assert "source: 1 new, 0 changed, 0 unchanged" in outcome.output
     assert "24 left out" in outcome.output
@@ -267,7 +223,7 @@ def test_dry_run_names_files_that_are_left_out(tmp_path: Path) -> None:
 def test_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
     (tmp_path / "b.mp4").symlink_to("nothing")
-    outcome = cinestrata("ingest", tmp_path)
+    outcome = run("ingest", tmp_path)
     assert outcome.exit_code == 2
     assert "b.mp4: It is a link to a missing file." in outcome.output
 
@@ -275,7 +231,7 @@ def test_ingest_refuses_a_folder_with_a_broken_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [("--encoding", "cp1252"), ("--captions-from-names",)])
 def test_options_of_manifests_are_refused_with_archives(tmp_path: Path, option: tuple[str, ...]) -> None:
     (tmp_path / "a.zip").touch()
-    outcome = cinestrata("ingest", tmp_path / "a.zip", *option)
+    outcome = run("ingest", tmp_path / "a.zip", *option)
     assert outcome.exit_code == 2
     assert "cannot be combined with an archive" in outcome.output
 
@@ -325,7 +281,7 @@ def test_hard_links_are_packed_as_files(tmp_path: Path) -> None:
 
 def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
-    outcome = cinestrata("ingest", tmp_path, "--name", "day/night", "--in-place")
+    outcome = run("ingest", tmp_path, "--name", "day/night", "--in-place")
     assert outcome.exit_code == 2
     assert "name: " in outcome.output
     assert "environment" not in outcome.output
@@ -355,26 +311,6 @@ def test_settings_are_parsed_as_json() -> None:
     assert parse_settings([]) is None
     with pytest.raises(typer.Exit):
         parse_settings(["epochs"])
-
-
-def test_idempotency_key_depends_on_the_videos() -> None:
-    from cinestrata_schemas.tasks import TaskSpec
-
-    spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
-    other = TaskSpec(name="a", videos=[VideoSpec(uri="2.mp4")])
-    assert (
-        DemoWorld.idempotency_key(spec)
-        == DemoWorld.idempotency_key(spec.model_copy())
-        != DemoWorld.idempotency_key(other)
-    )
-
-
-def test_demo_world_sizes() -> None:
-    world = DemoWorld()
-    assert (world.train, world.val, world.test, len(world.domains)) == (45, 5, 30, 3)
-    small = world.resized(domains=2, test=2)
-    assert len(small.domains) == 2
-    assert small.video_count(Path(), small.domains[0]) == 45 + 5 + 2
 
 
 def test_conditions_are_parsed() -> None:
@@ -411,7 +347,7 @@ def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -
     transport = httpx.MockTransport(answer)
     client = httpx.Client
     monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
-    outcome = cinestrata(
+    outcome = run(
         *("search", "owl", "--task", "birds", "--task", "sea", "--where", "camera>=2", "--max-duration", 5),
         *("--after", "2026-01-02", "--url", "http://127.0.0.1:9"),
     )
@@ -424,21 +360,11 @@ def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_result_columns_match_their_headings() -> None:
-    shown = {
-        "task": "cars",
-        "task_id": "t",
-        "score": 0.5,
-        "captions": ["a taxi"],
-        "uri": "upload://t/north/taxi 1.mp4",
-        "thumbnail_url": "",
-        "stream_url": "",
-    }
     moment = MomentMatch(start=40, end=60, score=0.5)
     for confidence in (None, 0.5):
         for moments in ([], [moment]):
-            more = {"confidence": confidence, "moments": moments}
-            result = SearchResult.model_validate({"rank": 1, "video_id": "v1", **shown, **more})
-            table = result_table(SimpleNamespace(results=[result]))  # type: ignore[arg-type]
+            result = search_result(uri="upload://t/north/taxi 1.mp4", confidence=confidence, moments=moments)
+            table = result_table(search_answer(results=[result]))
             cells = {str(column.header): str(next(iter(column.cells))) for column in table.columns}
             expected = {"": "1", "score": "0.500", "task": "cars", "caption": "a taxi"}
             expected["video"] = "v1\ntaxi 1.mp4"
@@ -466,16 +392,12 @@ def test_video_cell_has_id_and_file_name(uri: str, name: str) -> None:
 def test_tables_of_videos_show_file_names_within_80_columns() -> None:
     name, video_id = "2026-04-12 north entrance.mp4", "vid_372564c05a8a1f37"
     shown = {"uri": f"/data/clips/{name}", "captions": ["a red taxi turns left and stops behind a bus"] * 2}
-    shown |= {"thumbnail_url": "", "stream_url": ""}
-    moment = MomentMatch(start=40, end=60, score=0.5)
-    result = SearchResult.model_validate(
-        {"rank": 1, "video_id": video_id, "task": "night traffic", "task_id": "t", "score": 0.5}
-        | {"confidence": 0.5, "moments": [moment], **shown}
-    )
+    moments = [MomentMatch(start=40, end=60, score=0.5)]
+    result = search_result(video_id=video_id, task="night traffic", confidence=0.5, moments=moments, **shown)
     video = VideoSummary.model_construct(
         id=video_id, status="accepted", reason=None, effective_split="train", duration=3.0, **shown
     )
-    for table in (result_table(SimpleNamespace(results=[result])), video_table([video])):  # type: ignore[arg-type]
+    for table in (result_table(search_answer(results=[result])), video_table([video])):
         output = io.StringIO()
         Console(file=output, width=80).print(table)
         lines = output.getvalue().splitlines()
@@ -486,38 +408,16 @@ def test_tables_of_videos_show_file_names_within_80_columns() -> None:
 
 
 def test_facts_of_a_search_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = {"rank": 1, "video_id": "v", "task": "cats", "task_id": "t", "score": 0.5, "captions": ["a cat"]}
-    result |= {"uri": "v.mp4", "thumbnail_url": "", "stream_url": ""}
     timing = {"encode": 12345.6, "route": 1234.5, "search": 12345.6, "merge": 1234.5, "total": 27159.2}
-    answer = {
-        "query": "a cat",
-        "mode": "pinned",
-        "results": [result],
-        "release": "r" * 64,
-        "generation": 1,
-        "routing": [],
-        "timing_ms": timing,
-    }
-    response = SearchResponse.model_validate(answer)
-    client = SimpleNamespace(search=lambda *_, **__: response)
+    answer = search_answer(timing_ms=timing, routing=[])
+    client = SimpleNamespace(search=lambda *_, **__: answer)
     monkeypatch.setattr("cli.service_client.connect", lambda *_, **__: client)
-    outcome = cinestrata("search", "a cat")
+    outcome = run("search", "a cat")
     assert outcome.exit_code == 0, outcome.output
     *_, extent, times = outcome.output.splitlines()
-    assert extent == f"0 tasks searched in 27,159 ms, mode pinned, release {'r' * 12}"
+    assert extent == f"0 tasks searched in 27,159 ms, mode pinned, release {'f' * 12}"
     assert times.startswith("encode 12,345.6 ms")
     assert max(len(extent), len(times)) <= 80
-
-
-def test_caption_is_not_parsed_as_console_markup() -> None:
-    shown = {"task": "cars", "task_id": "t", "uri": "1.mp4", "thumbnail_url": "", "stream_url": ""}
-    caption = "a sign [/exit] and [red]lights"
-    result = SearchResult.model_validate(
-        {"rank": 1, "video_id": "v1", "score": 0.5, "captions": [caption], **shown}
-    )
-    with console.capture() as capture:
-        console.print(result_table(SimpleNamespace(results=[result])))  # type: ignore[arg-type]
-    assert caption in capture.get()
 
 
 @pytest.mark.parametrize(
@@ -532,12 +432,8 @@ def test_caption_is_not_parsed_as_console_markup() -> None:
 def test_task_table_shows_the_time_left_of_stage_and_task(
     stage: float | None, task: float | None, shown: list[str]
 ) -> None:
-    details = TaskDetails.model_construct(
-        id="tsk",
-        name="birds",
-        into=None,
+    details = task_details(
         state="training",
-        error=None,
         counts=VideoCounts(accepted=100),
         progress=TaskProgress(stage="training", fraction=0.5, eta_seconds=stage),
         eta_seconds=task,

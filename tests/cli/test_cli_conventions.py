@@ -18,10 +18,9 @@ import pytest
 import typer
 from rich.console import Console
 from typer.main import get_command
-from typer.testing import CliRunner, Result
 
 from cinestrata_schemas.problems import Action, ActionName
-from cinestrata_schemas.tasks import RejectedVideo, TaskDetails, TaskProgress, VideoCounts
+from cinestrata_schemas.tasks import RejectedVideo, TaskProgress, VideoCounts
 from cli.commands.task_commands import shown_name, task_facts, task_table
 from cli.console import action_command, console, fail, plain_table
 from cli.embedded.data_folder import hold_data_folder
@@ -29,14 +28,12 @@ from cli.main import app
 from index.files.manifest_format import Manifest
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
+from tests.cli.answers import search_answer, search_result, task_details
+from tests.cli.invocation import run
 from tests.web_files import WebFiles
 
 # Commands that run until they are stopped, or write their results to files.
 WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench")
-
-
-def cinestrata(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def _leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -69,30 +66,30 @@ def test_every_command_with_a_result_has_json_output() -> None:
 
 def test_every_command_has_help_with_a_summary() -> None:
     for path, command in _leaves(get_command(app)):
-        shown = cinestrata(*path.split(), "--help")
+        shown = run(*path.split(), "--help")
         assert (shown.exit_code, bool(command.help)) == (0, True), path
 
 
 def test_version_is_printed() -> None:
-    outcome = cinestrata("--version")
+    outcome = run("--version")
     assert (outcome.exit_code, outcome.output.startswith("cinestrata ")) == (0, True)
 
 
 def test_exit_status_tells_a_wrong_call_from_an_error(folder: Settings) -> None:
-    assert cinestrata("search").exit_code == 2
-    assert cinestrata("search", "cat", "-k", "0").exit_code == 2
-    assert cinestrata("tasks", "retry", "nobody", "--set", "epochs").exit_code == 2
-    assert cinestrata("videos", "list", "--page", "2").exit_code == 3
-    assert cinestrata("tasks", "show", "nobody").exit_code == 1
+    assert run("search").exit_code == 2
+    assert run("search", "cat", "-k", "0").exit_code == 2
+    assert run("tasks", "retry", "nobody", "--set", "epochs").exit_code == 2
+    assert run("videos", "list", "--page", "2").exit_code == 3
+    assert run("tasks", "show", "nobody").exit_code == 1
 
 
 def test_json_output_is_one_document(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
     publish_task("a", 2)
-    assert [task["name"] for task in json.loads(cinestrata("tasks", "list", "--json").output)] == ["a"]
-    assert json.loads(cinestrata("tasks", "show", "a", "--json").output)["id"] == "tsk_a"
-    assert json.loads(cinestrata("delete", "a-0", "-y", "--json").output)["deleted"] == ["a-0"]
-    assert json.loads(cinestrata("tasks", "watch", "--json").output) == []
-    assert "tsk_a" in cinestrata("tasks", "list").output, "text output works again after JSON output"
+    assert [task["name"] for task in json.loads(run("tasks", "list", "--json").output)] == ["a"]
+    assert json.loads(run("tasks", "show", "a", "--json").output)["id"] == "tsk_a"
+    assert json.loads(run("delete", "a-0", "-y", "--json").output)["deleted"] == ["a-0"]
+    assert json.loads(run("tasks", "watch", "--json").output) == []
+    assert "tsk_a" in run("tasks", "list").output, "text output works again after JSON output"
 
 
 def test_named_data_folder_overrides_the_url_of_the_environment(
@@ -100,32 +97,30 @@ def test_named_data_folder_overrides_the_url_of_the_environment(
 ) -> None:
     publish_task("a", 1)
     monkeypatch.setenv("CINESTRATA_URL", "http://127.0.0.1:9")
-    assert cinestrata("tasks", "list").exit_code == 1
+    assert run("tasks", "list").exit_code == 1
     monkeypatch.delenv("CINESTRATA_DATA_DIR")
-    listed = cinestrata("tasks", "list", "--json", "--data", folder.data_dir)
+    listed = run("tasks", "list", "--json", "--data", folder.data_dir)
     assert [task["name"] for task in json.loads(listed.output)] == ["a"]
-    named = cinestrata("tasks", "list", "--data", folder.data_dir, "--url", "http://127.0.0.1:9")
+    named = run("tasks", "list", "--data", folder.data_dir, "--url", "http://127.0.0.1:9")
     assert named.exit_code == 1
 
 
 def test_watched_task_that_fails_is_an_error(folder: Settings, publish_task: Callable[..., Manifest]) -> None:
     publish_task("a", 1)
-    assert cinestrata("tasks", "watch", "a").exit_code == 0
-    assert "All tasks have ended." in cinestrata("tasks", "watch").output
+    assert run("tasks", "watch", "a").exit_code == 0
+    assert "All tasks have ended." in run("tasks", "watch").output
 
 
 @pytest.mark.parametrize("show_ids", [False, True])
 def test_task_table_fits_80_columns(show_ids: bool) -> None:
-    task = TaskDetails.model_construct(
+    task = task_details(
         id="tsk_0123456789abcdef",
         name="a domain with a very long name in the library",
-        into=None,
         state="evaluating",
         error="The disk is full. " * 10,
         error_hint="Then retry the task.",
         remedy=Action(name="retry_task", id="tsk_0123456789abcdef"),
         counts=VideoCounts(accepted=100_000, rejected=1_234),
-        rejected=[],
         progress=TaskProgress(stage="training", epoch=3, epochs=10, loss=0.1234, eta_seconds=5000),
         eta_seconds=9000.0,
     )
@@ -139,17 +134,7 @@ def test_task_table_fits_80_columns(show_ids: bool) -> None:
 
 
 def test_append_is_printed_without_its_id_in_the_name() -> None:
-    append = TaskDetails.model_construct(
-        id="tsk_1",
-        name="sea (append tsk_1)",
-        into="tsk_0",
-        state="ready",
-        error=None,
-        counts=VideoCounts(accepted=1),
-        rejected=[],
-        progress=TaskProgress(stage="ready"),
-        eta_seconds=None,
-    )
+    append = task_details(name="sea (append tsk_1)", into="tsk_0")
     output = io.StringIO()
     Console(file=output, width=80).print(task_table([append], show_ids=True))
     assert "sea (append) " in output.getvalue()
@@ -162,10 +147,8 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
         for n in range(100)
     ]
     rejected[1] = rejected[1].model_copy(update={"reason": f"same content as {stored}/in 0.mp4"})
-    task = TaskDetails.model_construct(
-        id="tsk_1",
+    task = task_details(
         name="my cats",
-        into=None,
         method="strata",
         release=None,
         created_at=datetime.now(UTC),
@@ -176,7 +159,6 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
         counts=VideoCounts(videos=120, rejected=120),
         rejected=rejected,
         progress=TaskProgress(stage="probing"),
-        eta_seconds=None,
     )
     for shown in (task_table([task]), task_facts(task)):
         output = io.StringIO()
@@ -202,16 +184,7 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
 def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
     folder: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"rank": 1, "video_id": "v", "task": "cats", "task_id": "t", "score": 0.5, "captions": ["a cat"]}
-    answer = {
-        "query": "a cat",
-        "mode": "pinned",
-        "results": [found | {"uri": "v.mp4", "thumbnail_url": "", "stream_url": ""}],
-        "release": "r" * 64,
-        "generation": 1,
-        "routing": [],
-        "timing_ms": {"encode": 1, "route": 1, "search": 1, "merge": 1, "total": 4},
-    }
+    answer = search_answer(results=[search_result(captions=["a cat"])]).model_dump(mode="json")
 
     def search(request: BaseHTTPRequestHandler) -> None:
         body = json.dumps(answer).encode()
@@ -227,14 +200,14 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
         web.files["/v1/access/current"] = b'{"kind": "anonymous", "name": "", "scope": "admin"}'
         web.handlers["/v1/search"] = search
         lock.write_record(url=web.url)
-        outcome = cinestrata("search", "a cat", "--data", folder.data_dir, "--open")
+        outcome = run("search", "a cat", "--data", folder.data_dir, "--open")
         assert (outcome.exit_code, "a cat" in outcome.output) == (0, True), outcome.output
-        assert opened == [f"{web.url}/watch/v"]
+        assert opened == [f"{web.url}/watch/v1"]
         answer["results"] = []
-        empty = cinestrata("search", "a cat", "--data", folder.data_dir, "--json")
+        empty = run("search", "a cat", "--data", folder.data_dir, "--json")
         assert (empty.exit_code, json.loads(empty.output)["results"]) == (3, [])
         del web.files["/v1/access/current"]  # the service needs a key that the environment does not have
-        local = cinestrata("search", "a cat", "--data", folder.data_dir)
+        local = run("search", "a cat", "--data", folder.data_dir)
         assert (local.exit_code, "Run: cinestrata ingest FOLDER" in local.output) == (1, True), local.output
 
 
@@ -266,7 +239,7 @@ def test_each_action_is_a_request_and_a_command(name: str) -> None:
     action = Action(name=name, id="tsk_1")
     assert re.match(r"(?:GET|POST|DELETE) /(?:tasks|releases|syncs)\b", action.request)
     words = action_command(action).split()
-    assert cinestrata(*words[1:], "--help").exit_code == 0
+    assert run(*words[1:], "--help").exit_code == 0
 
 
 def test_retry_with_other_settings_is_a_command() -> None:
@@ -285,4 +258,4 @@ def test_unknown_domain_of_a_search_is_an_unknown_name(monkeypatch: pytest.Monke
 
     for message, status in (("There is no searchable task 'dogs'.", 1), ("At most 100 tasks.", 2)):
         monkeypatch.setattr("cli.service_client.connect", lambda *_, m=message, **__: refuse(m))
-        assert cinestrata("search", "a cat", "--task", "dogs").exit_code == status
+        assert run("search", "a cat", "--task", "dogs").exit_code == status

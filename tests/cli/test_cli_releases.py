@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from sqlalchemy import update
-from typer.testing import CliRunner, Result
 
-from cli.main import app
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings
+from tests.cli.invocation import run
 
-
-def _run(*arguments: str, typed: str | None = None) -> Result:
-    return CliRunner().invoke(app, ["releases", *arguments], input=typed)
+_run = partial(run, "releases")
 
 
 @pytest.fixture

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 
 import httpx
 import pytest
 from sqlalchemy import select
-from typer.testing import CliRunner, Result
 
-from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
-from cli.commands.task_commands import follow, task_table
+from cli.commands.search_commands import result_table
+from cli.commands.task_commands import task_table
 from cli.console import console, fail
-from cli.main import app
 from cli.shared_options import parse_value
 from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.settings import Settings
-from tests.cli.http_problems import problem
+from tests.cli.answers import problem, search_answer, search_result, task_details
+from tests.cli.invocation import run
 
-
-def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["videos", *arguments])
+_run = partial(run, "videos")
 
 
 def _ids(output: str) -> list[str]:
@@ -121,33 +118,15 @@ def test_value_that_json_cannot_contain_is_a_text(text: str) -> None:
     assert parse_value(text) == text
 
 
-def test_final_table_of_a_followed_task_ends_its_line() -> None:
-    client = SimpleNamespace(get_task=lambda _: _ready_task("rooms"))
-    with console.capture() as capture:
-        follow(client, ["t"])  # type: ignore[arg-type]
-    assert capture.get().endswith("\n")
-
-
-def _ready_task(name: str) -> TaskDetails:
-    return TaskDetails.model_construct(
-        id="t",
-        name=name,
-        into=None,
-        state="ready",
-        error=None,
-        eta_seconds=None,
-        counts=VideoCounts(accepted=1),
-        rejected=[],
-        progress=TaskProgress(stage="", fraction=1.0),
-    )
-
-
-def test_brackets_in_a_domain_name_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    task = _ready_task("rooms [/b] [north]")
+def test_brackets_of_texts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    task = task_details(name="rooms [/b] [north]")
+    result = search_result(captions=["a sign [/exit] and [red]lights"])
     with console.capture() as capture:
         console.print(task_table([task]))
+        console.print(result_table(search_answer(results=[result])))
         console.print("Task [/b]")
     assert "rooms [/b] [north]" in capture.get()
+    assert "a sign [/exit] and [red]lights" in capture.get()
     assert "Task [/b]" in capture.get()
     with pytest.raises(Exception, match="1"):
         fail("No file [/b].", "Name [a].")

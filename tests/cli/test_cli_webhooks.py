@@ -1,23 +1,14 @@
-"""Webhooks and the order of the queue from the command line."""
+"""Webhooks from the command line."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import select
-from typer.testing import CliRunner, Result
 
-from cli.main import app
-from service.catalog.database import session_scope
-from service.catalog.tables import Task
 from service.core.settings import Settings, settings
+from tests.cli.invocation import run
 from tests.web_files import Handler, WebFiles, send
-
-
-def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def test_webhook_is_registered_tested_and_removed(
@@ -33,24 +24,24 @@ def test_webhook_is_registered_tested_and_removed(
         send(request, statuses.pop(0), b"\x1b[31mno")
 
     web_files.handlers["/hook"] = receive
-    created = _run(
+    created = run(
         "webhooks", "create", f"{web_files.url}/hook?key=hunter2", "--event", "task.ready", "--json"
     )
     webhook = json.loads(created.output)
     assert (webhook["events"], webhook["secret"][:6]) == (["task.ready"], "whsec_")
-    accepted = _run("webhooks", "test", webhook["id"])
+    accepted = run("webhooks", "test", webhook["id"])
     assert (accepted.exit_code, "status 204" in accepted.output) == (0, True)
     assert json.loads(bodies[0])["type"] == "webhook.test"
-    refused = _run("webhooks", "test", webhook["id"])
+    refused = run("webhooks", "test", webhook["id"])
     assert (refused.exit_code, "status 500" in refused.output) == (1, True)
     assert "\x1b" not in refused.output
-    listed = _run("webhooks", "list")
+    listed = run("webhooks", "list")
     assert webhook["id"][:12] in listed.output
     assert "hunter2" not in listed.output
     assert "whsec_" not in listed.output
-    assert _run("webhooks", "remove", webhook["id"]).exit_code == 0
-    assert json.loads(_run("webhooks", "list", "--json").output) == []
-    assert _run("webhooks", "remove", webhook["id"]).exit_code == 1
+    assert run("webhooks", "remove", webhook["id"]).exit_code == 0
+    assert json.loads(run("webhooks", "list", "--json").output) == []
+    assert run("webhooks", "remove", webhook["id"]).exit_code == 1
 
 
 def test_webhook_is_named_by_its_address_or_the_beginning_of_its_id(
@@ -62,56 +53,33 @@ def test_webhook_is_named_by_its_address_or_the_beginning_of_its_id(
     web_files.handlers["/hook"] = lambda request: send(request, statuses.pop(0), b"no" * 100)
     address = f"{web_files.url}/hook"
     (hook, other) = [
-        json.loads(_run("webhooks", "create", url, "--json").output)["id"]
+        json.loads(run("webhooks", "create", url, "--json").output)["id"]
         for url in (f"{address}?key=hunter2", f"{web_files.url}/other")
     ]
-    listed = _run("webhooks", "list").output
+    listed = run("webhooks", "list").output
     assert {line.split()[0] for line in listed.splitlines()} >= {hook[:12], other[:12]}
     for name in (hook[:12], address, f"{address}?key=hunter2", f"{address}/"):
-        changed = json.loads(_run("webhooks", "set", name, "--disabled", "--json").output)
+        changed = json.loads(run("webhooks", "set", name, "--disabled", "--json").output)
         assert (changed["id"], changed["enabled"]) == (hook, False), name
-    assert "is enabled" in _run("webhooks", "set", address, "--enabled").output
-    ambiguous = _run("webhooks", "remove", "whk_")
+    assert "is enabled" in run("webhooks", "set", address, "--enabled").output
+    ambiguous = run("webhooks", "remove", "whk_")
     assert (ambiguous.exit_code, other in ambiguous.output) == (1, True)
-    assert _run("webhooks", "test", address).exit_code == 1
-    assert _run("webhooks", "remove", "").exit_code == 1
-    (message,) = json.loads(_run("webhooks", "log", address, "--json").output)
-    log = _run("webhooks", "log", address).output
+    assert run("webhooks", "test", address).exit_code == 1
+    assert run("webhooks", "remove", "").exit_code == 1
+    (message,) = json.loads(run("webhooks", "log", address, "--json").output)
+    log = run("webhooks", "log", address).output
     assert f"{message['id']}" in log
     assert "webhook.test" in log
-    sent = _run("webhooks", "log", address, "--resend", str(message["id"]), "--json")
+    sent = run("webhooks", "log", address, "--resend", str(message["id"]), "--json")
     assert json.loads(sent.output)["state"] == "pending"
-    assert _run("webhooks", "log", address, "--resend", str(message["id"])).exit_code == 1, (
+    assert run("webhooks", "log", address, "--resend", str(message["id"])).exit_code == 1, (
         "it is pending already"
     )
-    assert "No messages" in _run("webhooks", "log", other).output
+    assert "No messages" in run("webhooks", "log", other).output
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1/", "https://u:p@example.com/", "ftp://example.com/"])
 def test_address_that_is_not_allowed_is_refused(folder: Settings, address: str) -> None:
-    refused = _run("webhooks", "create", address)
+    refused = run("webhooks", "create", address)
     assert refused.exit_code == 2
     assert "url" in refused.output
-
-
-def test_waiting_task_is_moved(folder: Settings) -> None:
-    with session_scope(write=True) as session:
-        at = datetime.now(UTC)
-        session.add_all(
-            Task(
-                id=f"t{number}",
-                position=number,
-                name=name,
-                method="strata",
-                progress={"stage": "queued"},
-                created_at=at,
-            )
-            for number, name in enumerate(("a", "b", "c"))
-        )
-    moved = _run("tasks", "move", "c", "--before", "b")
-    assert moved.exit_code == 0, moved.output
-    assert _run("tasks", "move", "a", "--back").exit_code == 0
-    with session_scope() as session:
-        assert session.scalars(select(Task.name).order_by(Task.position)).all() == ["c", "b", "a"]
-    assert _run("tasks", "move", "a").exit_code == 2
-    assert _run("tasks", "move", "a", "--back", "--front").exit_code == 2

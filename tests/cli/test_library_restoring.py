@@ -18,11 +18,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
-from typer.testing import CliRunner
 
 from cli.commands import doctor
 from cli.commands.library_restoring import restore_files
-from cli.main import app
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash
@@ -32,6 +30,7 @@ from service.catalog.tables import Shard, Video
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_videos
 from service.storage import index_lock
+from tests.cli.invocation import run
 from tests.index_lock_holder import compaction
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
@@ -77,7 +76,7 @@ def library(publish_task: Callable[..., Manifest], folder: Settings) -> Path:
 def backup(library: Path, tmp_path: Path) -> Path:
     """Snapshot of the library."""
     path = tmp_path / "library.tar"
-    written = CliRunner().invoke(app, ["snapshot", str(path)])
+    written = run("snapshot", str(path))
     assert written.exit_code == 0, written.output
     return path
 
@@ -263,10 +262,10 @@ def test_command_restores_checks_and_reports(
     monkeypatch.setattr(doctor, "CHECKS", {"index": doctor.check_index})
     name = _find(library, "index/shards/*/vectors.faiss")
     _flip(name)
-    damaged = CliRunner().invoke(app, ["doctor"])
+    damaged = run("doctor")
     assert damaged.exit_code == 1
     assert "cinestrata doctor --restore-from BACKUP" in damaged.output
-    restored = CliRunner().invoke(app, ["doctor", "--restore-from", str(backup), "--json"])
+    restored = run("doctor", "--restore-from", str(backup), "--json")
     assert restored.exit_code == 0, restored.output
     body: dict[str, Any] = json.loads(restored.stdout)
     assert (body["ok"], body["restored"], body["lost"]) == (True, [str(name.relative_to(library))], [])
@@ -352,6 +351,6 @@ def test_backup_that_is_none_restores_nothing(library: Path, tmp_path: Path, nam
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_text("no archive")
-    outcome = CliRunner().invoke(app, ["doctor", "--restore-from", str(tmp_path / name)])
+    outcome = run("doctor", "--restore-from", str(tmp_path / name))
     assert outcome.exit_code == 1
     assert "Nothing was restored" in outcome.output

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from typer.testing import Result
 
 from cli.commands import doctor
-from cli.main import app
 from index.index_snapshot import IndexSnapshot
 from index.milvus import milvus_connection
 from index.milvus.milvus_rows import split_place
@@ -22,6 +21,7 @@ from service.catalog.database import dispose
 from service.core.settings import Settings, settings
 from service.storage import vector_store_selection
 from service.storage.vector_store_selection import library_store
+from tests.cli.invocation import run
 from tests.milvus import Milvus, fresh_milvus
 
 pytest.importorskip("milvus_lite")
@@ -54,8 +54,8 @@ def original(
     return library_store(settings())
 
 
-def _run(*arguments: object) -> Any:
-    outcome = CliRunner().invoke(app, list(map(str, arguments)))
+def _run(*arguments: object) -> Result:
+    outcome = run(*arguments)
     dispose()
     return outcome
 

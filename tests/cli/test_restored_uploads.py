@@ -8,12 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.main import app
 from service.catalog.database import dispose
 from service.core.settings import Settings, settings
 from service.tasks.archives import upload_storage
+from tests.cli.invocation import run
 
 STORED, NEWER = "0123456789abcdef", "tsk_00000000000000aa"
 DAY = timedelta(days=1).total_seconds()
@@ -23,7 +22,7 @@ def _restore(backup: Path, data: Path) -> str:
     for name in ("index", "catalog.sqlite3", "catalog.sqlite3-wal", "catalog.sqlite3-shm"):
         path = data / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    outcome = CliRunner().invoke(app, ["restore", str(backup), "--data", str(data)])
+    outcome = run("restore", str(backup), "--data", str(data))
     assert outcome.exit_code == 0, outcome.output
     return " ".join(outcome.output.split())
 
@@ -34,7 +33,7 @@ def test_uploads_newer_than_the_backup_stay_for_a_day(
     """The files are older than a day, and the workers start right after the restore."""
     publish_task(STORED)
     backup = tmp_path / "library.tar"
-    assert CliRunner().invoke(app, ["snapshot", str(backup)]).exit_code == 0
+    assert run("snapshot", str(backup)).exit_code == 0
     uploads = [settings().uploads_dir / name for name in (f"tsk_{STORED}", NEWER)]
     dispose()
     assert "after a day" not in _restore(backup, folder.data_dir)

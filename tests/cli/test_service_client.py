@@ -10,15 +10,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
-from typer.testing import CliRunner, Result
 
 from cinestrata_schemas.releases import ServeSpec
-from cli.main import app
 from cli.service_client import ServiceClient
 from service.core.settings import Settings
 from tests.api.browser import serve
 from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
-from tests.cli.http_problems import problem
+from tests.cli.answers import problem
+from tests.cli.invocation import run
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 
@@ -46,10 +45,6 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.R
     return install
 
 
-def cinestrata(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--url", URL])
-
-
 @pytest.mark.parametrize(
     ("response", "shown"),
     [
@@ -70,10 +65,7 @@ def cinestrata(*arguments: str) -> Result:
                 "task[0]: There is no task 'x'. See the list of tasks.",
             ],
         ),
-        (
-            problem(503, "The model is loading.", **{"Retry-After": "30"}),
-            ["The model is loading."],
-        ),
+        (problem(503, "The model is loading.", **{"Retry-After": "30"}), ["The model is loading."]),
         (
             httpx.Response(502, text="<html>"),
             ["The server answered 502 Bad Gateway without a problem document."],
@@ -89,19 +81,18 @@ def cinestrata(*arguments: str) -> Result:
                 "Check that service and command have the same version: cinestrata --version",
             ],
         ),
-        (
-            httpx.ConnectError("[Errno 111] Connection refused"),
-            [
-                "The service does not answer: [Errno 111] Connection refused",
-                "Check that it runs and that --url is correct. To start it: cinestrata up",
-            ],
-        ),
-        (
-            httpx.ReadTimeout(""),
-            [
-                "The service does not answer: ReadTimeout",
-                "Check that it runs and that --url is correct. To start it: cinestrata up",
-            ],
+        *(
+            (
+                error,
+                [
+                    f"The service does not answer: {shown}",
+                    "Check that it runs and that --url is correct. To start it: cinestrata up",
+                ],
+            )
+            for error, shown in (
+                (httpx.ConnectError("[Errno 111] Connection refused"), "[Errno 111] Connection refused"),
+                (httpx.ReadTimeout(""), "ReadTimeout"),
+            )
         ),
     ],
 )
@@ -118,18 +109,17 @@ def test_error_of_a_request_is_a_sentence_with_a_hint(
         return response
 
     requests = answers(respond)
-    outcome = cinestrata("tasks", "list", *options)
+    outcome = run("tasks", "list", "--url", URL, *options)
     status = 2 if isinstance(response, httpx.Response) and response.status_code == 422 else 1
     assert (outcome.exit_code, outcome.stdout, outcome.stderr.splitlines()) == (status, "", shown)
     assert len(requests) == (3 if isinstance(response, Exception) else 1)
 
 
-@pytest.mark.parametrize("command", [("tasks", "list"), ("keys", "list")])
 @pytest.mark.parametrize(
     "url", ["localhost:8000", "http://", "http://[::1", "http://host:99999", "ftp://host"]
 )
-def test_malformed_url_is_reported(command: tuple[str, str], url: str) -> None:
-    outcome = CliRunner().invoke(app, [*command, "--url", url])
+def test_malformed_url_is_reported(url: str) -> None:
+    outcome = run("tasks", "list", "--url", url)
     assert outcome.exit_code == 2
     assert f"{url!r} is not a URL" in outcome.stderr
     assert "--url" in outcome.stderr
@@ -138,10 +128,25 @@ def test_malformed_url_is_reported(command: tuple[str, str], url: str) -> None:
 @pytest.mark.parametrize("key", ["schlüssel", "secret\n", "secret\x7f"])
 def test_malformed_key_is_reported_without_it(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("CINESTRATA_API_KEY", key)
-    outcome = cinestrata("tasks", "list")
+    outcome = run("tasks", "list", "--url", URL)
     assert outcome.exit_code == 2
     assert "CINESTRATA_API_KEY" in outcome.stderr
     assert key.strip() not in outcome.stderr
+
+
+def test_videos_are_deleted_one_by_one(answers: Callable[[Respond], list[httpx.Request]]) -> None:
+    def respond(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/x"):
+            return problem(404, "Not found")
+        return httpx.Response(200, json={"deleted": ["a/b"], "not_found": []})
+
+    requests = answers(respond)
+    outcome = ServiceClient(URL).remove_videos(["a/b", "x"])
+    assert [f"{each.method} {each.url.raw_path.decode()}" for each in requests] == [
+        "DELETE /v1/videos/a%2Fb",
+        "DELETE /v1/videos/x",
+    ]
+    assert (outcome.deleted, outcome.not_found) == (["a/b"], ["x"])
 
 
 def test_page_of_a_video_is_below_the_url_of_the_service() -> None:
@@ -187,7 +192,7 @@ def test_forgetting_table_shows_the_recall_of_each_domain(
     address: str, client: TestClient, library: list[str]
 ) -> None:
     matrix = client.get("/forgetting").json()
-    outcome = CliRunner().invoke(app, ["forgetting", "--url", address])
+    outcome = run("forgetting", "--url", address)
     assert outcome.exit_code == 0, outcome.output
     lines = outcome.output.splitlines()
     assert max(map(len, lines)) <= 80
@@ -202,5 +207,5 @@ def test_forgetting_table_shows_the_recall_of_each_domain(
         assert (row[5], row[6]) == (f"{everywhere[0]:.0%}", f"{everywhere[-1]:.0%}")
         assert float(row[7]) == pytest.approx(100 * (everywhere[0] - everywhere[-1]), abs=0.06)
     assert "Router accuracy" in outcome.output
-    document = CliRunner().invoke(app, ["forgetting", "--url", address, "--json"])
+    document = run("forgetting", "--url", address, "--json")
     assert json.loads(document.stdout)["mode"] == "pinned"

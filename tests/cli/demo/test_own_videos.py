@@ -10,12 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from cinestrata_schemas.library import RecallFigures
 from cli.demo.demo_report import print_recall
 from cli.demo.own_videos import OwnVideos
-from cli.main import app
+from tests.cli.invocation import run
 
 
 def _domain(folder: Path, captions: str | None, videos: int = 3) -> Path:
@@ -77,7 +76,7 @@ def test_unusable_domain_is_named_before_anything_starts(
     tmp_path: Path, captions: str | None, problem: str, hint: str
 ) -> None:
     _domain(tmp_path / "birds", captions)
-    outcome = CliRunner().invoke(app, ["demo", "--videos", str(tmp_path), "--data", str(tmp_path / "data")])
+    outcome = run("demo", "--videos", str(tmp_path), "--data", str(tmp_path / "data"))
     assert outcome.exit_code == (2 if "column" in problem else 1)  # 2: a field of a table is invalid
     assert problem in outcome.output
     assert hint in outcome.output
@@ -92,7 +91,7 @@ def test_missing_or_empty_folder_is_named(tmp_path: Path) -> None:
         ("file", "is not a folder"),
         ("empty", "has neither captions nor subfolders"),
     ):
-        outcome = CliRunner().invoke(app, ["demo", "--videos", str(tmp_path / name)])
+        outcome = run("demo", "--videos", str(tmp_path / name))
         assert outcome.exit_code == 1
         assert f"{tmp_path / name} {problem}" in outcome.output
 
@@ -100,7 +99,7 @@ def test_missing_or_empty_folder_is_named(tmp_path: Path) -> None:
 def test_folders_with_one_domain_name_are_refused(tmp_path: Path) -> None:
     for name in ("Küche", "küche"):
         _domain(tmp_path / name, _captions(2))
-    outcome = CliRunner().invoke(app, ["demo", "--videos", str(tmp_path)])
+    outcome = run("demo", "--videos", str(tmp_path))
     assert outcome.exit_code == 1
     assert "both give the domain name 'küche'" in " ".join(outcome.output.split())
 
