@@ -43,8 +43,12 @@ class _LimitedPageParameters(_PageParameters):
 
 
 class VideoListParameters(_LimitedPageParameters):
-    """Parameters of ``GET /tasks/{task_id}/videos``."""
+    """Parameters of ``GET /videos``."""
 
+    task: Annotated[
+        _Text | None,
+        Query(description="Name or id of a task: only videos of its domain, and of appends to it."),
+    ] = None
     status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
     split: Annotated[
         EffectiveSplit | None,
@@ -58,15 +62,6 @@ class VideoListParameters(_LimitedPageParameters):
         Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
         Query(description="Order; `-` reverses it. `added` is the order of arrival."),
     ] = "added"
-
-
-class AllVideosParameters(VideoListParameters):
-    """Parameters of ``GET /videos``."""
-
-    task: Annotated[
-        _Text | None,
-        Query(description="Name or id of a task: only videos of its domain, and of appends to it."),
-    ] = None
 
 
 class TaskListParameters(_PageParameters):

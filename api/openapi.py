@@ -219,7 +219,6 @@ _OF_OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "get_library": _VALIDATORS,
     "list_tasks": (*_VALIDATORS, "Link"),
     "list_videos": (*_VALIDATORS, "Link"),
-    "list_videos_of_task": (*_VALIDATORS, "Link"),
     "list_shards": (*_VALIDATORS, "Link"),
     "list_releases": (*_VALIDATORS, "Link"),
     "list_audit_entries": ("Link",),

@@ -6,7 +6,7 @@ Their scripts use only the public API.
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 
 from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.security.route_scopes import ScopedRoute, requires
@@ -58,10 +58,3 @@ def video_page(request: Request, video_id: str) -> Response:
 def access_page(request: Request) -> Response:
     """The page of API keys, users, sessions and the audit log."""
     return render_page(request, "access.html")
-
-
-@router.api_route("/favicon.ico", methods=PAGE_METHODS)
-@requires("public")
-def favicon() -> RedirectResponse:
-    """Browsers request this path regardless of the icon that the page names."""
-    return RedirectResponse("/static/logo.svg", status_code=308)

@@ -13,10 +13,7 @@ from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep, PageLinkDep, parse_json
-from api.list_parameters import (
-    TaskListParameters,
-    VideoListParameters,
-)
+from api.list_parameters import TaskListParameters
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_paths import api_link
 from api.request_threads import run_long
@@ -29,9 +26,8 @@ from cinestrata_schemas.tasks import (
     TaskDetails,
     TaskSpec,
 )
-from cinestrata_schemas.videos import VideoPage
 from service.core.errors import FieldError, InvalidInput
-from service.library import task_listing, video_listing
+from service.library import task_listing
 from service.tasks import commands, relearning
 from service.tasks.task_requests import CreateOutcome
 
@@ -93,18 +89,6 @@ async def append_videos(
         body = await request.body()
         outcome = await run_long(_append_from_json, task_id, body, idempotency_key, caller)
     return _answer(request, response, outcome)
-
-
-@router.get(
-    "/{task_id}/videos", operation_id="list_videos_of_task", response_model=VideoPage, responses=UNCHANGED
-)
-@requires("search")
-def list_videos_of_task(
-    task_id: str, request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
-) -> Response:
-    """Videos of a domain and of the appends to it, in pages."""
-    page = video_listing.list_videos(task_id, **dict(parameters))
-    return conditional_response(request, page, headers=links.headers(page))
 
 
 @router.get("", operation_id="list_tasks", response_model=list[TaskDetails], responses=UNCHANGED)

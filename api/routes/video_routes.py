@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.conditional_responses import conditional_response, range_response
 from api.dependencies import CallerDep, PageLinkDep, QueryDep
-from api.list_parameters import AllVideosParameters
+from api.list_parameters import VideoListParameters
 from api.openapi import EDIT_EXAMPLES, EDIT_PROBLEMS, UNCHANGED
 from api.remote_playback import remote_response
 from api.search_parameters import ExplanationParameters, SimilarParameters
@@ -31,7 +31,7 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 @router.get("", operation_id="list_videos", response_model=VideoPage, responses=UNCHANGED)
 @requires("search")
 def list_videos(
-    request: Request, links: PageLinkDep, parameters: Annotated[AllVideosParameters, Query()]
+    request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
 ) -> Response:
     """Videos in pages; `next_cursor`, and the header `Link`, continue with the next page."""
     page = video_listing.list_videos(**dict(parameters))

@@ -47,11 +47,15 @@ function setUpFilter() {
 const isFiltered = () => Boolean($("video-text").value.trim() || $("video-split").value);
 
 function requestPath(cursor) {
-  const parameters = new URLSearchParams({ status: "accepted", limit: cursor ? PAGE_SIZE : FIRST_PAGE });
+  const parameters = new URLSearchParams({
+    task: view.task.id,
+    status: "accepted",
+    limit: cursor ? PAGE_SIZE : FIRST_PAGE,
+  });
   if (cursor) parameters.set("cursor", cursor);
   if ($("video-text").value.trim()) parameters.set("text", $("video-text").value.trim());
   if ($("video-split").value) parameters.set("split", $("video-split").value);
-  return `/tasks/${encodeURIComponent(view.task.id)}/videos?${parameters}`;
+  return `/videos?${parameters}`;
 }
 
 /** Load the first page in place of an active request, or the page of a cursor. */

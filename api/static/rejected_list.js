@@ -15,12 +15,13 @@ export async function showRejected(task) {
 
 async function loadPage(task, cursor) {
   const parameters = new URLSearchParams({
+    task: task.id,
     status: "rejected",
     limit: PAGE_SIZE,
     ...(cursor ? { cursor } : {}),
   });
   try {
-    const page = await api(`/tasks/${encodeURIComponent(task.id)}/videos?${parameters}`);
+    const page = await api(`/videos?${parameters}`);
     const rows = page.videos.map(rejectedRow);
     if (cursor) $("rejected-list").append(...rows);
     else $("rejected-list").replaceChildren(...rows);

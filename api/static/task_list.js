@@ -294,7 +294,7 @@ class TaskRow {
   }
 
   async readRejected() {
-    const path = `/tasks/${encodeURIComponent(this.task.id)}/videos?status=rejected&limit=${MAX_REJECTED}`;
+    const path = `/videos?task=${encodeURIComponent(this.task.id)}&status=rejected&limit=${MAX_REJECTED}`;
     const { videos } = await api(path).catch(() => ({ videos: [] }));
     const items = videos.map(({ uri, reason }) =>
       el("li", {}, el("code", { textContent: fileName(uri) }), ` ${rejectionReason(reason)}`),

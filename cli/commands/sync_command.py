@@ -116,14 +116,14 @@ def _finish_appends(client: ServiceClient, domain: TaskDetails | None) -> None:
     if unfinished := [task.id for task in appends if task.state not in FINAL_STATES]:
         console.print(f"{domain.name} is receiving videos already; the sync waits for them.")
         follow(client, unfinished)
-    for append in abandoned_appends(client.list_tasks(), client.iter_videos_of_task(domain.id, limit=PAGE)):
+    for append in abandoned_appends(client.list_tasks(), client.iter_videos(task=domain.id, limit=PAGE)):
         client.delete_task(append)
 
 
 def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[VideoSummary]:
     """Videos of a domain, of the appends to it, and of domains that relearned its videos."""
     domains = relearned_domains(client.list_tasks(), domain) if domain else ()
-    return [video for task in domains for video in client.iter_videos_of_task(task.id, limit=PAGE)]
+    return [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)]
 
 
 def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:

@@ -20,7 +20,6 @@ JSON = {"Content-Type": "application/json"}
         ("/videos/vid_1/captions?task=night", "task", "Known parameters: k, scope."),
         ("/videos?statsu=accepted", "statsu", "Did you mean 'status'?"),
         ("/tasks?stat=ready", "stat", "Did you mean 'state'?"),
-        ("/tasks/tsk_1/videos?limt=3", "limt", "Did you mean 'limit'?"),
         ("/releases?task_id=tsk_1", "task_id", "Did you mean 'task'?"),
     ],
 )

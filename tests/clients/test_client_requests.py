@@ -45,10 +45,10 @@ def test_uploaded_videos_become_a_task_whose_pages_are_iterated(address: str, tm
     with Client(address) as client:
         task = _task(client, tmp_path, "kitchen", videos=3)
         assert client.get_task(task).counts.videos == 3
-        listed = [video.captions for video in client.iter_videos_of_task(task, limit=1)]
+        listed = [video.captions for video in client.iter_videos(task=task, limit=1)]
         assert listed == [[f"kitchen number {number}"] for number in range(3)]
         assert task in [entry.id for entry in client.iter_tasks(limit=1)]
-        video = client.list_videos_of_task(task).videos[0]
+        video = client.list_videos(task=task).videos[0]
         edited = client.edit_video(video.id, VideoPatch(captions=["eggs are whisked"]))
         assert edited.captions == client.get_video(video.id).captions == ["eggs are whisked"]
 

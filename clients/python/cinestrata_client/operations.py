@@ -120,20 +120,6 @@ class Operations:
         that the domain already has, are listed in `rejected`.
         """
 
-    @operation("GET", "/tasks/{task_id}/videos")
-    def list_videos_of_task(
-        self,
-        task_id: str,
-        *,
-        cursor: str | None = None,
-        limit: int | None = None,
-        status: VideoStatus | None = None,
-        split: EffectiveSplit | None = None,
-        text: str | None = None,
-        sort: VideoSort | None = None,
-    ) -> VideoPage:
-        """Videos of a domain and of the appends to it, in pages."""
-
     @operation("DELETE", "/tasks/{task_id}/videos")
     def delete_videos(self, task_id: str, body: DeletionRequest) -> DeletionResult:
         """Delete several videos of a task. Ids of other tasks' videos are reported as not found and kept."""
@@ -577,7 +563,6 @@ class Operations:
 
     iter_tasks = Pages(list_tasks, TaskDetails)
     iter_videos = Pages(list_videos, VideoSummary)
-    iter_videos_of_task = Pages(list_videos_of_task, VideoSummary)
     iter_releases = Pages(list_releases, ReleaseSummary)
     iter_shards = Pages(list_shards, ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, AuditRecord)

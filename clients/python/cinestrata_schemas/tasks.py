@@ -193,7 +193,7 @@ class TaskDetails(ResponseModel):
         "finished tasks with the same kind and method; null without one."
     )
     rejected: list[RejectedVideo] = Field(
-        description="The first 100 rejected videos; GET /tasks/{task_id}/videos?status=rejected lists all of them."
+        description="The first 100 rejected videos; GET /videos?status=rejected lists all of them."
     )
     error: str | None
     error_hint: str | None

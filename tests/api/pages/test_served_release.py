@@ -75,7 +75,7 @@ def test_pages_of_an_unsearched_domain_and_video_say_so(
     assert "is not searched" in wait_for(browser, "#unsearched:not([hidden])")[0]
     assert "not searched" in _text(browser, "found-note")
     assert not browser.find_element(By.ID, "search-link").is_displayed()
-    video = client.get(f"/tasks/{library[1]}/videos").json()["videos"][0]["id"]
+    video = client.get(f"/videos?task={library[1]}").json()["videos"][0]["id"]
     browser.get(f"{address}/watch/{video}")
     assert "is not searched" in wait_for(browser, "#unsearched:not([hidden])")[0]
     assert "not searched" in _text(browser, "similar-note")

@@ -129,7 +129,7 @@ def _task(name: str) -> TaskDetails:
 
 def _stored(client: TestClient, task: str) -> dict[str, list[str]]:
     """Captions of the videos of a task by the path of their files."""
-    videos = client.get(f"/tasks/{task}/videos").json()["videos"]
+    videos = client.get(f"/videos?task={task}").json()["videos"]
     return {video["uri"].removeprefix(f"upload://{task}/"): video["captions"] for video in videos}
 
 

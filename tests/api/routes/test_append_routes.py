@@ -129,15 +129,15 @@ def test_videos_are_listed_in_pages(client: TestClient, library: list[str]) -> N
     everything = client.get("/videos", params={"limit": 1000}).json()
     assert everything["next_cursor"] is None
     own = [video for video in everything["videos"] if video["task_id"] == library[1]]
-    path, found, cursor = f"/tasks/{library[1]}/videos", [], None
+    found, cursor = [], None
     while True:
-        page = client.get(path, params={"limit": 5} | ({"cursor": cursor} if cursor else {})).json()
+        parameters = {"task": library[1], "limit": 5} | ({"cursor": cursor} if cursor else {})
+        page = client.get("/videos", params=parameters).json()
         assert len(page["videos"]) <= 5
         found += page["videos"]
         if (cursor := page["next_cursor"]) is None:
             break
     assert found == own != []
-    assert client.get("/videos", params={"task": library[1], "limit": 1000}).json()["videos"] == own
     rejected = client.get("/videos", params={"status": "rejected"}).json()["videos"]
     assert all(video["status"] == "rejected" and video["reason"] for video in rejected)
 
@@ -145,7 +145,6 @@ def test_videos_are_listed_in_pages(client: TestClient, library: list[str]) -> N
 @pytest.mark.parametrize(
     ("path", "status", "field"),
     [
-        ("/tasks/nowhere/videos", 404, None),
         ("/videos?task=nowhere", 404, None),
         ("/videos?limit=0", 422, "limit"),
         ("/videos?limit=1001", 422, "limit"),

@@ -172,7 +172,7 @@ def test_task_from_uploads_is_created_once(client: TestClient, configured: Setti
     task = answer.json()
     again = client.post("/tasks", json=body, headers=keyed)
     assert (again.json()["id"], again.headers["idempotency-replayed"]) == (task["id"], "true")
-    stored = client.get(f"/tasks/{task['id']}/videos").json()["videos"][0]["uri"]
+    stored = client.get(f"/videos?task={task['id']}").json()["videos"][0]["uri"]
     assert stored == f"upload://{task['id']}/<img onerror=alert(1)>/clip.mp4"
     file = configured.uploads_dir / stored.removeprefix("upload://")
     assert file.read_bytes() == video
