@@ -1,4 +1,4 @@
-"""Recipe of the ``tiny`` backbone: contrastive pre-training on the plain domains of the video world.
+"""Pre-train the ``tiny`` backbone: contrastive learning on the plain domains of the video world.
 
 Two frames per clip are rendered directly, and no clip is used twice. No benchmark or demo domain is used; these share
 only primitive shapes, motions and everyday words with the pre-training clips.
@@ -6,7 +6,9 @@ only primitive shapes, motions and everyday words with the pre-training clips.
 
 from __future__ import annotations
 
+import argparse
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,3 +126,29 @@ def _factor(step: int, recipe: PretrainingRecipe) -> float:
     if step < warm:
         return (step + 1) / warm
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / (recipe.steps - warm)))
+
+
+def main() -> None:
+    """Parse the command line and train, with a line of progress every 20 steps."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("models/backbones/tiny/weights.safetensors"))
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes that render videos")
+    parser.add_argument("--steps", type=int, default=PretrainingRecipe.steps)
+    options = parser.parse_args()
+
+    def report(step: int, loss: float) -> None:
+        sys.stderr.write(f"step {step} of {options.steps}, loss {loss:.3f}\n")
+
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    pretrain(
+        options.out,
+        PretrainingRecipe(steps=options.steps),
+        device=options.device,
+        workers=options.workers,
+        report=report,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -8,10 +8,12 @@ one round.
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,7 +33,7 @@ from benchmarks.rivals import METHODS, configure, start_method
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX, OpenClipBackbone
-from models.backbones.precision import has_fast_bfloat16, mixed_precision
+from models.backbones.precision import compute_device, has_fast_bfloat16, mixed_precision
 from models.backbones.tokenizer import clip_tokenizer
 from trainer.methods import Method
 from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
@@ -156,28 +158,22 @@ class SpeedReport:
         (folder / "speed.md").write_text(speed_table(self), encoding="utf-8")
 
 
-def measure_speed(
-    plan: SpeedPlan, folder: Path, *, report: Callable[[int, int], None] = lambda done, total: None
-) -> SpeedReport:
+def measure_speed(plan: SpeedPlan, folder: Path) -> SpeedReport:
     """Train with every loop variant in alternating runs.
 
     Args:
         plan: Sizes of the benchmark.
         folder: Folder of videos and frames.
-        report: Called with the number of finished runs and the number of all runs.
 
     Raises:
         ProtocolError: The method is not trainable, or the benchmark does not support the backbone.
     """
     bench = SpeedBenchmark(plan, folder)
     rows = [LoopSpeed(loop) for loop in LOOPS if loop.kept or bench.freezes]
-    total, done = (plan.repeats + 1) * len(rows), 0
     for turn in range(plan.repeats + 1):
         meter = ResourceMeter(bench.backbone.device)
         for row in rows if turn % 2 else rows[::-1]:
             bench.run(row.loop, meter)
-            done += 1
-            report(done, total)
         if turn:  # the first round is a warm-up
             rates = [len(bench.task.pairs) / meter.seconds[row.loop.label][0] for row in rows]
             for row, rate in zip(rows, rates, strict=True):
@@ -398,3 +394,25 @@ def measure_peak(loop: LoopVariant, plan: SpeedPlan, folder: Path, threads: int)
 
 def _spread(values: Sequence[float], digits: int) -> str:
     return f"{np.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def main() -> None:
+    """Parse the command line, measure, and print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--backbone", default="tiny", help="or open_clip:<model>/random for random weights")
+    parser.add_argument("--method", default="ffa_tame")
+    parser.add_argument("--batch", type=int, help="pairs per step (default: the method's)")
+    parser.add_argument("--frames", type=int, help="frames per video (default: the backbone's)")
+    parser.add_argument("--steps", type=int, default=5, help="steps per run")
+    parser.add_argument("--repeats", type=int, default=5, help="runs per variant")
+    parser.add_argument("--device", default="auto", type=lambda name: compute_device(name).type)
+    parser.add_argument("--out", type=Path, default=Path("cinestrata-data/bench/speed"))
+    options = vars(parser.parse_args())
+    out = options.pop("out")
+    report = measure_speed(SpeedPlan(**options), out / "videos")
+    report.save(out)
+    sys.stdout.write(speed_table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.learning.run_results import RunResult, read_results
-from benchmarks.reporting.charts import HeatMap, LineChart, write_page
+from benchmarks.learning.run_results import RunResult
+from benchmarks.reporting.charts import LineChart
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 from models.forgetting_measures import backward_forgetting, forward_transfer, learning_gain
 
@@ -80,20 +80,16 @@ def recall_tables(results: Sequence[RunResult]) -> str:
     )
 
 
-def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Path:
-    """Write ``report.md`` with SVG charts, and ``figures.html`` with the same charts on one page.
+def write_report(folder: Path, results: Sequence[RunResult]) -> Path:
+    """Write ``report.md`` with SVG charts.
 
     Args:
         folder: Output folder of ``bench run``.
-        results: Results to report; by default all results in the folder.
+        results: Results of the same data.
 
     Returns:
         The path of ``report.md``.
-
-    Raises:
-        ProtocolError: The folder has no results, or results of different data.
     """
-    results = results or read_results(folder)
     first = results[0]
     lines = [
         f"# {first.facts['protocol']['title']} (`{first.protocol}`)",
@@ -142,7 +138,6 @@ def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Pa
         "",
         _costs(results),
     ]
-    write_page(folder / "figures.html", first.facts["protocol"]["title"], _figures(results))
     path = folder / "report.md"
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
@@ -351,23 +346,6 @@ def _write_charts(folder: Path, results: Sequence[RunResult]) -> Iterator[str]:
         svg = LineChart(title, results[0].tasks, _curves(results, gallery, measure)).svg()
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
         yield f"![{title}]({name}.svg)\n"
-
-
-def _figures(results: Sequence[RunResult]) -> list[LineChart | HeatMap]:
-    charts = [
-        LineChart(title, results[0].tasks, _curves(results, gallery, measure))
-        for title, gallery, measure in _CHARTS.values()
-    ]
-    maps = [
-        HeatMap(
-            f"{runs[0].label}, {mode}, {gallery} gallery",
-            runs[0].tasks,
-            _mean_matrix([run.matrix(mode, gallery) for run in runs]),
-        )
-        for runs, mode in _rows(results)
-        for gallery in ("local", "global")
-    ]
-    return [*charts, *maps]
 
 
 # --- arithmetic ---

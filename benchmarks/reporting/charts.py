@@ -1,4 +1,4 @@
-"""Charts of reports: line charts and heat maps as SVG, in files for Markdown and in one HTML page."""
+"""Line charts of reports as SVG."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 # Color-blind safe palette of Okabe and Ito; it repeats with dashed lines from the ninth curve on.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
 _DASHES = ("", "6 4", "2 3")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 860, 400, 48, 40, 84, 250
 _GRID_LINES = 5  # approximate number
-_CELL, _NAMES = (64, 32), 150  # pixels: size of a cell of a heat map, width of the names of its rows
-_COLD, _HOT = (237, 242, 239), (11, 85, 87)
 
 
 @dataclass(frozen=True)
@@ -69,64 +66,12 @@ class LineChart:
         return _document(_WIDTH, height, parts)
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """A recall matrix as a heat map: one row per release i, one column per task t."""
-
-    title: str
-    tasks: Sequence[str]
-    matrix: Sequence[Sequence[float | None]]
-
-    def svg(self) -> str:
-        """The heat map as an SVG document; the first release is at the top."""
-        width, height = _CELL
-        highest = max((cell for row in self.matrix for cell in row if cell is not None), default=0.0) or 1.0
-        parts = [_text(12, 22, self.title, weight="bold", size=14)]
-        for release, row in enumerate(self.matrix):
-            y = _TOP + release * height
-            name = self.tasks[release] if release < len(self.tasks) else str(release + 1)
-            parts.append(_text(_NAMES - 8, y + height / 2 + 4, f"after {name}", anchor="end"))
-            for task, cell in enumerate(row):
-                if cell is not None:
-                    parts.append(_cell(_NAMES + task * width, y, cell, cell / highest))
-        floor = _TOP + len(self.matrix) * height
-        for task, name in enumerate(self.tasks):
-            x = _NAMES + (task + 0.5) * width
-            parts.append(
-                _text(x, floor + 16, name, anchor="end", more=f'transform="rotate(-30 {x:.1f} {floor + 16})"')
-            )
-        return _document(_NAMES + len(self.tasks) * width + 12, floor + _BOTTOM, parts)
-
-
-def write_page(path: Path, title: str, figures: Sequence[LineChart | HeatMap]) -> None:
-    """Write the charts to one HTML file that needs no network. Points have their values as tooltips."""
-    charts = [f"<p>{figure.svg()}</p>" for figure in figures]
-    path.write_text(
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
-        f"<body>\n<h1>{escape(title)}</h1>\n" + "\n".join(charts) + "\n</body></html>\n",
-        encoding="utf-8",
-    )
-
-
 def _document(width: int, height: int, parts: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
         + "".join(parts)
         + "</svg>\n"
-    )
-
-
-def _cell(x: float, y: float, value: float, share: float) -> str:
-    share = min(1.0, max(0.0, share))
-    red, green, blue = (round(cold + (hot - cold) * share) for cold, hot in zip(_COLD, _HOT, strict=True))
-    width, height = _CELL
-    ink = "#fff" if share > 0.55 else "#333"
-    return (
-        f'<rect x="{x + 1:.1f}" y="{y + 1:.1f}" width="{width - 2}" height="{height - 2}" '
-        f'fill="rgb({red},{green},{blue})"/>'
-        f'<text x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}" font-size="12" text-anchor="middle" '
-        f'fill="{ink}">{value:.1f}</text>'
     )
 
 

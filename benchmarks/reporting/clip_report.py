@@ -1,4 +1,4 @@
-"""Reports of ``bench clips`` (recall, differences, costs) and of ``bench captions`` (recall by captioned clips)."""
+"""Reports of ``bench clips`` (recall, differences, costs) and of its ``--counts`` (recall by captioned clips)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.search.search_cost --out DIR
 
-The command writes search.json and search.md, and the latency by library size as search.html and SVG charts. Every row
-is a ratio to another measurement or a bound in the same run, since absolute times depend on the machine.
+The command writes search.json and search.md, with the latency by library size. Every other row is a ratio to another
+measurement or a bound in the same run, since absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import structlog
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.reporting.charts import LineChart, write_page
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.search.search_latency import (
     K,
@@ -266,22 +265,14 @@ def main() -> None:
         vectors = [10**power for power in range(4, 8) if 10**power <= options.max_vectors]
         by_tasks = measure_growth(libraries, tiny, [(count, small) for count in tasks], queries)
         by_vectors = measure_growth(libraries, tiny, [(10, count) for count in vectors], queries // 2)
-    charts = [
-        LineChart(
-            f"p50 in ms, {small:,} vectors in T tasks",
-            [f"{n:,}" for n in tasks],
-            {"p50": by_tasks},
-        ),
-        LineChart(
-            "p50 of a search in ms, N vectors in 10 tasks", [f"{n:,}" for n in vectors], {"p50": by_vectors}
-        ),
-    ]
-    write_page(options.out / "search.html", "Cost of a search", charts)
-    for name, chart in zip(("tasks", "vectors"), charts, strict=True):
-        (options.out / f"{name}.svg").write_text(chart.svg(), encoding="utf-8")
     header = ["measured", "ratio", "target", "met", "figures"]
     cells = [[r.name, f"{r.ratio:.2f}", r.target, "yes" if r.met else "**no**", r.detail] for r in rows]
-    (options.out / "search.md").write_text(markdown_table(header, cells) + "\n", encoding="utf-8")
+    growth = [
+        *([f"{small:,}", f"{count:,}", f"{p50:.2f}"] for count, p50 in zip(tasks, by_tasks, strict=True)),
+        *([f"{count:,}", "10", f"{p50:.2f}"] for count, p50 in zip(vectors, by_vectors, strict=True)),
+    ]
+    tables = (markdown_table(header, cells), markdown_table(["vectors", "tasks", "p50 ms"], growth))
+    (options.out / "search.md").write_text("\n".join(tables), encoding="utf-8")
     facts = {
         "rows": [asdict(row) for row in rows],
         "p50_by_tasks": dict(zip(map(str, tasks), by_tasks, strict=True)),

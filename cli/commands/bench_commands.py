@@ -1,38 +1,47 @@
-"""``cinestrata bench``: comparisons of learning methods under a protocol, and pre-training of the shipped weights."""
+"""``cinestrata bench``: comparisons of learning methods under a protocol, on own clips and on drawn worlds."""
 
 from __future__ import annotations
 
-import time
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cli.commands.bench_campaigns import (
-    DEFAULT_FOLDER,
-    Cache,
-    Device,
-    Jobs,
-    Seeds,
-    Tasks,
-    Videos,
-    command_line,
-    device_type,
-    execute_runs,
-    fail_for,
-    prepare_campaign,
-    report_benchmark_errors,
-)
-from cli.commands.bench_comparisons import captions, clips, worlds
-from cli.commands.bench_tuning import tune
-from cli.console import console, progress_bar, report_errors
+from cli.console import console, fail, progress_bar, refuse_call, report_errors
 
-app = typer.Typer(
-    help="Compare learning methods under a protocol, and pre-train the shipped weights.", no_args_is_help=True
-)
+if TYPE_CHECKING:
+    from benchmarks.learning.campaign import Campaign, Run
+    from benchmarks.learning.protocol import Protocol
 
-for command in (clips, captions, worlds, tune):
-    app.command()(command)
+app = typer.Typer(help="Compare learning methods under a protocol, or on own clips.", no_args_is_help=True)
+
+DEFAULT_FOLDER = Path("cinestrata-data/bench")
+ProtocolName = Annotated[
+    str, typer.Argument(help="Name (see `cinestrata bench run`), or the path of a .yaml file.")
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")
+]
+Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")]
+Videos = Annotated[
+    Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
+]
+Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
+Jobs = Annotated[
+    int, typer.Option("--jobs", min=1, help="Concurrent runs, each in a process with one torch thread.")
+]
+DomainFolder = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
+    ),
+]
 
 
 @app.command()
@@ -79,6 +88,13 @@ def run(
         ),
     ] = False,
     jobs: Jobs = 1,
+    tuned: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Run each method with 0.3, 1 and 3 times its learning rates, one seed each, and log the trials.",
+        ),
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
@@ -86,36 +102,43 @@ def run(
     """Learn a sequence of tasks with each method, and compare recall and forgetting.
 
     The state of each run is printed at least every 30 seconds. Finished runs are kept: after an interruption, the same
-    command continues with the missing runs.
+    command continues with the missing runs. The report covers all runs in the folder, also those of earlier calls.
     """
     from benchmarks.learning.method_variants import parse_assignment, select_variants
     from benchmarks.learning.protocol import load_protocol
     from benchmarks.learning.run_results import read_results
-    from benchmarks.reporting.benchmark_report import recall_tables
+    from benchmarks.learning.tuning_trials import trial_variants, write_tuning_log
+    from benchmarks.reporting.benchmark_report import recall_tables, write_report
+    from benchmarks.reporting.markdown_tables import tuning_table
     from benchmarks.rivals import configure
 
     if protocol is None:
         _list_protocols()
         return
-    with report_benchmark_errors():
+    with _report_benchmark_errors():
         plan = load_protocol(protocol)
         overrides = dict(map(parse_assignment, assignments or ()))
         overrides |= {"reindex": True} if reindex else {}
         overrides |= {} if prior is None else {"prior": prior}
         entries = select_variants(plan.methods, methods.split(",") if methods else None, overrides)
+        trials = {entry.label: trial_variants(entry, plan) for entry in entries} if tuned else {}
+        entries = [trial for variants in trials.values() for trial in variants] or entries
         chosen_backbone = backbone or plan.backbone
         for entry in entries:  # validates the settings before videos are decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
-        folder = out or DEFAULT_FOLDER / plan.name
-        campaign = prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
-        runs = campaign.runs(entries, seeds)
-        failed = execute_runs(campaign, runs, jobs=jobs, again=again)
+        folder = out or DEFAULT_FOLDER / f"{plan.name}{'-tuning' if tuned else ''}"
+        campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
+        runs = campaign.runs(entries, 1 if tuned else seeds)
+        failed = _execute_runs(campaign, runs, jobs=jobs, again=again)
         if len(failed) < len(runs):
-            table = recall_tables(read_results(folder, campaign.data))
-            (folder / "table.md").write_text(table, encoding="utf-8")
+            results = read_results(folder, campaign.data)
+            report = write_report(folder, results)
+            table = tuning_table(write_tuning_log(campaign, trials)) if tuned else recall_tables(results)
             console.print(table, soft_wrap=True)
-            console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
-        fail_for(failed, len(runs))
+            console.print(f"Written to {report}.", soft_wrap=True)
+        if failed:
+            errors = "\n".join(f"{run}: {error}" for run, error in failed)
+            fail(f"{len(failed)} of {len(runs)} runs failed.", errors)
 
 
 def _list_protocols() -> None:
@@ -151,7 +174,7 @@ def routing(
     from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
     from models.backbones.backbone_loading import load_backbone
 
-    with report_benchmark_errors():
+    with _report_benchmark_errors():
         captions = {
             Path(split).stem: read_captions(Path(split))
             if split.endswith(".json")
@@ -162,90 +185,231 @@ def routing(
         results = [compare_routing(name, fold, encoder) for name, fold in captions.items()]
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "table.md").write_text(f"    {command_line()}\n\n{table}", encoding="utf-8")
+    (out / "table.md").write_text(f"    {_command_line()}\n\n{table}", encoding="utf-8")
+    console.print(table, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
+
+
+class _Display(NamedTuple):
+    """Functions that show the number of prepared clips, and a line above it."""
+
+    progress: Callable[[int, int], None]
+    report: Callable[[str], None]
+
+
+@contextmanager
+def _frames_display(unit: str) -> Iterator[_Display]:
+    """Show a progress bar of the preparation of frames for the duration of the block."""
+    with progress_bar(unit) as bar:
+        frames = bar.add_task("Frames", total=None)
+        yield _Display(
+            lambda done, total: bar.update(frames, completed=done, total=total),
+            lambda line: bar.console.print(line),
+        )
+
+
+@app.command()
+@report_errors
+def clips(
+    folder: DomainFolder,
+    methods: Annotated[
+        str,
+        typer.Option("--methods", metavar="A,B", help="Methods or variants, as for `cinestrata bench run`."),
+    ] = "analytic",
+    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the methods.")] = "small",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Runs per method; each but the first shuffles the domains.")
+    ] = 1,
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            "--counts",
+            metavar="N,M",
+            help="Measure one method with at most N, M and all captioned training clips per domain, without rivals. "
+            "Each seed selects other clips.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "clips",
+    device: Device = "auto",
+    cache: Cache = DEFAULT_FOLDER / "frames",
+) -> None:
+    """Compare methods on your own clips with a ridge regression on frozen image features.
+
+    Each subfolder with a manifest is a domain. Clips with the split "test" are held out; without any split, a fifth of
+    the clips is held out, at least 2. The rivals, one ridge per domain or one over all domains, read the same frames.
+    Each is routed by words and by the routing evidence of the first method.
+    """
+    from benchmarks.clips.caption_curve import measure_caption_curve
+    from benchmarks.clips.clip_comparison import compare_on_clips
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.reporting.clip_report import write_caption_report, write_clip_report
+
+    limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")] if counts else []
+    if not all(limits):
+        refuse_call(f"--counts: {counts!r} is not a list of positive numbers.", "Example: --counts 5,10,20")
+    with _report_benchmark_errors():
+        variants = select_variants((), methods.split(","))
+        if limits and len(variants) > 1:
+            refuse_call("--counts measures one method.", "Name it: --methods analytic")
+        with _frames_display("clips") as display:
+            options: dict[str, Any] = {
+                "backbone": backbone,
+                "seeds": seeds,
+                "cache": cache,
+                "device": _device_type(device),
+                "workers": min(os.cpu_count() or 1, 8),
+                "progress": display.progress,
+                "report": display.report,
+            }
+            if limits:
+                points = measure_caption_curve(folder, variants[0], limits, **options)
+                table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
+            else:
+                runs, rivals = compare_on_clips(folder, variants, **options)
+                table = write_clip_report(out, runs, rivals, _command_line(), backbone)
     console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
 
 @app.command()
 @report_errors
-def speed(
+def worlds(
+    protocol: ProtocolName,
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", metavar="A,B", help="Methods or variants (default: the protocol's)."),
+    ] = None,
     backbone: Annotated[
-        str,
-        typer.Option(
-            "--backbone",
-            help="Backbone, or open_clip:<model>/random for random weights of that architecture.",
-        ),
-    ] = "tiny",
-    method: Annotated[str, typer.Option("--method", help="Learning method.")] = "ffa_tame",
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Pairs per step (default: the method's).")
+        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
     ] = None,
-    frames: Annotated[
-        int | None, typer.Option("--frames", min=1, help="Frames per video (default: the backbone's).")
+    count: Annotated[int, typer.Option("--worlds", min=1, help="Number of worlds.")] = 3,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="Orders of the domains of each world.")] = 2,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps per run.")] = 5,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per variant.")] = 5,
     device: Device = "auto",
-    out: Annotated[Path, typer.Option("--out", help="Folder for videos and results.")] = DEFAULT_FOLDER
-    / "speed",
+    cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
-    """Compare the speed of the training loop with a plain loop, and measure each of its optimizations."""
-    from benchmarks.learning.training_speed import SpeedPlan, measure_speed, speed_table
+    """Compare methods with joint training on several worlds and orders of their domains.
 
-    plan = SpeedPlan(backbone, method, batch, frames, steps, repeats, device_type(device))
-    with report_benchmark_errors(), progress_bar("runs") as bar:
-        progress = bar.add_task("Measuring", total=None)
-        result = measure_speed(
+    Each world has other videos and other senses of its shared words. The first order is that of the names of the
+    domains, further orders are shuffled.
+    """
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.world_comparison import WorldRun, compare_worlds, write_world_report
+
+    with _report_benchmark_errors():
+        plan = load_protocol(protocol)
+        name, folder = backbone or plan.backbone, out or DEFAULT_FOLDER / f"{plan.name}-worlds"
+        runs: list[WorldRun] = []
+        with _frames_display("runs") as display:
+            for run in compare_worlds(
+                plan,
+                select_variants(plan.methods, methods.split(",") if methods else None),
+                backbone=name,
+                worlds=count,
+                orders=orders,
+                cache=cache,
+                device=_device_type(device),
+                progress=display.progress,
+                report=display.report,
+            ):
+                runs.append(run)
+                table = write_world_report(folder, runs, _command_line(), name)
+    console.print(table, soft_wrap=True)
+    console.print(f"Written to {folder}.", soft_wrap=True)
+
+
+def _prepare_campaign(
+    plan: Protocol,
+    backbone: str,
+    out: Path,
+    cache: Path,
+    videos: Path | None,
+    tasks: int | None,
+    device: str,
+) -> Campaign:
+    """The runs of a protocol, with the frames of its videos in the cache."""
+    from benchmarks.learning.campaign import Campaign
+    from benchmarks.learning.run_progress import RunProgress
+    from benchmarks.learning.task_preparation import prepare_tasks
+    from models.backbones.backbone_loading import frame_spec, load_backbone
+
+    with progress_bar("videos") as bar, RunProgress(lambda line: bar.console.print(line)) as lines:
+        progress = bar.add_task("Frames", total=None)
+
+        def report(done: int, total: int) -> None:
+            bar.update(progress, completed=done, total=total)
+            lines.update(f"frames of {done} of {total} videos")
+
+        prepared = prepare_tasks(
             plan,
-            out / "videos",
-            report=lambda done, total: bar.update(progress, completed=done, total=total),
+            frame_spec(backbone, plan.frames),
+            cache,
+            videos=videos,
+            tasks=tasks,
+            workers=min(os.cpu_count() or 1, 8),
+            progress=report,
         )
-    result.save(out)
-    console.print(speed_table(result), soft_wrap=True)
-    console.print(f"Written to {out}.", soft_wrap=True)
+    loaded = load_backbone(backbone, plan.frames)
+    return Campaign(
+        protocol=plan,
+        tasks=prepared,
+        backbone=loaded.name,
+        fingerprint=loaded.fingerprint,
+        frames=loaded.spec.frames,
+        device=_device_type(device),
+        out=out,
+        command=_command_line(),
+    )
 
 
-@app.command()
-@report_errors
-def report(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of results that `cinestrata bench run` wrote.", file_okay=False)
-    ],
-) -> None:
-    """Write tables and figures of all results in a folder: report.md and figures.html."""
-    from benchmarks.reporting.benchmark_report import write_report
+def _execute_runs(
+    campaign: Campaign, runs: Sequence[Run], *, jobs: int, again: bool = False
+) -> list[tuple[Run, str]]:
+    """Execute the runs that have no result yet, print their progress, and return failed runs with their errors."""
+    finished_runs = [] if again else [run for run in runs if campaign.existing_result(run)]
+    if finished_runs:
+        console.print(f"{len(finished_runs)} of {len(runs)} runs already have results; --again repeats them.")
+    with progress_bar("runs") as bar:
+        progress = bar.add_task("Measuring", total=len(runs), completed=len(finished_runs))
 
-    with report_benchmark_errors():
-        written = write_report(folder)
-    console.print(f"{written}, {written.with_name('figures.html')}", soft_wrap=True)
+        def report(run: Run, line: str) -> None:
+            bar.console.print(f"{run}: {line}")
+
+        def on_finished(run: Run, error: str) -> None:
+            bar.advance(progress)
+            if error:
+                bar.console.print(f"{run} failed: {error}", soft_wrap=True)
+
+        pending = [run for run in runs if run not in finished_runs]
+        return campaign.execute(pending, jobs=jobs, report=report, finished=on_finished)
 
 
-@app.command()
-@report_errors
-def pretrain(
-    out: Annotated[Path, typer.Option("--out", help="File of the weights.")] = Path(
-        "models/backbones/tiny/weights.safetensors"
-    ),
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Number of processes that render videos.")
-    ] = 1,
-    steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Number of training steps (default: the recipe's).")
-    ] = None,
-) -> None:
-    """Pre-train the `tiny` backbone from random weights."""
-    from benchmarks.learning.pretraining_recipe import PretrainingRecipe, pretrain
+def _command_line() -> str:
+    """Command line of this process, for reports."""
+    return shlex.join(["cinestrata", *sys.argv[1:]])
 
-    recipe = PretrainingRecipe() if steps is None else PretrainingRecipe(steps=steps)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    with progress_bar("steps") as bar:
-        progress = bar.add_task("Pre-training", total=recipe.steps)
 
-        def report(step: int, loss: float) -> None:
-            bar.update(progress, completed=step, description=f"Pre-training (loss {loss:.3f})")
+@contextmanager
+def _report_benchmark_errors() -> Iterator[None]:
+    """Exit with a sentence for errors of protocols, methods and backbones, instead of a traceback."""
+    from benchmarks.errors import ProtocolError
+    from models.errors import ModelError
+    from trainer.errors import TrainingError
+    from trainer.methods import MethodError
 
-        pretrain(out, recipe, device=device, workers=workers, report=report)
-    console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB) after {time.monotonic() - started:.0f} s.")
+    try:
+        yield
+    except (ProtocolError, MethodError, ModelError, TrainingError) as error:
+        fail(str(error))
+
+
+def _device_type(name: str) -> str:
+    """Type of the device of this name; ``auto`` selects a GPU if there is one."""
+    from models.backbones.precision import compute_device
+
+    with _report_benchmark_errors():
+        return compute_device(name).type

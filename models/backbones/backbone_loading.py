@@ -69,7 +69,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
         if not weights.exists():
             raise BackboneUnavailable(
                 "backbone 'tiny': models/backbones/tiny/weights.safetensors is missing; restore it from the "
-                "repository, or train it again with `cinestrata bench pretrain`"
+                "repository, or train it again with `python -m benchmarks.learning.pretraining_recipe`"
             )
         return tiny_backbone(frames or _TINY_FRAMES, weights)
     if name == _SMALL:

@@ -56,8 +56,11 @@ def test_finished_runs_of_a_protocol_are_kept(protocol: Path, tmp_path: Path) ->
     assert first.exit_code == 0, first.output
     assert "finetune, seed 1: task 2 of 2 (microscope)" in first.output
     assert "| finetune | latest |" in first.output
-    table = (out / "table.md").read_text()
-    assert table.strip() in first.output
+    report = (out / "report.md").read_text()
+    assert "# Small (`small`)" in report
+    assert (
+        first.output[first.output.index("**Global gallery**") :].partition("Written to")[0].strip() in report
+    )
     assert {path.name for path in (out / "results").iterdir()} == {
         "zero_shot-seed0.json",
         "finetune-seed0.json",
@@ -69,10 +72,7 @@ def test_finished_runs_of_a_protocol_are_kept(protocol: Path, tmp_path: Path) ->
     assert "finetune@prior=0, seed 0" in second.output
     assert "finetune, seed 0" not in second.output
     assert "| zero_shot | latest |" in second.output, "the table includes earlier results"
-    written = bench("report", out)
-    assert written.exit_code == 0, written.output
-    assert "# Small (`small`)" in (out / "report.md").read_text()
-    assert (out / "figures.html").exists()
+    assert "| finetune@prior=0 | latest |" in (out / "report.md").read_text()
 
 
 def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tuning_logs_one_trial_per_factor(protocol: Path, tmp_path: Path) -> None:
     outcome = bench(
-        *("tune", "finetune", "--protocol", protocol, "--tasks", 1),
+        *("run", protocol, "--tune", "--methods", "finetune", "--tasks", 1),
         *("--out", tmp_path / "out", "--cache", tmp_path / "frames", "--device", "cpu"),
     )
     assert outcome.exit_code == 0, outcome.output
@@ -130,16 +130,19 @@ def test_invalid_arguments_are_reported_without_traceback(
     assert not (tmp_path / "out").exists()
 
 
-def test_report_of_an_empty_folder_fails(tmp_path: Path) -> None:
-    outcome = bench("report", tmp_path)
-    assert outcome.exit_code == 1
-    assert "has no results" in outcome.output
-
-
 def test_clips_without_a_manifest_are_refused(tmp_path: Path) -> None:
     outcome = bench("clips", tmp_path, "--methods", "zero_shot")
     assert outcome.exit_code == 1
     assert "each subfolder with a manifest is a domain" in " ".join(outcome.output.split())
+
+
+@pytest.mark.parametrize(
+    "options", [("--counts", "5,x"), ("--counts", "5", "--methods", "analytic,zero_shot")]
+)
+def test_invalid_numbers_of_captioned_clips_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    outcome = bench("clips", tmp_path, *options)
+    assert outcome.exit_code == 2
+    assert "--counts" in outcome.output
 
 
 def test_routing_table_of_a_split(tmp_path: Path) -> None:

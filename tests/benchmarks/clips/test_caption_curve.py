@@ -55,7 +55,9 @@ def test_curve_of_a_folder(clip_folder: Path, tmp_path: Path) -> None:
             "disks": 3,
             "stripes": 3,
         }
-    table = write_caption_report(tmp_path, points, "cinestrata bench captions folder", "finetune", "tiny")
+    table = write_caption_report(
+        tmp_path, points, "cinestrata bench clips folder --counts 1", "finetune", "tiny"
+    )
     assert "| at most 3 | 6 |" in table
     stored = json.loads((tmp_path / "results.json").read_text())["points"]
     assert [point["limit"] for point in stored] == [1, 3, None]

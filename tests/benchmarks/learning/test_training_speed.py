@@ -43,14 +43,12 @@ def test_report_has_rates_and_ratios_of_every_loop(
 
     monkeypatch.setattr(training_speed, "ResourceMeter", Timed)
     monkeypatch.setattr(training_speed, "measure_peak_in_process", lambda loop, plan, folder: 7.0)
-    progress: list[tuple[int, int]] = []
-    found = measure_speed(PLAN, folder, report=lambda done, total: progress.append((done, total)))
+    found = measure_speed(PLAN, folder)
     labels = [
         loop.label for loop in LOOPS if loop.kept
     ]  # of `tiny` nothing is frozen below the first adapter
     n = len(labels)
     assert runs == labels[::-1] + labels + labels[::-1]  # the first turn warms up
-    assert progress == [(done, 3 * n) for done in range(1, 3 * n + 1)]
     for place, row in enumerate(found.rows):
         seconds = [n + place + 1, 3 * n - place]
         assert row.rates == [4 / s for s in seconds]

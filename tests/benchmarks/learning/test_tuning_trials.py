@@ -22,7 +22,9 @@ from trainer.task_data import TaskData
 @pytest.fixture
 def campaign(small: Protocol, tasks: list[TaskData], tmp_path: Path) -> Campaign:
     fingerprint = load_backbone("tiny", 2).fingerprint
-    return Campaign(small, tasks, "tiny", fingerprint, 2, "cpu", tmp_path, "cinestrata bench tune finetune")
+    return Campaign(
+        small, tasks, "tiny", fingerprint, 2, "cpu", tmp_path, "cinestrata bench run small --tune"
+    )
 
 
 def _write(campaign: Campaign, label: str, factor: float, r1: float) -> None:
