@@ -102,8 +102,6 @@ def test_image_without_objects_or_captions_is_left_out(tmp_path: Path) -> None:
             lambda c: c["images"][2].pop("file_name"),
             r"images\.2\.file_name: Field required",
         ),
-        ("captions_train2017", lambda c: c["images"][0].update(id="x"), r"images\.0\.id: "),
-        ("captions_train2017", lambda c: c["annotations"][1].update(caption=7), r"annotations\.1\.caption: "),
         (
             "captions_train2017",
             lambda c: c["annotations"][1].update(image_id=5),
@@ -119,7 +117,6 @@ def test_image_without_objects_or_captions_is_left_out(tmp_path: Path) -> None:
             lambda c: c["images"].append({"id": 1000, "file_name": "1.jpg"}),
             "image 1000 occurs in another file",
         ),
-        ("instances_val2017", lambda c: c.pop("categories"), "categories: Field required"),
         (
             "instances_val2017",
             lambda c: c["annotations"][3].update(category_id=99),

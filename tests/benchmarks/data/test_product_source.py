@@ -30,19 +30,6 @@ SOURCE = ProductSource.model_validate(
 def test_protocol_has_nine_industries() -> None:
     source = load_protocol("p9d").source
     assert isinstance(source, ProductSource)
-    assert [industry.name for industry in source.industries] == [
-        *(
-            "Household",
-            "Furnishings",
-            "Food",
-            "Beauty",
-            "Clothing",
-            "Auto",
-            "Parenting",
-            "Outdoor",
-            "Electronics",
-        )
-    ]
     assert len({industry.key for industry in source.industries}) == 9
 
 
@@ -93,20 +80,12 @@ def test_other_industries_are_ignored_and_empty_titles_are_no_captions(tmp_path:
             lambda products: products.pop("食品/保健"),
             r"no product belongs to the industry '食品/保健' \(Food\)",
         ),
-        ("train", lambda products: products.update({"食品/保健": []}), "食品/保健: Input should be"),
-        (
-            "train",
-            lambda products: next(iter(products["家居用品"].values())).pop("title"),
-            r"家居用品\.\d+\.title: Field required",
-        ),
         (
             "test",
             lambda products: next(iter(products.values())).pop("industry_name"),
             r"\d+\.industry_name: Field",
         ),
-        ("query", lambda products: next(iter(products.values())).update(cate_name=""), r"\d+\.cate_name: "),
         ("query", lambda products: products.clear(), "no product belongs to .*; the file has none"),
-        ("gallery", lambda products: next(iter(products.values())).update(title=None), r"\d+\.title: "),
     ],
 )
 def test_invalid_file_raises_with_file_and_field(

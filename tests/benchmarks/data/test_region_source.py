@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,28 +80,12 @@ def test_choice_does_not_depend_on_the_order_of_the_file(tmp_path: Path) -> None
     assert chosen(one) == chosen(two)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda images: images[1].pop("image_id"), r"1\.image_id: Field required"),
-        (lambda images: images[2]["regions"][1].update(x="left"), r"2\.regions\.1\.x: "),
-        (lambda images: images[2]["regions"][0].update(width=None), r"2\.regions\.0\.width: "),
-        (lambda images: images[0]["regions"][0].update(phrase=["a"]), r"0\.regions\.0\.phrase: "),
-        (
-            lambda images: images[0]["regions"][0]["objects"][0].pop("name"),
-            r"0\.regions\.0\.objects\.0\.name: ",
-        ),
-        (lambda images: images.insert(3, "x"), r"3: Input should be"),
-    ],
-)
-def test_invalid_file_raises_with_file_and_field(
-    tmp_path: Path, change: Callable[[list[Any]], object], message: str
-) -> None:
+def test_invalid_file_raises_with_file_and_field(tmp_path: Path) -> None:
     path = sevige_files(tmp_path) / "region_graphs.json"
     images = json.loads(path.read_text())
-    change(images)
+    images[0]["regions"][0]["objects"][0].pop("name")
     write_json(path, images)
-    with pytest.raises(ProtocolError, match=rf"region_graphs\.json: {message}"):
+    with pytest.raises(ProtocolError, match=r"region_graphs\.json: 0\.regions\.0\.objects\.0\.name: "):
         list(SOURCE.tasks(tmp_path, None))
 
 

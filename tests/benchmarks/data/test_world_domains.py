@@ -35,7 +35,7 @@ print(digest.hexdigest())
 
 
 def _digest_in_new_process(hash_seed: str) -> str:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", _DIGEST], env=environment, capture_output=True, text=True, check=True

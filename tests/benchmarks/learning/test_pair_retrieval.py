@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import benchmarks.learning.labeled_pairs
-from benchmarks.learning.labeled_pairs import LabeledVectors, average_precision_of_hits, pair_precisions
+from benchmarks.learning.labeled_pairs import LabeledVectors, pair_precisions
 
 
 def _random_pairs(rng: np.random.Generator, count: int, start: int, labels: int) -> LabeledVectors:
@@ -42,12 +42,6 @@ def test_precisions_equal_equation_11(seed: int, monkeypatch: pytest.MonkeyPatch
     assert pair_precisions(queries, gallery) == pytest.approx(expected, abs=1e-9)
     monkeypatch.setattr(benchmarks.learning.labeled_pairs, "_SCORES", 100)  # two queries at a time
     assert pair_precisions(queries, gallery) == pytest.approx(expected, abs=1e-9)
-
-
-def test_average_precision_by_hand() -> None:
-    hits = np.array([[True, False, True, False], [False, False, False, True], [False] * 4, [True] * 4])
-    assert average_precision_of_hits(hits, 1).tolist() == [1, 0, 0, 1]
-    assert average_precision_of_hits(hits, 4).tolist() == pytest.approx([(1 + 2 / 3) / 2, 1 / 4, 0, 1])
 
 
 def test_pair_does_not_find_itself() -> None:

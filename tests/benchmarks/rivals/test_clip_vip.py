@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.rivals import configure
 from benchmarks.rivals.clip_vip import ClipVip
 from benchmarks.rivals.encoders.video_proxy import encode_with_proxies
 from models.backbones.backbone import Backbone
@@ -95,10 +94,3 @@ def test_query_encoder_does_not_need_the_proxies(backbone: Backbone, task: TaskD
     with torch.no_grad():
         expected = encode_texts(method.model, method.model.tokenize(TEXTS))[0].numpy()
     np.testing.assert_allclose(encoder.encode(TEXTS, ["one"])[:, 0], expected, atol=1e-6)
-
-
-def test_recipe_has_the_values_of_the_papers() -> None:
-    config = configure("clip_vip", "open_clip:ViT-B-32/openai", {}).model_dump()
-    expected = {"epochs": 20, "batch_size": 8, "proxies": 4, "weight_decay": 0.2, "schedule": "cosine"}
-    assert {name: config[name] for name in expected} == expected
-    assert configure("clip_vip", "tiny", {}).model_dump()["logit_scale"] == 20.0

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from models.backbones.backbone import Backbone
+from tests.benchmarks.rivals.test_distillation_methods import slow_distillation_loss
 from tests.benchmarks.rivals.test_exemplar_selection import slow_herding
 from tests.trainer.methods.method_driver import (
     begin_second_task,
-    create_method,
     random_frames,
     replay_method,
     scale_projections,
@@ -24,16 +22,6 @@ from trainer.methods.base import in_task_loss
 from trainer.training_loop import learn_task
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
-
-
-def slow_distillation(current: Tensor, previous: Tensor) -> float:
-    """Cross-entropy of softmax rows, with T = 1, over lists of numbers."""
-    total = 0.0
-    for row, old in zip(current.tolist(), previous.tolist(), strict=True):
-        p = [math.exp(s) / sum(map(math.exp, row)) for s in row]
-        q = [math.exp(s) / sum(map(math.exp, old)) for s in old]
-        total -= sum(b * math.log(a) for a, b in zip(p, q, strict=True))
-    return total / len(current)
 
 
 def test_loss_is_contrast_and_distillation_over_the_union(backbone: Backbone) -> None:
@@ -46,17 +34,9 @@ def test_loss_is_contrast_and_distillation_over_the_union(backbone: Backbone) ->
         past_queries, past_videos = method.embed(frames, TEXTS + old_texts, method.previous_model)
         loss = float(method.loss(frames[:3], TEXTS, None))
     now, before = 20 * queries @ videos.T, 20 * past_queries @ past_videos.T
-    distilled = (slow_distillation(now, before) + slow_distillation(now.T, before.T)) / 2
+    distilled = (slow_distillation_loss(now, before, 1.0) + slow_distillation_loss(now.T, before.T, 1.0)) / 2
     contrast = float(in_task_loss(queries, videos, 20.0))
     assert loss == pytest.approx(contrast + 0.5 * distilled, rel=1e-4)
-
-
-def test_first_task_is_fine_tuning(backbone: Backbone) -> None:
-    method, plain = replay_method("icarl", backbone), create_method("finetune", backbone)
-    for each in (method, plain):
-        each.begin_task("one", "one")
-    frames = random_frames(1, 3)
-    assert torch.equal(method.loss(frames, TEXTS, None), plain.loss(frames, TEXTS, None))
 
 
 @pytest.mark.parametrize("name", ["er", "icarl"])

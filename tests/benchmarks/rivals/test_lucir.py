@@ -7,24 +7,19 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from benchmarks.rivals.lucir import less_forget_loss, margin_ranking_loss
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import (
     begin_second_task,
-    create_method,
     random_frames,
+    random_unit_vectors,
     replay_method,
     scale_projections,
 )
 from trainer.methods.base import in_task_loss
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
-
-
-def random_unit_vectors(count: int, dim: int = 5) -> Tensor:
-    return F.normalize(torch.randn(count, dim), dim=-1)
 
 
 def cosine(left: Tensor, right: Tensor) -> float:
@@ -95,11 +90,3 @@ def test_loss_is_the_sum_of_three_terms(backbone: Backbone, past_tasks: int) -> 
     expected = float(in_task_loss(queries, videos, 20.0))
     expected += 3.0 * math.sqrt(past_tasks) * forgotten / (2 * count) + 0.7 * ranking / 2
     assert loss == pytest.approx(expected, rel=1e-4)
-
-
-def test_first_task_is_fine_tuning(backbone: Backbone) -> None:
-    method, plain = replay_method("lucir", backbone), create_method("finetune", backbone)
-    for each in (method, plain):
-        each.begin_task("one", "one")
-    frames = random_frames(1, 3)
-    assert torch.equal(method.loss(frames, TEXTS, None), plain.loss(frames, TEXTS, None))

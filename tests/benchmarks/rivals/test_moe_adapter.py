@@ -67,13 +67,6 @@ def test_mixture_is_the_weighted_sum_of_the_selected_experts() -> None:
             torch.testing.assert_close(mixed[row], expected)
 
 
-def test_gates_select_k_experts_and_none_without_router() -> None:
-    layer = expert_layer()
-    gates = layer.gates(torch.randn(5, 6), torch.tensor([0, NO_ROUTER, 1, 1, NO_ROUTER]))
-    assert (gates > 0).sum(dim=-1).tolist() == [2, 0, 2, 2, 0]
-    torch.testing.assert_close(gates.sum(dim=-1), torch.tensor([1.0, 0, 1, 1, 0]))
-
-
 def test_routing_noise_and_counters_are_active_in_training_only() -> None:
     layer, first, tasks = expert_layer(), torch.randn(6, 6), torch.zeros(6, dtype=torch.int64)
     assert torch.equal(layer.gates(first, tasks), layer.gates(first, tasks))

@@ -17,12 +17,7 @@ from benchmarks.rivals.encoders.progressive_tower import (
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
-from tests.trainer.methods.method_driver import TEXTS, random_backbone, random_frames
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return random_backbone()
+from tests.trainer.methods.method_driver import TEXTS, random_frames
 
 
 def random_tower(backbone: Backbone, columns: int, *, is_visual: bool) -> ProgressiveTower:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ import torch
 
 from models.adapters.tame import NO_EXPERT
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_registry import open_query_encoder, read_query_release
+from models.encoders.encoder_registry import open_query_encoder
 from models.errors import ReleaseError
-from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from tests.models.encoders.small_releases import small_release, tame_release
 
@@ -53,16 +51,6 @@ def test_mapped_query_is_the_map_of_the_newest_query(backbone: Backbone, release
             expected = np.array([sum(x[i] * m[i, j] for i in range(len(x))) + s[j] for j in range(len(s))])
             np.testing.assert_allclose(mapped[n, place], expected / np.linalg.norm(expected), atol=1e-5)
     np.testing.assert_allclose(mapped[:, 1], latest[:, 1], atol=1e-6)
-
-
-def test_query_release_contains_its_maps(backbone: Backbone, release: ReleaseState, tmp_path: Path) -> None:
-    write_release(tmp_path, release)
-    read = read_query_release(tmp_path)
-    assert set(read.tensors) == set(release.tensors) - {"teacher.clip.x"}
-    for mode in ("latest", "mapped"):
-        before = open_query_encoder(backbone, release, {}).encode(TEXTS, ["one", "three"], mode)
-        after = open_query_encoder(backbone, read, {}).encode(TEXTS, ["one", "three"], mode)
-        assert np.array_equal(before, after)
 
 
 def test_maps_of_wrong_shape_are_refused_by_name(backbone: Backbone, release: ReleaseState) -> None:
@@ -147,9 +135,3 @@ def test_task_independent_modes_give_one_vector_for_all_tasks(
     assert {
         encoder.encoding_identity("one", mode) for encoder in (mapped, tower) for mode in encoder.modes
     } == {None}
-
-
-def test_mapped_release_refuses_pinned_queries(backbone: Backbone, release: ReleaseState) -> None:
-    encoder = open_query_encoder(backbone, release, {})
-    with pytest.raises(ReleaseError, match="mode 'pinned', only in latest, mapped"):
-        encoder.encode(TEXTS, ["one"], "pinned")

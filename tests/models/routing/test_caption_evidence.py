@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -76,23 +75,6 @@ def test_evidence_is_the_log_likelihood_ratio_to_generic_texts() -> None:
     )
 
 
-def test_task_without_captions_has_no_evidence() -> None:
-    evidence = CaptionEvidence(_scatter(), _background(), [None, torch.ones(DIM)], 1.0)
-    values = evidence(torch.randn(3, DIM, generator=torch.Generator().manual_seed(0)), torch.arange(2))
-    assert not values[:, 0].any()
-    assert values[:, 1].all()
-
-
-def test_text_halfway_between_generic_texts_and_a_task_has_no_evidence() -> None:
-    background, mean = _background(), torch.tensor([1.0, -1.0, 0.5, 2.0])
-    evidence = CaptionEvidence(_scatter(), background, [mean], 1.0)
-    texts = torch.stack([(background.mean + mean) / 2, mean, background.mean])
-    halfway, own, generic = evidence(texts, torch.tensor([0]))[:, 0].tolist()
-    assert halfway == pytest.approx(0, abs=1e-6)
-    assert own == pytest.approx(-generic, rel=1e-5)
-    assert own > 0
-
-
 def test_precision_without_captions_is_that_of_the_background() -> None:
     precision = CaptionScatter.empty(DIM).precision(_background())
     torch.testing.assert_close(precision.float(), _background().precision, rtol=1e-4, atol=1e-4)
@@ -109,13 +91,6 @@ def test_scatter_is_that_within_tasks_and_independent_of_their_order() -> None:
     for number, captions in enumerate(_captions()):
         shifted = shifted.add(captions + 3 * number)
     torch.testing.assert_close(shifted.scatter, forward.scatter, rtol=1e-4, atol=1e-4)
-
-
-def test_single_caption_adds_nothing_to_the_scatter() -> None:
-    before = _scatter()
-    after = before.add(torch.ones(1, DIM))
-    assert torch.equal(after.scatter, before.scatter)
-    assert float(after.freedom) == float(before.freedom)
 
 
 def test_scatter_survives_storage() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from open_clip.model import CLIP
 from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone, FrameSpec, TextBackground
@@ -106,6 +107,10 @@ def random_frames(seed: int, videos: int = len(TEXTS)) -> Tensor:
     """Return frames of random pixels, ``uint8 [videos, FRAMES, SIDE, SIDE, 3]``."""
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, 256, (videos, FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+
+
+def random_unit_vectors(count: int, dim: int = 5) -> Tensor:
+    return F.normalize(torch.randn(count, dim), dim=-1)
 
 
 def write_task(

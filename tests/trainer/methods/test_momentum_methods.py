@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,29 +112,6 @@ def test_equations_10_and_16(pairs: int) -> None:
     assert float(loss) == pytest.approx(expected, rel=1e-9)
 
 
-def test_two_positives_are_summed_within_one_logarithm() -> None:
-    torch.manual_seed(1)
-    vectors, keys, queues = (
-        random_unit_vectors(4, 6),
-        random_unit_vectors(2, 4, 6),
-        random_unit_vectors(2, 5, 6),
-    )
-    together = moco_loss(vectors, keys, queues.flatten(0, 1), 10)
-    apart = sum(moco_loss(vectors, keys[p : p + 1], queues[p], 10) for p in (0, 1)) / 2
-    assert abs(float(together - apart)) > 1e-2
-
-
-def test_equation_16_with_equal_keys_and_queues_is_equation_10() -> None:
-    torch.manual_seed(1)
-    vectors, keys, queue = random_unit_vectors(4, 6), random_unit_vectors(1, 4, 6), random_unit_vectors(5, 6)
-    vectors.requires_grad_()
-    one = moco_loss(vectors, keys, queue, 20)
-    two = moco_loss(vectors, torch.cat([keys, keys]), torch.cat([queue, queue]), 20)
-    torch.testing.assert_close(two, one, rtol=1e-12, atol=0)
-    slopes = [torch.autograd.grad(loss, vectors)[0] for loss in (one, two)]
-    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-10, atol=1e-12)
-
-
 def slow_total_loss(method: MomentumMethod, names: list[str], frames: Tensor) -> float:
     """Return equation 18 from the current encoders and queues."""
     tau = 1 / method.config.logit_scale
@@ -239,30 +215,6 @@ def test_base_moco_updates_momentum_without_pull(backbone: Backbone) -> None:
     method.after_step()
     assert equal_tensors(trained_weights(method.model), online)
     assert distance(trained_weights(kept), interpolate(0.9, before, online)) < 1e-4
-
-
-@pytest.mark.parametrize(("variant", "pulls"), [("local", 1), ("both", 2)])
-def test_gap_shrinks_by_m_times_one_factor_per_pull(backbone: Backbone, variant: str, pulls: int) -> None:
-    m, back = 0.95, 0.9
-    method = second_task_method(backbone, variant, momentum=m, encoder_momentum=back)
-    local = method.momentum["local"].encoders
-    for pair in method.momentum.values():
-        pair.encoders.load_tensors(local.tensors())
-    gaps = [distance(trained_weights(method.model), trained_weights(local))]
-    for _ in range(4):
-        method.after_step()
-        gaps.append(distance(trained_weights(method.model), trained_weights(local)))
-    for before, after in pairwise(gaps):
-        assert after / before == pytest.approx(m * back**pulls, rel=1e-4)
-
-
-def test_pairs_with_equal_start_stay_equal(backbone: Backbone) -> None:
-    method = bmu_moco_method(backbone, "both", pull_from_first_task=True)
-    method.begin_task("one", "one")
-    run_steps(method, range(3), texts=TEXTS)
-    local, overall = (trained_weights(method.momentum[n].encoders) for n in ("local", "global"))
-    assert equal_tensors(local, overall)
-    assert not equal_tensors(local, trained_weights(method.model))
 
 
 # -- Base-MoCo as the limit -----------------------------------------------------------------------------

@@ -73,11 +73,6 @@ def test_leading_directions_are_those_of_the_singular_value_decomposition(
     np.testing.assert_allclose(lexicon.targets.numpy() @ basis.T, best, atol=1e-9)
 
 
-def test_full_centering_leaves_no_mean() -> None:
-    lexicon = build_lexicon(WIDE, dim=10, center=1.0)
-    np.testing.assert_allclose(lexicon.targets.mean(0).numpy(), 0, atol=1e-12)
-
-
 def test_identical_videos_keep_a_target_unless_fully_centered() -> None:
     kept = build_lexicon([[4, 5]] * 3, dim=4, center=0.4).targets
     assert kept.norm(dim=1).tolist() == pytest.approx([0.6] * 3)
