@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from models.adapters.tame import Tame
+import benchmarks.rivals  # noqa: F401 (registers the families of rivals)
+from models.adapters.low_rank_text_update import TextUpdate
+from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
 from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState
@@ -32,11 +34,30 @@ def small_release(
     )
 
 
-def tame_release(backbone: Backbone, tasks: Sequence[str] = "012") -> ReleaseState:
-    """A TAME release with random weights."""
+def tame_release(
+    backbone: Backbone, tasks: Sequence[str] = "012", *, bare_first: bool = False
+) -> ReleaseState:
+    """A TAME release with random weights, whose first task may have no expert."""
     adapters = Tame(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2, top_k=2, scale=1.0)
     torch.nn.init.normal_(adapters.b, std=0.3)
-    for _ in tasks:
-        adapters.add_task()
+    for number in range(len(tasks)):
+        adapters.add_task(expert=NO_EXPERT if bare_first and number == 0 else ROUTED)
     tensors = {f"tame.{name}": tensor.clone() for name, tensor in adapters.tensors().items()}
     return small_release(backbone, "tame", tensors, tasks)
+
+
+def random_text_update(backbone: Backbone, words: int) -> TextUpdate:
+    """A random low-rank update that changes the embeddings of some words."""
+    update = TextUpdate.for_backbone(backbone, rank=2, scale=1.0)
+    torch.nn.init.normal_(update.b, std=0.3)
+    with torch.no_grad():
+        update.words[torch.randperm(backbone.vocabulary)[:words]] += 0.1
+    return update
+
+
+def low_rank_release(backbone: Backbone, words: int, tasks: Sequence[str] = "012") -> ReleaseState:
+    """A low-rank release with a random update."""
+    tensors = random_text_update(backbone, words).tensors()
+    return small_release(
+        backbone, "low_rank", {f"text.{name}": tensor.clone() for name, tensor in tensors.items()}, tasks
+    )

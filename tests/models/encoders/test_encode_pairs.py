@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT
 from models.backbones import Precision
 from models.backbones.backbone import Backbone
@@ -19,22 +18,12 @@ from models.encoders import query_encoder
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import token_presence
-from tests.models.encoders.small_releases import small_release, tame_release
+from tests.models.encoders.small_releases import low_rank_release, small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]
 TASKS = ["0", "1", "2"]
-
-
-def _low_rank_release(backbone: Backbone) -> ReleaseState:
-    """A release that changes the embeddings of half of the vocabulary."""
-    update = TextUpdate.for_backbone(backbone, rank=2, scale=1.0)
-    torch.nn.init.normal_(update.b, std=0.3)
-    with torch.no_grad():
-        update.words[torch.randperm(backbone.vocabulary)[: backbone.vocabulary // 2]] += 0.1
-    return small_release(backbone, "low_rank", {f"text.{n}": t.clone() for n, t in update.tensors().items()})
 
 
 def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
@@ -44,7 +33,10 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
     tame, newest = tame_release(backbone, "01"), tame_release(backbone)
     newest.tensors["tame.task_experts"][1] = 1
     tame.tensors["tame.task_experts"][0] = NO_EXPERT
-    one, two = _low_rank_release(backbone), _low_rank_release(backbone)
+    one, two = (
+        low_rank_release(backbone, backbone.vocabulary // 2),
+        low_rank_release(backbone, backbone.vocabulary // 2),
+    )
     dim = backbone.dim
     mapped = small_release(
         backbone,
@@ -122,7 +114,7 @@ def test_several_threads_encode_equal_vectors(
 
 
 def test_bfloat16_changes_queries_little_and_only_if_enabled(backbone: Backbone) -> None:
-    release = _low_rank_release(backbone)
+    release = low_rank_release(backbone, backbone.vocabulary // 2)
     pinned = dict.fromkeys(TASKS, release)
     exact = open_query_encoder(backbone, release, pinned)
     rounded = tiny_backbone(frames=2)

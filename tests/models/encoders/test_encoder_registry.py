@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks.rivals  # noqa: F401 (registers the families of rivals)
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import (
     encoder_families,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 import pytest
 import torch
 
-from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet, compact_text_update
-from models.adapters.tame import NO_EXPERT, Tame
+from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_state import ReleaseState
-from tests.models.encoders.small_releases import small_release
+from tests.models.encoders.small_releases import (
+    low_rank_release,
+    random_text_update,
+    small_release,
+    tame_release,
+)
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]
 
@@ -21,47 +23,24 @@ TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and th
 def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
     """A release with weights that depend on its number of tasks."""
     torch.manual_seed(tasks)
-    tensors: dict[str, torch.Tensor] = {}
-    width, layers = backbone.text_width, len(backbone.text_blocks)
+    names = [f"t{n}" for n in range(tasks)]
     if kind == "tame":
-        tame = Tame(width, layers, experts=3, rank=2, top_k=2, scale=1.0)
-        torch.nn.init.normal_(tame.b, std=0.3)
-        tame.add_task(expert=NO_EXPERT)
-        for _ in range(1, tasks):
-            tame.add_task()
-        tensors = {f"tame.{n}": t.clone() for n, t in tame.tensors().items()}
+        return tame_release(backbone, names, bare_first=True)
     if kind == "low_rank":
-        tensors = {f"text.{n}": t.clone() for n, t in _update(backbone, tasks).tensors().items()}
-    return small_release(backbone, kind, tensors, [f"t{n}" for n in range(tasks)])
+        return low_rank_release(backbone, 20 * tasks, names)
+    return small_release(backbone, kind, {}, names)
 
 
-def _update(backbone: Backbone, words: int) -> TextUpdate:
-    update = TextUpdate.for_backbone(backbone, rank=2, scale=1.0)
-    torch.nn.init.normal_(update.b, std=0.3)
-    with torch.no_grad():
-        update.words[torch.randperm(backbone.vocabulary)[: 20 * words]] += 0.1
-    return update
-
-
-class _RecordingReleases(Mapping[str, ReleaseState]):
+class _RecordingReleases(dict[str, ReleaseState]):
     """Pinned releases by task that record which tasks are read."""
 
-    def __init__(self, states: Mapping[str, ReleaseState]) -> None:
+    def __init__(self, states: dict[str, ReleaseState]) -> None:
+        super().__init__(states)
         self.read_tasks: list[str] = []
-        self._states = states
 
     def __getitem__(self, task: str) -> ReleaseState:
         self.read_tasks.append(task)
-        return self._states[task]
-
-    def __contains__(self, task: object) -> bool:
-        return task in self._states
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
+        return super().__getitem__(task)
 
 
 @pytest.mark.slow
@@ -132,7 +111,8 @@ def test_encoding_identities_distinguish_updates(backbone: Backbone) -> None:
 def test_part_of_an_update_set_equals_the_stack_of_its_candidates(backbone: Backbone) -> None:
     torch.manual_seed(1)
     parts = [
-        compact_text_update(_update(backbone, n).tensors(), backbone.vocabulary, 1.0) for n in (3, 0, 2, 1)
+        compact_text_update(random_text_update(backbone, 20 * n).tensors(), backbone.vocabulary, 1.0)
+        for n in (3, 0, 2, 1)
     ]
     whole = TextUpdateSet.stack(parts)
     for start in range(4):
@@ -143,6 +123,6 @@ def test_part_of_an_update_set_equals_the_stack_of_its_candidates(backbone: Back
     assert whole.part(0, 3).words.data_ptr() == whole.words.data_ptr()
     ids = torch.randint(0, backbone.vocabulary, (2, 5))
     trained = TextUpdateSet.stack(
-        [_update(backbone, n).as_update_set() for n in (1, 2)]
+        [random_text_update(backbone, 20 * n).as_update_set() for n in (1, 2)]
     )  # a set with a row for every token
     assert torch.equal(trained.part(1, 2).embedding_delta(ids), trained.embedding_delta(ids)[1:])
