@@ -86,6 +86,27 @@ def write(adopt: Callable[..., ReleaseEntry], unit: Callable[..., np.ndarray]) -
 
 
 @pytest.fixture
+def publish_vectors(adopt: Callable[..., ReleaseEntry]) -> Callable[..., Manifest]:
+    """Publishes a shard of the given vectors."""
+
+    def make(
+        store: ShardStore, ids: Iterable[int], vectors: np.ndarray, queries: np.ndarray | None = None
+    ) -> Manifest:
+        release = adopt(store, "{}")
+        shard = store.write_shard(
+            task="a",
+            release=release.id,
+            fingerprint="encoder of a",
+            ids=np.array(list(ids), np.int64),
+            vectors=vectors,
+            queries=queries,
+        )
+        return store.publish(release=release, shards=[shard])
+
+    return make
+
+
+@pytest.fixture
 def publish_task(write: Callable[..., tuple]) -> Callable[..., Manifest]:
     """Writes and publishes a task."""
 

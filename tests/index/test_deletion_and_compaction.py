@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -17,6 +15,7 @@ from index.integrity_audit import audit
 from index.manifest_files import list_manifest_files
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
+from tests.index.published_shards import age
 
 DIM = 8
 
@@ -127,9 +126,7 @@ def test_readers_keep_older_generation_after_compaction(
 ) -> None:
     publish_task(store, "a", range(10))
     store.append(extend(store, "a", range(10, 15), seed=1))
-    hours_ago = time.time() - 3 * 3600
-    for folder in store.folders():
-        os.utime(folder, (hours_ago, hours_ago))
+    age(*store.folders())
     old = IndexSnapshot.open(ShardStore(store.root), verify=False)  # opens its files at the first search
     query = unit(1, 4)[0]
     before = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a").search(query, 15).ids.tolist()
@@ -137,8 +134,7 @@ def test_readers_keep_older_generation_after_compaction(
     store.compact("a")
     store.collect_garbage()
     assert old.shard("a", fingerprint="encoder of a").search(query, 15).ids.tolist() == before
-    for folder in store.folders():
-        os.utime(folder, (hours_ago, hours_ago))
+    age(*store.folders())
     store.collect_garbage()
     assert {folder.name for folder in store.folders()} == store.manifest().folder_ids()
     assert _shard(store, "a").search(query, 15).ids.tolist() == before[1:]

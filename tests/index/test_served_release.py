@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +13,7 @@ from index.errors import ManifestError, ReleaseCorrupt
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
+from tests.index.published_shards import age
 
 
 def test_newest_release_is_served_until_an_earlier_one_is_pinned(
@@ -78,9 +77,7 @@ def test_garbage_collection_keeps_pinned_and_later_releases(
     assert first is not None
     assert second is not None
     store.serve(first)
-    old = time.time() - 7200
-    for folder in store.folders():
-        os.utime(folder, (old, old))
+    age(*store.folders())
     store.collect_garbage()
     assert store.release_folder(first).is_dir()
     assert store.release_folder(second).is_dir()

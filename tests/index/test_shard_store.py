@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from index.errors import ManifestError, ShardInvalid
 from index.files.store_folder import StoreFolder
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
+from tests.index.published_shards import age
 
 DIM = 8
 
@@ -194,14 +194,8 @@ def test_garbage_collection_removes_old_unreferenced_folders(
     _, forgotten = write(store, "b", [2])
     release, fresh = write(store, "c", [3])
     staged = store.stage()
-    hours_ago = time.time() - 3 * 3600
-    for folder in (
-        staged,
-        store.shard_folder(manifest.shards["a"].id),
-        store.release_folder(manifest.release),
-        store.shard_folder(forgotten.id),
-    ):
-        os.utime(folder, (hours_ago, hours_ago))
+    shard, kept = store.shard_folder(manifest.shards["a"].id), store.release_folder(manifest.release)
+    age(staged, shard, kept, store.shard_folder(forgotten.id))
     store.collect_garbage()
     assert not staged.exists()
     assert not store.shard_folder(forgotten.id).exists()
@@ -214,9 +208,7 @@ def test_rewritten_content_survives_garbage_collection(
 ) -> None:
     publish_task(store, "before", [0])
     release, shard = write(store, "a", [1])
-    hours_ago = time.time() - 3 * 3600
-    for folder in (store.shard_folder(shard.id), store.release_folder(release.id)):
-        os.utime(folder, (hours_ago, hours_ago))
+    age(store.shard_folder(shard.id), store.release_folder(release.id))
     write(store, "a", [1])
     store.collect_garbage()
     assert store.publish(release=release, shards=[shard]).generation == 2
@@ -235,8 +227,7 @@ def test_garbage_collection_skips_a_folder_that_another_writer_has_renamed(
 def test_garbage_collection_stops_without_manifest(store: ShardStore, publish_task: Callable) -> None:
     publish_task(store, "a", [1])
     kept = store.folders()
-    for folder in kept:
-        os.utime(folder, (0, 0))
+    age(*kept)
     aside = store.manifest_path.rename(store.root / "manifest.aside")
     store.collect_garbage()
     assert store.folders() == kept

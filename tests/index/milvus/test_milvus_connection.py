@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +25,7 @@ from index.milvus.milvus_rows import as_numbers, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.index.milvus.stub_client import StubClient
-from tests.index.opened_shard import open_shard_of
+from tests.index.published_shards import age, open_shard_of
 from tests.milvus import Lite, Milvus, fresh_milvus
 
 pytest.importorskip("milvus_lite")
@@ -112,9 +111,8 @@ class TestLostServer:
     ) -> None:
         publish_task(store, "b", range(5, 9))
         _, shard = write(store, "a", range(5))
-        long_ago = time.time() - 10**4
         folder = store.shard_folder(shard.id)
-        os.utime(folder, (long_ago, long_ago))
+        age(folder)
         for lost in (None, MilvusVectorStore(MilvusAddress("http://127.0.0.1:9", timeout=0.2))):
             ShardStore(store.root, remote=lost).collect_garbage()
             assert folder.exists()

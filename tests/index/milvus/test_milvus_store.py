@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +25,7 @@ from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.index.brute_force_store import BruteForceVectorStore
 from tests.index.milvus.strict_client import StrictClient
-from tests.index.opened_shard import open_shard_of
+from tests.index.published_shards import age, open_shard_of
 from tests.milvus import Lite, Milvus, fresh_milvus
 
 pytest.importorskip("milvus_lite")
@@ -194,18 +192,10 @@ def test_long_id_lists_are_split_into_several_searches(
 
 
 def test_more_ties_than_one_search_returns_are_ranked_exactly(
-    store: ShardStore, adopt: Callable, monkeypatch: pytest.MonkeyPatch
+    store: ShardStore, publish_vectors: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(milvus_vector_store, "MAX_LISTED_IDS", 8)
-    release = adopt(store, "r")
-    shard = store.write_shard(
-        task="a",
-        release=release.id,
-        fingerprint="encoder of a",
-        ids=np.arange(40)[::-1],
-        vectors=np.tile(np.eye(8, dtype=np.float32)[:1], (40, 1)),
-    )
-    store.publish(release=release, shards=[shard])
+    publish_vectors(store, range(39, -1, -1), np.tile(np.eye(8, dtype=np.float32)[:1], (40, 1)))
     assert open_shard_of(store).search(np.ones(8, np.float32), 5, exclude=[1]).ids.tolist() == [0, 2, 3, 4, 5]
 
 
@@ -297,8 +287,7 @@ def test_server_loads_partitions_on_use_and_stores_half_precision(
         assert np.allclose(found.scores, np.sort(rows @ query)[::-1], atol=1e-3)
         assert np.array_equal(open_shard_of(store, f"t{number}").vectors(np.arange(5) + 10 * number), rows)
     assert split_place(left.place) in server.loaded
-    long_ago = time.time() - 10**4
-    os.utime(store.shard_folder(left.id), (long_ago, long_ago))
+    age(store.shard_folder(left.id))
     store.collect_garbage()
     assert not vectors.partitions.exists(*split_place(left.place))
     assert split_place(left.place) not in server.loaded

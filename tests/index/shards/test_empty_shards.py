@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
 from index.vector_ids import moment_ids
 from tests.index.disk_faults import Crash, fail_at
+from tests.index.published_shards import age, append
 
 DIM = 8
 
@@ -31,20 +30,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ShardStore:
     return ShardStore(tmp_path / "index", remote=request.getfixturevalue("milvus"), write_remote=True)
 
 
-def _append(store: ShardStore, ids: np.ndarray, vectors: np.ndarray) -> Manifest:
-    first = store.manifest().shards["a"]
-    made = {"task": "a", "release": first.release, "fingerprint": first.fingerprint}
-    return store.append(store.write_shard(**made, ids=ids, vectors=vectors))
-
-
 def _delete_and_compact(store: ShardStore, task: str, ids: range) -> Manifest:
     store.delete(ids, task=task)
     return store.compact(task)
 
 
 def _collect_garbage_hours_later(store: ShardStore) -> None:
-    for folder in store.folders():
-        os.utime(folder, (time.time() - 7200,) * 2)
+    age(*store.folders())
     store.collect_garbage()
 
 
@@ -65,7 +57,7 @@ def test_compacting_deleted_task_removes_its_vectors_only(
 ) -> None:
     publish_task(store, "a", range(30), seed=1)
     moments = moment_ids(3, 6)
-    _append(store, moments, unit(6, 2))
+    append(store, moments, unit(6, 2))
     publish_task(store, "b", range(100, 140), seed=3)
     gone = np.concatenate([unit(30, 1), unit(6, 2)])
     local = not store.manifest().shards["a"].place
@@ -193,7 +185,7 @@ def test_append_replaces_empty_segment(
     release, shard = write(store, "a", range(50, 54))
     with pytest.raises(ShardInvalid, match="never replaced"):  # a shard is published once
         store.publish(release=release, shards=[shard])
-    manifest = _append(store, np.arange(3), unit(3, 9))  # the ids are free again
+    manifest = append(store, np.arange(3), unit(3, 9))  # the ids are free again
     assert (len(manifest.segments("a")), manifest.live_count("a")) == (1, 3)
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     assert np.array_equal(shard.vectors(np.arange(3)), unit(3, 9))
@@ -221,16 +213,13 @@ def test_move_empties_deleted_task_and_skips_empty_one(
 
 
 def test_compacting_deleted_task_removes_its_structure(
-    tmp_path: Path, adopt: Callable, unit: Callable
+    tmp_path: Path, publish_vectors: Callable, unit: Callable
 ) -> None:
     """The structure and its queries are in the folder that is removed."""
     store = ShardStore(tmp_path / "index", policy=AnnPolicy(exact_rows=500, kinds=("sq8",), target=0.5))
-    release = adopt(store, "r")
-    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
     vectors, queries = unit(1200, 1), unit(150, 2)
-    shard = store.write_shard(**made, ids=np.arange(1200), vectors=vectors, queries=queries)
-    store.publish(release=release, shards=[shard])
-    assert {"queries.npy", "search.faiss"} < set(shard.files)
+    published = publish_vectors(store, range(1200), vectors, queries)
+    assert {"queries.npy", "search.faiss"} < set(published.shards["a"].files)
     manifest = _delete_and_compact(store, "a", range(1200))
     _collect_garbage_hours_later(store)
     assert set(manifest.shards["a"].files) == {"ids.npy", "shard.json"}

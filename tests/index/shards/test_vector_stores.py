@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from index.errors import ShardCorrupt, ShardMissing
-from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.index.brute_force_store import BruteForceVectorStore
-from tests.index.opened_shard import open_shard_of
+from tests.index.published_shards import age, append, open_shard_of
 
 pytest.importorskip("milvus_lite")
 
@@ -54,18 +51,10 @@ def test_search_returns_nearest_vectors(store: ShardStore, publish_task: Callabl
         assert (hits.ids.dtype, hits.scores.dtype) == (np.int64, np.float32)
 
 
-def test_ties_are_ordered_by_id(store: ShardStore, adopt: Callable, unit: Callable) -> None:
+def test_ties_are_ordered_by_id(store: ShardStore, publish_vectors: Callable) -> None:
     one, two, worse = np.eye(DIM, dtype=np.float32)[:3]
     vectors = np.stack([one, worse, one, two, one, one, two])
-    release = adopt(store, "r")
-    shard = store.write_shard(
-        task="a",
-        release=release.id,
-        fingerprint="encoder of a",
-        ids=np.array([70, 5, 30, 2, 50, 10, 1]),
-        vectors=vectors,
-    )
-    store.publish(release=release, shards=[shard])
+    publish_vectors(store, [70, 5, 30, 2, 50, 10, 1], vectors)
     task = open_shard_of(store)
     for k in range(1, 8):
         assert task.search(one + two / 2, k).ids.tolist() == [10, 30, 50, 70, 1, 2, 5][:k]
@@ -78,14 +67,13 @@ def test_large_k_returns_all_vectors(store: ShardStore, publish_task: Callable, 
         assert open_shard_of(store).search(query, k).ids.tolist() == exact(dict(enumerate(unit(9))), query, 9)
 
 
-def test_search_many_equals_single_searches(store: ShardStore, adopt: Callable, unit: Callable) -> None:
+def test_search_many_equals_single_searches(
+    store: ShardStore, publish_vectors: Callable, unit: Callable
+) -> None:
     vectors = np.concatenate(
         [unit(20), np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))]
     )  # twelve equal vectors
-    release = adopt(store, "r")
-    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
-    shard = store.write_shard(**made, ids=np.arange(32), vectors=vectors)
-    store.publish(release=release, shards=[shard])
+    publish_vectors(store, range(32), vectors)
     task, queries = open_shard_of(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
     together = task.search_many(queries, 5, exclude=[3], include=np.arange(1, 31))
     for query, hits in zip(queries, together, strict=True):
@@ -108,14 +96,10 @@ def test_exclude_and_include_limit_results(store: ShardStore, publish_task: Call
         assert (none.ids.dtype, none.scores.dtype) == (np.int64, np.float32)
 
 
-def test_vectors_returns_rounded_vectors(store: ShardStore, adopt: Callable) -> None:
+def test_vectors_returns_rounded_vectors(store: ShardStore, publish_vectors: Callable) -> None:
     vectors = np.random.default_rng(1).normal(size=(30, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    release = adopt(store, "r")
-    shard = store.write_shard(
-        task="a", release=release.id, fingerprint="encoder of a", ids=np.arange(30), vectors=vectors
-    )
-    store.publish(release=release, shards=[shard])
+    publish_vectors(store, range(30), vectors)
     task = open_shard_of(store)
     wanted = np.array([7, 29, 0, 7])
     assert np.array_equal(task.vectors(wanted), vectors[wanted].astype(np.float16).astype(np.float32))
@@ -157,12 +141,6 @@ def test_deleted_ids_stay_visible_in_older_generation(
         after.vectors(np.array(best[:1]))
     with pytest.raises(ShardMissing, match="no task has a vector 555"):
         store.delete([555])
-
-
-def append(store: ShardStore, ids: Sequence[int], vectors: np.ndarray) -> Manifest:
-    first = store.manifest().shards["a"]
-    made = {"task": "a", "release": first.release, "fingerprint": first.fingerprint}
-    return store.append(store.write_shard(**made, ids=np.array(ids), vectors=vectors))
 
 
 def test_appended_segment_is_searched(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
@@ -235,9 +213,7 @@ def test_garbage_collection_drops_orphaned_rows(
     _, alone = write(store, "b", range(40, 50), seed=1)
     store.collect_garbage()
     store.check(alone, "rows")  # younger than an hour
-    hours_ago = time.time() - 2 * 3600
-    for folder in store.folders():
-        os.utime(folder, (hours_ago, hours_ago))
+    age(*store.folders())
     store.collect_garbage()
     for gone in (left, alone):
         assert not store.shard_folder(gone.id).exists()
