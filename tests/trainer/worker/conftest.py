@@ -18,7 +18,8 @@ from cinestrata_schemas.tasks import TaskSpec
 from media import VideoDecoder
 from service.catalog.database import dispose
 from service.core.settings import settings
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, probing
+from tests.claimed_probing import probe
 from tests.trainer.conftest import untrained_backbone
 from trainer.worker import job_environment, learning_job
 
@@ -105,12 +106,7 @@ def post_videos(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -
             )
         fields = {"method": "ffa_tame", "settings": SMALL, **fields}
         spec = TaskSpec.model_validate({"name": name, "videos": entries, **fields})
-        task = commands.create_task(spec).task.id
-        claim = lifecycle.claim_probing(task, "prober")
-        assert claim is not None
-        with claim:
-            probing.probe(claim)
-        return task
+        return probe(commands.create_task(spec).task.id).id
 
     return make
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import pytest
 from sqlalchemy import select
 
-from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from models.releases.release_files import read_lineage, read_release
@@ -14,6 +18,8 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
 from service.core.settings import settings
 from service.tasks import commands
+from tests.claimed_probing import probe
+from tests.trainer.worker.conftest import write_video
 from trainer.worker import learning_job
 
 
@@ -66,3 +72,34 @@ def recall_cells() -> dict[tuple[int, int, str, str], Recall]:
             (cell.release_order, cell.task_order, cell.mode, cell.gallery): cell
             for cell in session.scalars(select(Recall)).all()
         }
+
+
+def call_before(patch: pytest.MonkeyPatch, owner: Any, name: str, action: Callable[[], object]) -> None:
+    """Run an action before each call of a function."""
+    original = getattr(owner, name)
+
+    def call(*given: Any, **options: Any) -> Any:
+        action()
+        return original(*given, **options)
+
+    patch.setattr(owner, name, call)
+
+
+def post_append(
+    domain: str, videos: Mapping[str, str], captions: Sequence[str] = (), seconds: int = 1
+) -> str:
+    """Id of a probed append of new videos.
+
+    Args:
+        domain: Id of the domain.
+        videos: Content of each video by its name; its id is ``new-<name>``.
+        captions: Captions of each video, in which ``{}`` stands for its content.
+        seconds: Duration of the videos.
+    """
+    entries = []
+    for name, content in videos.items():
+        write_video(settings().media_root / "new" / f"{name}.mp4", content, seconds)
+        texts = [caption.format(content) for caption in captions]
+        entries.append({"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": texts})
+    task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task
+    return probe(task.id).id

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from cinestrata_schemas.tasks import AppendSpec
 from index.index_snapshot import IndexSnapshot
 from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
-from service.core.settings import settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
-from tests.trainer.worker.conftest import write_video
-from tests.trainer.worker.library_state import current_release, learn, open_store
+from tests.trainer.worker.library_state import call_before, current_release, learn, open_store, post_append
 from trainer.worker import append_job, append_measurement, job_environment
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -34,17 +31,8 @@ def append(
 ) -> str:
     """Id of a probed append of captioned videos."""
     monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", min_captions)
-    entries = []
-    for color in colors:
-        write_video(settings().media_root / "new" / f"{color}.mp4", color)
-        captions = [f"the {color} video number {number}" for number in range(CAPTIONS)]
-        entries.append({"uri": f"new/{color}.mp4", "captions": captions})
-    task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task.id
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    return task
+    captions = [f"the {{}} video number {number}" for number in range(CAPTIONS)]
+    return post_append(domain, {color: color for color in colors}, captions)
 
 
 def load_snapshot() -> SearchSnapshot:
@@ -137,13 +125,11 @@ def test_model_is_fitted_to_the_release_of_the_publication(
     learned_task: str, post_videos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release that is published during the embedding is calibrated, and keeps the models of other appends."""
-    task, original = append(learned_task, monkeypatch), append_job.embed_shared
+    task = append(learned_task, monkeypatch)
 
-    def meanwhile(*given: Any, **options: Any) -> Any:
-        learn(post_videos("night", videos=2, tests=0))
-        return original(*given, **options)
-
-    monkeypatch.setattr(append_job, "embed_shared", meanwhile)
+    call_before(
+        monkeypatch, append_job, "embed_shared", lambda: learn(post_videos("night", videos=2, tests=0))
+    )
     append_job.run_append_job(task)
     assert commands.get_task(task).state == "ready"
     assert served_captions() == len(COLORS) * CAPTIONS

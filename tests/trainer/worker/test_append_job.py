@@ -27,10 +27,10 @@ from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.audited_changes import audit_entries
-from tests.claimed_probing import probe
 from tests.index_lock_order import require_unlocked_catalog
-from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker import library_state
 from tests.trainer.worker.library_state import (
+    call_before,
     catalog_vector_ids,
     current_release,
     learn,
@@ -46,13 +46,7 @@ pytestmark = pytest.mark.usefixtures("library")
 def post_append(domain: str, *names: str, seconds: int = 1, copy: str | None = None) -> str:
     """Id of a probed append of new videos, ``new-<name>`` with the content ``<name>``, and a copy of one."""
     contents = {name: name for name in names} | ({"copy": copy} if copy else {})
-    entries = []
-    for name, content in contents.items():
-        write_video(settings().media_root / "new" / f"{name}.mp4", content, seconds)
-        entries.append({"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": [f"the {content} video"]})
-    task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task
-    probe(task.id)
-    return task.id
+    return library_state.post_append(domain, contents, ["the {} video"], seconds)
 
 
 def run(append: str) -> TaskDetails:
@@ -232,18 +226,14 @@ def test_video_deleted_before_a_killed_publication_is_never_found(
     learned_task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is killed as soon as the index lists the append, and the next attempt does not know the video."""
-    task, publish, measure = post_append(learned_task, "red", "blue"), ShardStore.append, append_job._measure
-
-    def delete_first(*given: Any) -> Any:
-        delete_videos(["new-red"])
-        return measure(*given)
+    task, publish = post_append(learned_task, "red", "blue"), ShardStore.append
 
     def die_after(*given: Any, **options: Any) -> None:
         publish(*given, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(append_job, "_measure", delete_first)
+        call_before(patch, append_job, "_measure", lambda: delete_videos(["new-red"]))
         patch.setattr(ShardStore, "append", die_after)
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)
@@ -256,13 +246,9 @@ def test_video_deleted_before_publication_is_never_found(
     learned_task: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the embedding misses the frames of the video, the append begins again without it."""
-    task, original = post_append(learned_task, "red", "blue"), getattr(append_job, stage)
+    task = post_append(learned_task, "red", "blue")
 
-    def meanwhile(*given: Any, **options: Any) -> Any:
-        delete_videos(["new-red"])
-        return original(*given, **options)
-
-    monkeypatch.setattr(append_job, stage, meanwhile)
+    call_before(monkeypatch, append_job, stage, lambda: delete_videos(["new-red"]))
     while (view := run(task)).state != "ready":
         assert view.error is None
     assert view.counts.appended == 1
@@ -297,17 +283,16 @@ def test_compaction_during_an_append_does_not_fail_it(
 ) -> None:
     """Embedding takes hours; the segments from before it are removed an hour after they were replaced."""
     append(learned_task, "red")
-    task, original = post_append(learned_task, "blue", "green"), append_job.embed_shared
+    task = post_append(learned_task, "blue", "green")
 
-    def meanwhile(*given: Any, **options: Any) -> Any:
+    def meanwhile() -> None:
         compact(learned_task)
         past = time.time() - 7200
         for path in settings().index_dir.rglob("*"):
             os.utime(path, (past, past))
         open_store().collect_garbage()
-        return original(*given, **options)
 
-    monkeypatch.setattr(append_job, "embed_shared", meanwhile)
+    call_before(monkeypatch, append_job, "embed_shared", meanwhile)
     view = run(task)
     assert (view.state, view.error) == ("ready", None)
     assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
@@ -319,15 +304,13 @@ def test_append_that_ends_keeps_the_unpublished_files_of_a_training(
 ) -> None:
     """An evaluation may take more than an hour; the shard and the release are not in the manifest before its end."""
     task, added = post_videos("night"), post_append(learned_task, "red")
-    original = learning_job.evaluate_task
 
-    def meanwhile(*given: Any, **options: Any) -> Any:
+    def meanwhile() -> None:
         for folder in open_store().folders():
             os.utime(folder, (time.time() - 7200,) * 2)
         assert run(added).state == "ready"
-        return original(*given, **options)
 
-    monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
+    call_before(monkeypatch, learning_job, "evaluate_task", meanwhile)
     learn(task)
     assert set(shard_vectors(task)) == set(catalog_vector_ids(task).values())
 

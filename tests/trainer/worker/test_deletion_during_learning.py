@@ -24,7 +24,13 @@ from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.storage import library_paths
 from service.tasks import commands
-from tests.trainer.worker.library_state import catalog_vector_ids, learn, open_store, shard_vectors
+from tests.trainer.worker.library_state import (
+    call_before,
+    catalog_vector_ids,
+    learn,
+    open_store,
+    shard_vectors,
+)
 from trainer import task_pipeline
 from trainer.evaluation.rank_ledger import read_ledger
 from trainer.published_library import Library
@@ -75,13 +81,9 @@ def test_video_deleted_during_learning_is_never_published(
     If training misses the frames of the video, the task starts again without it.
     """
     task = post_videos("day")
-    original, number = getattr(learning_job, stage), vector_id(video)
+    number = vector_id(video)
 
-    def meanwhile(*given: Any, **how: Any) -> Any:
-        delete_videos([video])
-        return original(*given, **how)
-
-    monkeypatch.setattr(learning_job, stage, meanwhile)
+    call_before(monkeypatch, learning_job, stage, lambda: delete_videos([video]))
     searchable: list[
         bool
     ] = []  # after each replacement of the manifest, whether the deleted video can be found
@@ -111,13 +113,9 @@ def test_task_without_remaining_videos_fails_with_hint(
 ) -> None:
     """All videos are deleted just before a stage."""
     task = post_videos("day")
-    original = getattr(learning_job, stage)
-
-    def meanwhile(*given: Any, **how: Any) -> Any:
-        delete_videos([f"day-{number}" for number in range(6)])
-        return original(*given, **how)
-
-    monkeypatch.setattr(learning_job, stage, meanwhile)
+    call_before(
+        monkeypatch, learning_job, stage, lambda: delete_videos([f"day-{number}" for number in range(6)])
+    )
     for _ in range(2):  # a task that misses frames starts again
         learning_job.run_learning_job(task)
     view = commands.get_task(task)
@@ -180,13 +178,7 @@ def test_rank_ledger_with_a_deleted_video_is_removed(
 ) -> None:
     """A video of an earlier task is deleted after the evaluation of the next one."""
     module = release_metrics if stage == "write_ledger" else learning_job
-    original = getattr(module, stage)
-
-    def meanwhile(*given: Any, **how: Any) -> Any:
-        delete_videos(["day-0"])
-        return original(*given, **how)
-
-    monkeypatch.setattr(module, stage, meanwhile)
+    call_before(monkeypatch, module, stage, lambda: delete_videos(["day-0"]))
     learn(post_videos("night"))
     assert not library_paths.recall_cache_path().exists()
 
@@ -261,17 +253,15 @@ def test_task_is_learned_while_another_is_deleted_and_compacted(
     learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = learned_task, post_videos("night")
-    original = getattr(learning_job, stage)
 
-    def meanwhile(*given: Any, **how: Any) -> Any:
+    def meanwhile() -> None:
         delete_task(one)
         compaction.compact(one)
         for folder in open_store().folders():
             os.utime(folder, (time.time() - 7200,) * 2)
         compaction.sweep_index()
-        return original(*given, **how)
 
-    monkeypatch.setattr(learning_job, stage, meanwhile)
+    call_before(monkeypatch, learning_job, stage, meanwhile)
     with pytest.raises(Conflict, match="cancel it, then delete it"):
         delete_task(two)
     learn(two)
@@ -285,15 +275,13 @@ def test_cancelled_task_is_deleted_after_its_worker_stopped(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day")
-    original = learning_job.index_task
 
-    def meanwhile(*given: Any, **how: Any) -> Any:
+    def meanwhile() -> None:
         commands.cancel_task(task)
         with pytest.raises(Conflict, match="is indexing; cancel it"):
             delete_task(task)
-        return original(*given, **how)
 
-    monkeypatch.setattr(learning_job, "index_task", meanwhile)
+    call_before(monkeypatch, learning_job, "index_task", meanwhile)
     learning_job.run_learning_job(task)
     assert commands.get_task(task).state == "cancelled"
     assert (settings().checkpoints_dir / task).exists()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import traceback
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +15,16 @@ from index.shard_store import ShardStore
 from index.vector_ids import FIRST_MOMENT_ID
 from media import VideoDecoder
 from service.catalog.calibration_rows import read_calibration
-from service.catalog.database import now, session_scope
-from service.catalog.tables import Chunk, Shard, Task
+from service.catalog.database import session_scope
+from service.catalog.tables import Chunk, Shard
 from service.core.settings import settings
-from service.tasks import commands, lifecycle
+from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication, ChunkClaim, Publication, state_machine
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.relearning import relearn_appended_videos
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.killed_worker import die_after, die_before, expire_leases, run_in_process
 from tests.trainer.worker.library_state import catalog_vector_ids, open_store
 from trainer.worker import append_job, append_measurement, learning_job, shared_embedding, video_decoding
 from trainer.worker.part_files import PartFolder
@@ -44,75 +40,31 @@ def many_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", 50)
 
 
-def _die(*_: Any, **__: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _die_after(owner: Any, name: str) -> Callable[[], None]:
-    def patch() -> None:
-        original = getattr(owner, name)
-
-        def call(*given: Any, **fields: Any) -> None:
-            original(*given, **fields)
-            _die()
-
-        setattr(owner, name, call)
-
-    return patch
-
-
-def _die_before(owner: Any, name: str) -> Callable[[], None]:
-    return lambda: setattr(owner, name, _die)
-
-
 # Points at which the worker dies, in the order in which a job reaches them; then the table "ready" follows.
 APPEND_POINTS = {
-    "claimed": _die_before(append_job, "load_task"),
-    "folder created": _die_after(PartFolder, "prepare"),
-    "chunks planned": _die_after(shared_embedding, "_plan"),
-    "part written": _die_after(PartFolder, "write"),
-    "part recorded": _die_after(ChunkClaim, "complete"),
-    "chunk done": _die_after(shared_embedding, "_embed_chunk"),
-    "parts joined": _die_after(shared_embedding, "_join_parts"),
-    "moments planned": _die_after(video_decoding, "plan_moments"),
-    "moments decoded": _die_after(VideoDecoder, "sample"),
-    "segment written": _die_after(ShardStore, "write_shard"),
-    "measured": _die_after(append_job, "_measure"),
-    "calibration stored": _die_after(append_job, "_store_calibration"),
-    "manifest replaced": _die_after(ShardStore, "append"),
-    "rows written": _die_after(AppendPublication, "complete"),
-    "committed": _die_before(append_job, "_compact"),
+    "claimed": die_before(append_job, "load_task"),
+    "folder created": die_after(PartFolder, "prepare"),
+    "chunks planned": die_after(shared_embedding, "_plan"),
+    "part written": die_after(PartFolder, "write"),
+    "part recorded": die_after(ChunkClaim, "complete"),
+    "chunk done": die_after(shared_embedding, "_embed_chunk"),
+    "parts joined": die_after(shared_embedding, "_join_parts"),
+    "moments planned": die_after(video_decoding, "plan_moments"),
+    "moments decoded": die_after(VideoDecoder, "sample"),
+    "segment written": die_after(ShardStore, "write_shard"),
+    "measured": die_after(append_job, "_measure"),
+    "calibration stored": die_after(append_job, "_store_calibration"),
+    "manifest replaced": die_after(ShardStore, "append"),
+    "rows written": die_after(AppendPublication, "complete"),
+    "committed": die_before(append_job, "_compact"),
 }
 RELEARN_POINTS = {
-    "videos taken over": _die_after(Takeover, "prepare"),
-    "manifest replaced": _die_after(ShardStore, "publish"),
-    "thumbnails moved": _die_after(Takeover, "move_thumbnails"),
-    "rows written": _die_after(Publication, "complete"),
-    "committed": _die_before(learning_job, "save_ledger"),
+    "videos taken over": die_after(Takeover, "prepare"),
+    "manifest replaced": die_after(ShardStore, "publish"),
+    "thumbnails moved": die_after(Takeover, "move_thumbnails"),
+    "rows written": die_after(Publication, "complete"),
+    "committed": die_before(learning_job, "save_ledger"),
 }
-
-
-def _run(job: Callable[[str], object], task: str, patch: Callable[[], None]) -> int:
-    """Exit code of a process that runs a job with a patch; a negative number is a signal."""
-    child = os.fork()
-    if child == 0:
-        try:
-            patch()
-            job(task)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _expire_leases(task: str) -> None:
-    with session_scope(write=True) as session:
-        past = now(session) - timedelta(seconds=1)
-        session.get_one(Task, task).lease_expires_at = past
-        for chunk in session.scalars(select(Chunk).where(Chunk.lease_owner.is_not(None))):
-            chunk.lease_expires_at = past
-    lifecycle.reconcile()
 
 
 def _post_append(domain: str) -> str:
@@ -153,12 +105,12 @@ def test_append_killed_at_every_step_stores_each_video_once(
     release = store.manifest().release or ""
     for point, patch in APPEND_POINTS.items():
         # The next point is reached by resuming after the former one, so each kind of remainder is met.
-        assert _run(append_job.run_append_job, task, patch) == -signal.SIGKILL, point
+        assert run_in_process(append_job.run_append_job, task, patch) == -signal.SIGKILL, point
         is_listed = point in ("manifest replaced", "rows written", "committed")
         assert len(_searchable_videos(learned_task)) == len(before) + len(COLORS) * is_listed, point
         if point != "committed":
             assert commands.get_task(task).state in ("probing", "indexing"), point
-            _expire_leases(task)
+            expire_leases(task)
     assert commands.get_task(task).state == "ready"
     assert commands.get_task(task).counts.appended == len(COLORS)
     assert {f"new-{color}" for color in COLORS} < set(catalog_vector_ids(learned_task))
@@ -179,13 +131,13 @@ def test_relearning_killed_at_every_step_moves_each_video_once(
     whole = len(_searchable_videos(learned_task))
     task = probe(relearn_appended_videos(learned_task, RelearnSpec()).task.id).id
     for point, patch in RELEARN_POINTS.items():
-        assert _run(learning_job.run_learning_job, task, patch) == -signal.SIGKILL, point
+        assert run_in_process(learning_job.run_learning_job, task, patch) == -signal.SIGKILL, point
         is_listed = task in open_store().manifest().shards
         assert is_listed == (point != "videos taken over"), point
         moved = _searchable_videos(task) if is_listed else []
         assert len(_searchable_videos(learned_task)) + len(moved) == whole, point
         if point != "committed":
-            _expire_leases(task)
+            expire_leases(task)
     assert commands.get_task(task).state == "ready"
     assert set(catalog_vector_ids(task)) == {f"new-{color}" for color in COLORS}
     _require_each_video_once(learned_task, task)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import traceback
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,8 @@ from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.vector_ids import FIRST_MOMENT_ID
 from media import VideoDecoder
-from service.catalog.database import now, session_scope
-from service.catalog.tables import Moment, Recall, Release, Shard, Task
+from service.catalog.database import session_scope
+from service.catalog.tables import Moment, Recall, Release, Shard
 from service.core.settings import settings
 from service.library.deletion import delete_videos
 from service.library.recall.recall_matrix import read_recall_matrix
@@ -27,30 +24,12 @@ from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Claim, state_machine
 from service.tasks.task_events import events_after
 from tests.measured_library import figures_without_ids
+from tests.trainer.worker.killed_worker import die, die_after, die_before, expire_leases, run_in_process
 from trainer.worker import learning_job, release_metrics, video_decoding
 
 Post = Callable[..., str]
 
 pytestmark = pytest.mark.usefixtures("library")
-
-
-def _die(*_: Any, **__: Any) -> None:
-    """End the process without running any ``finally`` or ``except`` block."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _die_before(owner: Any, name: str) -> None:
-    setattr(owner, name, _die)
-
-
-def _die_after(owner: Any, name: str) -> None:
-    original = getattr(owner, name)
-
-    def call(*args: Any, **fields: Any) -> None:
-        original(*args, **fields)
-        _die()
-
-    setattr(owner, name, call)
 
 
 def _die_in_epoch(number: int) -> None:
@@ -60,56 +39,33 @@ def _die_in_epoch(number: int) -> None:
     def progress(self: Claim, stage: str, *args: Any, **fields: Any) -> None:
         original(self, stage, *args, **fields)
         if stage == "training" and fields.get("epoch") == number:
-            _die()
+            die()
 
     Claim.progress = progress  # type: ignore[method-assign]
 
 
 # Points at which the worker dies, in the order in which a job reaches them.
 POINTS: dict[str, Callable[[], None]] = {
-    "claimed": lambda: _die_before(learning_job, "load_task"),
+    "claimed": die_before(learning_job, "load_task"),
     "in the first epoch": lambda: _die_in_epoch(1),
     "in the second epoch": lambda: _die_in_epoch(2),
-    "trained": lambda: _die_after(learning_job, "train_task"),
-    "release written": lambda: _die_after(ShardStore, "adopt_release"),
-    "shard written": lambda: _die_after(ShardStore, "write_shard"),
-    "moments planned": lambda: _die_after(video_decoding, "plan_moments"),
-    "moments decoded": lambda: _die_after(VideoDecoder, "sample"),
-    "indexed": lambda: _die_after(learning_job, "index_task"),
-    "evaluating": lambda: _die_before(release_metrics, "evaluate_release"),
-    "evaluated": lambda: _die_after(learning_job, "evaluate_task"),
-    "manifest replaced": lambda: _die_after(ShardStore, "publish"),
-    "committed": lambda: _die_before(learning_job, "save_ledger"),
+    "trained": die_after(learning_job, "train_task"),
+    "release written": die_after(ShardStore, "adopt_release"),
+    "shard written": die_after(ShardStore, "write_shard"),
+    "moments planned": die_after(video_decoding, "plan_moments"),
+    "moments decoded": die_after(VideoDecoder, "sample"),
+    "indexed": die_after(learning_job, "index_task"),
+    "evaluating": die_before(release_metrics, "evaluate_release"),
+    "evaluated": die_after(learning_job, "evaluate_task"),
+    "manifest replaced": die_after(ShardStore, "publish"),
+    "committed": die_before(learning_job, "save_ledger"),
 }
 TWO_EPOCHS = {"epochs": 2, "batch_size": 3, "experts": 2, "rank": 2}  # two optimizer steps per epoch
 
 
 def _run(task: str, point: str | None = None) -> int:
-    """Run the learning job in a process of its own that dies at ``point``.
-
-    Returns:
-        The exit code; a negative number is a signal.
-    """
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            if point:
-                POINTS[point]()
-            learning_job.run_learning_job(task)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _expire_lease(task: str) -> None:
-    """Let the lease of the dead worker expire."""
-    with session_scope(write=True) as session:
-        session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
-    lifecycle.reconcile()
+    """Exit code of a process that runs the learning job of a task, and dies at ``point``."""
+    return run_in_process(learning_job.run_learning_job, task, POINTS[point] if point else None)
 
 
 def _sorted_vectors(task: str) -> np.ndarray:
@@ -149,7 +105,7 @@ def test_job_killed_at_every_point_ends_with_the_same_vectors(
             break
         assert commands.get_task(killed).state in ("probing", "training", "indexing", "evaluating"), point
         assert commands.get_task(first).state == "ready"
-        _expire_lease(killed)
+        expire_leases(killed)
     assert commands.get_task(killed).state == "ready"
     with session_scope() as session:
         counts = [
@@ -188,10 +144,10 @@ def test_published_task_becomes_ready_if_every_evaluation_kills_its_worker(
     monkeypatch.setattr(state_machine, "MAX_ATTEMPTS", max_attempts)
     task, next_one = post_videos("day"), post_videos("night")
     assert _run(task, "manifest replaced") == -signal.SIGKILL
-    _expire_lease(task)
+    expire_leases(task)
     for _ in range(1, max_attempts - 1):
         assert _run(task, "evaluating") == -signal.SIGKILL
-        _expire_lease(task)
+        expire_leases(task)
     assert _run(task, "evaluating") == 0, "the last attempt skips the evaluation"
     view = commands.get_task(task)
     assert (view.state, view.error, view.learned_order) == ("ready", None, 1)
@@ -209,7 +165,7 @@ def test_published_task_becomes_ready_if_all_its_videos_are_deleted(post_videos:
     task = post_videos("day")
     assert _run(task, "manifest replaced") == -signal.SIGKILL
     delete_videos(f"day-{number}" for number in range(6))
-    _expire_lease(task)
+    expire_leases(task)
     assert _run(task) == 0
     view = commands.get_task(task)
     assert (view.state, view.error, view.learned_order, view.counts.videos) == ("ready", None, 1, 0)
@@ -222,11 +178,11 @@ def test_published_task_has_unlimited_attempts(post_videos: Post, monkeypatch: p
     task = post_videos("day")
     assert _run(task, "manifest replaced") == -signal.SIGKILL
     for _ in range(2):
-        _expire_lease(task)
+        expire_leases(task)
         assert lifecycle.reconcile().recovered == ()
         assert _run(task, "claimed") == -signal.SIGKILL
         assert commands.get_task(task).state == "evaluating"
-    _expire_lease(task)
+    expire_leases(task)
     assert _run(task) == 0
     assert commands.get_task(task).state == "ready"
 
@@ -236,7 +192,7 @@ def test_task_that_kills_every_worker_fails_and_the_next_one_is_learned(post_vid
     fatal, next_one = post_videos("day"), post_videos("night")
     for _ in range(state_machine.MAX_ATTEMPTS):
         assert _run(fatal, "in the first epoch") == -signal.SIGKILL
-        _expire_lease(fatal)
+        expire_leases(fatal)
     view = commands.get_task(fatal)
     assert view.state == "failed"
     assert "stopped 3 times" in str(view.error)

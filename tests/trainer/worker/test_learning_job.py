@@ -20,6 +20,7 @@ from service.core.settings import settings
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.tasks.task_events import events_after
 from tests.trainer.worker.library_state import (
+    call_before,
     current_release,
     learn,
     open_store,
@@ -216,14 +217,13 @@ def test_zero_shot_task_is_indexed_and_evaluated(post_videos: Post) -> None:
 
 def test_missing_cached_frames_are_decoded_again(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     task, restored = post_videos("day"), {}
-    original = learning_job.train_task
-
-    def train(*given: Any, **how: Any) -> Any:
-        restored.update({path: path.read_bytes() for path in frames})
-        return original(*given, **how)
-
-    monkeypatch.setattr(learning_job, "train_task", train)
     frames = sorted(settings().cache_dir.rglob("*.npy"))
+    call_before(
+        monkeypatch,
+        learning_job,
+        "train_task",
+        lambda: restored.update({path: path.read_bytes() for path in frames}),
+    )
     before = frames[1].read_bytes()
     frames[0].unlink()
     frames[1].write_bytes(b"broken")

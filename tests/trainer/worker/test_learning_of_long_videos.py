@@ -29,9 +29,10 @@ from service.library.library_status import library_status
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.library.video_details import get_video
 from service.storage import vector_store_selection
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands
 from service.tasks.lifecycle.state_machine import clear_lease
 from service.tasks.task_events import events_after
+from tests.claimed_probing import probe
 from tests.measured_library import figures_without_ids
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
 from trainer import moment_embedding
@@ -255,10 +256,7 @@ def test_full_disk_fails_the_task_and_skips_no_video(
     assert view.state == "failed"
     assert "The disk is full" in str(view.error)
     commands.retry_task(task)
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
+    probe(task)
     assert len(shard_vectors(learn(task).id)) == 6 + 6
 
 

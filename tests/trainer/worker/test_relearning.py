@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 
-from cinestrata_schemas.tasks import AppendSpec, RelearnSpec
+from cinestrata_schemas.tasks import RelearnSpec
 from cinestrata_schemas.videos import VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
@@ -25,8 +25,15 @@ from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, probing_completion
 from service.tasks.relearning import relearn_appended_videos
 from tests.claimed_probing import probe
-from tests.trainer.worker.conftest import write_video
-from tests.trainer.worker.library_state import catalog_vector_ids, learn, open_store, run_job, shard_vectors
+from tests.trainer.worker.library_state import (
+    call_before,
+    catalog_vector_ids,
+    learn,
+    open_store,
+    post_append,
+    run_job,
+    shard_vectors,
+)
 from trainer.worker import append_job, append_measurement, learning_job
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -43,16 +50,10 @@ def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.Mon
         shutil.rmtree(settings().data_dir)
         shutil.copytree(saved, settings().data_dir)
         return next(task.id for task in commands.list_tasks() if task.into is None)
-    for color in COLORS:
-        write_video(settings().media_root / "new" / f"{color}.mp4", color)
-    entries = [
-        {"uri": f"new/{color}.mp4", "id": f"new-{color}", "captions": [f"the {color} video"]}
-        for color in COLORS
-    ]
-    append = commands.append_videos(learned_task, AppendSpec.model_validate({"videos": entries})).task.id
+    append = post_append(learned_task, {color: color for color in COLORS}, ["the {} video"])
     with monkeypatch.context() as patch:
         patch.setattr(append_measurement, "MIN_CAPTIONS", 2)
-        append_job.run_append_job(probe(append).id)
+        append_job.run_append_job(append)
     assert commands.get_task(append).counts.appended == len(COLORS)
     dispose()
     shutil.copytree(settings().data_dir, saved)
@@ -124,13 +125,7 @@ def test_video_deleted_meanwhile_does_not_return(
     if moment == "before learning":
         delete_videos(["new-red"])
     else:
-        original = learning_job.evaluate_task
-
-        def meanwhile(*given: Any, **options: Any) -> Any:
-            delete_videos(["new-red"])
-            return original(*given, **options)
-
-        monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
+        call_before(monkeypatch, learning_job, "evaluate_task", lambda: delete_videos(["new-red"]))
     assert run_job(task).state == "ready"
     require_consistent_library(grown_task, task, {"new-blue", "new-green"})
 

@@ -14,16 +14,13 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from cinestrata_schemas.tasks import AppendSpec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task
 from service.core.errors import LeaseLost, Unavailable
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, task_events
 from service.tasks.lifecycle import free_chunks, lease, state_machine
-from tests.claimed_probing import probe
-from tests.trainer.worker.conftest import write_video
-from tests.trainer.worker.library_state import catalog_vector_ids, learn, run_job, shard_vectors
+from tests.trainer.worker.library_state import catalog_vector_ids, learn, post_append, run_job, shard_vectors
 from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
 from trainer.worker.part_files import PartFolder
@@ -263,11 +260,7 @@ def test_error_of_a_chunk_that_fails_for_the_owner_is_the_reason_of_the_failed_t
 
 def _post_append(domain: str) -> str:
     """Id of a probed append of three videos."""
-    for name in ("red", "green", "blue"):
-        write_video(settings().media_root / "new" / f"{name}.mp4", name)
-    spec = AppendSpec.model_validate({"videos": [{"uri": f"new/{n}.mp4"} for n in ("red", "green", "blue")]})
-    task = commands.append_videos(domain, spec).task.id
-    return probe(task).id
+    return post_append(domain, {name: name for name in ("red", "green", "blue")})
 
 
 def test_append_is_embedded_in_chunks(

@@ -17,8 +17,9 @@ from models.backbones.backbone_loading import load_backbone
 from service.core.settings import settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
-from service.tasks import commands, lifecycle, probing
+from service.tasks import commands, probing
 from service.tasks.task_events import events_after
+from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import learn
 from trainer.worker import job_environment
@@ -67,13 +68,8 @@ def _learn(body: dict[str, Any]) -> str:
     """Id of a task that was posted, probed and learned; its videos are real files with random content."""
     for video in body["videos"]:
         write_video(settings().media_root / video["uri"], video["uri"])
-    task = commands.create_task(TaskSpec.model_validate(body)).task.id
-    claim = lifecycle.claim_probing(task, "prober")
-    assert claim is not None
-    with claim:
-        probing.probe(claim)
-    learn(task)
-    return task
+    task = probe(commands.create_task(TaskSpec.model_validate(body)).task.id)
+    return learn(task.id).id
 
 
 def _domain(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Domains whose videos are in a bucket or on a web server, with real probing, training and appends."""
+"""Domains of a folder, of a bucket and of a web server, with real probing, training and appends."""
 
 from __future__ import annotations
 
@@ -52,15 +52,39 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sync_command, "follow", follow)
 
 
-def sync(vanished: Any = "keep") -> None:
-    run_sync("s3://films/videos", None, vanished, False, False, None, False, None, None)
+def sync(source: Path | str, vanished: Any = "keep", dry_run: bool = False) -> None:
+    run_sync(source, None, vanished, dry_run, False, None, False, None, None)
 
 
-def names() -> list[str]:
+def synced_videos(name: str) -> dict[str, int]:
+    """Vector ids of the videos of the only domain, whose shard and catalog agree."""
     (task,) = [task for task in commands.list_tasks() if task.into is None]
-    assert task.name == "videos"
+    assert task.name == name
     assert set(shard_vectors(task.id)) == set(catalog_vector_ids(task.id).values())
-    return sorted(video[0] for video in catalog_vector_ids(task.id))
+    return catalog_vector_ids(task.id)
+
+
+def test_domain_follows_its_folder(tmp_path: Path) -> None:
+    source = tmp_path / "films"
+    for name in ("a", "b"):
+        write_video(source / f"{name}.mp4", name)
+    sync(source, dry_run=True)
+    assert commands.list_tasks() == []
+    sync(source)
+    first = synced_videos("films")
+    assert len(first) == 2
+    sync(source)
+    assert len(commands.list_tasks()) == 1
+
+    write_video(source / "c.mp4", "c")
+    write_video(source / "a.mp4", "another a")
+    (source / "b.mp4").unlink()
+    sync(source)
+    second = synced_videos("films")
+    assert sorted(video[0] for video in second) == ["a", "b", "c"]
+    assert first.keys() & second.keys() == {video for video in first if video.startswith("b-")}
+    sync(source, vanished="delete")
+    assert sorted(video[0] for video in synced_videos("films")) == ["a", "c"]
 
 
 @pytest.mark.slow
@@ -74,15 +98,15 @@ def test_domain_follows_a_bucket(tmp_path: Path, s3: Any, allow: Callable[[str],
 
     put("a", "a")
     put("b", "b")
-    sync()
-    assert names() == ["a", "b"]
-    sync()
+    sync("s3://films/videos")
+    assert sorted(video[0] for video in synced_videos("videos")) == ["a", "b"]
+    sync("s3://films/videos")
     assert len(commands.list_tasks()) == 1, "unchanged objects are skipped"
     put("c", "c")
     put("a", "another a")
     s3.delete_object(Bucket="films", Key="videos/b.mp4")
-    sync(vanished="delete")
-    assert names() == ["a", "c"]
+    sync("s3://films/videos", vanished="delete")
+    assert sorted(video[0] for video in synced_videos("videos")) == ["a", "c"]
     assert list(settings().sources_dir.glob("*.download")) == []
 
 
