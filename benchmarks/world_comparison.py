@@ -22,8 +22,12 @@ from benchmarks.learning.run_results import to_json_value
 from benchmarks.learning.task_preparation import Progress, prepare_tasks
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 from benchmarks.rivals import METHODS, configure
-from benchmarks.routing.evidence_models import caption_evidence, profile_evidence, token_counts
-from benchmarks.routing.routing_comparison import TextEncoder
+from benchmarks.routing.routing_comparison import (
+    TextEncoder,
+    caption_evidence,
+    profile_evidence,
+    token_counts,
+)
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.forgetting_measures import backward_forgetting

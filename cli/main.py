@@ -8,23 +8,21 @@ from typing import Annotated
 import typer
 
 from cli.commands import (
+    access_commands,
     adding_commands,
-    alert_commands,
     audit_command,
     backup_commands,
     bench_commands,
     deletion_commands,
     doctor,
-    forgetting_command,
-    key_commands,
+    maintenance_commands,
     move_command,
     process_commands,
+    recall_commands,
     registered_sync_commands,
     release_commands,
     search_commands,
-    stored_snapshot_commands,
     task_commands,
-    user_commands,
     video_commands,
     webhook_commands,
 )
@@ -53,11 +51,10 @@ for module in (
     deletion_commands,
     registered_sync_commands,
     release_commands,
-    forgetting_command,
-    alert_commands,
+    recall_commands,
     doctor,
     backup_commands,
-    stored_snapshot_commands,
+    maintenance_commands,
     move_command,
     audit_command,
 ):
@@ -65,8 +62,8 @@ for module in (
 app.add_typer(task_commands.app, name="tasks")
 app.add_typer(video_commands.app, name="videos")
 app.add_typer(webhook_commands.app, name="webhooks")
-app.add_typer(key_commands.app, name="keys")
-app.add_typer(user_commands.app, name="users")
+app.add_typer(access_commands.keys, name="keys")
+app.add_typer(access_commands.users, name="users")
 app.add_typer(bench_commands.app, name="bench")
 
 

@@ -33,8 +33,7 @@ from benchmarks.chaos.data_volume import DataVolume
 from benchmarks.chaos.embedded_deployment import EmbeddedDeployment, NotReady, wait_ready
 from benchmarks.chaos.fault_kinds import Fault, FaultContext, available_faults
 from benchmarks.chaos.library_checker import LibraryChecker, check_epochs
-from benchmarks.chaos.operation_driver import OperationDriver, RoundTimeout
-from benchmarks.chaos.operations import Operation, plan_rounds
+from benchmarks.chaos.operation_driver import Operation, OperationDriver, RoundTimeout, plan_rounds
 from benchmarks.chaos.search_stream import Answer, SearchStream, compare_answers, read_answers
 from benchmarks.chaos.server_deployment import ServerDeployment
 from benchmarks.ingest.clip_files import write_tiny_clips

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.chaos.operations import QUERIES
+from benchmarks.chaos.operation_driver import QUERIES
 
 _INTERVAL = 0.25
 _TIMEOUT = 20.0

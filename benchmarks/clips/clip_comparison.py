@@ -1,8 +1,10 @@
-"""Comparison of methods with the ridge rivals on the domains of a folder, on the same frames and splits."""
+"""Methods on the domains of a folder: against the ridge rivals on the same frames, and with fewer captioned clips."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.clips.clip_domains import read_clip_domains
@@ -10,11 +12,13 @@ from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.method_on_clips import run_variant
 from benchmarks.clips.ridge_rival import FEATURE_BACKBONE, extract_features, run_ridge, select_settings
 from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.routing import DEFAULT_PRIOR
+from trainer.task_data import TaskData
 
 _DOMAIN_RIDGES, _JOINT_RIDGE = "ridge per domain", "ridge over all domains"
 
@@ -89,3 +93,99 @@ def compare_on_clips(
                 run_ridge(features, settings, joint=joint, prior=DEFAULT_PRIOR, label=label, routing=routing)
             )
     return methods, rivals
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Runs with captions of a limited number of clips.
+
+    Attributes:
+        limit: Largest number of captioned training clips of a domain; None: all of them.
+        clips: Number of captioned training clips of all domains.
+        runs: One run per seed.
+    """
+
+    limit: int | None
+    clips: int
+    runs: tuple[ClipRun, ...]
+
+
+def keep_captions(task: TaskData, limit: int, seed: int) -> TaskData:
+    """Remove the captions of all training clips but ``limit``.
+
+    Clips are selected by the hash of seed and id, so a larger limit keeps all captions of a smaller one.
+
+    Args:
+        task: Domain with captions.
+        limit: Number of training clips that keep their captions.
+        seed: Seed of the selection.
+    """
+    captioned = [clip.id for clip in task.train if clip.captions]
+    ranked = sorted(captioned, key=lambda clip: hashlib.sha256(f"{seed} {clip}".encode()).digest())
+    removed = set(ranked[limit:])
+    return replace(task, clips=tuple(replace(c, captions=()) if c.id in removed else c for c in task.clips))
+
+
+def measure_caption_curve(
+    folder: Path,
+    variant: MethodVariant,
+    limits: Sequence[int],
+    *,
+    backbone: str,
+    seeds: int,
+    cache: Path,
+    device: str = "cpu",
+    workers: int = 1,
+    progress: Progress = lambda done, total: None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[CurvePoint]:
+    """Learn the domains of a folder with fewer captions, and with all.
+
+    The held-out clips and their queries are the same for all points. A seed selects the captioned clips and the order
+    of the domains.
+
+    Args:
+        folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
+        variant: Method with its settings.
+        limits: Numbers of captioned training clips per domain; those that no domain exceeds are left out.
+        backbone: Name of the backbone of the method.
+        seeds: Number of runs per point.
+        cache: Folder of decoded frames and features.
+        device: ``cpu`` or ``cuda``.
+        workers: Number of decoding processes.
+        progress: Called with the number of decoded clips and the number of clips to decode.
+        report: Called with one line per domain and run.
+
+    Raises:
+        ProtocolError: The folder or a clip cannot be used.
+        MethodError: Settings are invalid, or the method cannot use the backbone.
+    """
+    domains = read_clip_domains(folder)
+    configure(variant.method, backbone, variant.settings)
+    spec = frame_spec(backbone, None)
+    tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
+    loaded = load_backbone(backbone, spec.frames).to(device)
+    remember_outputs(loaded, cache)
+    largest = max(_count_captioned([task]) for task in tasks)
+    points: list[CurvePoint] = []
+    for limit in (*sorted({limit for limit in limits if limit < largest}), None):
+        runs, clips = [], 0
+        for seed in range(seeds):
+            limited = tasks if limit is None else [keep_captions(task, limit, seed) for task in tasks]
+            clips = _count_captioned(limited)
+            name = f"{limit or 'all'} captioned clips, seed {seed}"
+            runs.append(
+                run_variant(
+                    variant,
+                    loaded,
+                    limited,
+                    seed=seed,
+                    report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
+                )
+            )
+        points.append(CurvePoint(limit, clips, tuple(runs)))
+    return points
+
+
+def _count_captioned(tasks: Sequence[TaskData]) -> int:
+    return sum(bool(clip.captions) for task in tasks for clip in task.train)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clips.caption_curve import CurvePoint
+from benchmarks.clips.clip_comparison import CurvePoint
 from benchmarks.clips.clip_results import ClipRun, domain_mean
 from benchmarks.clips.paired_bootstrap import difference_interval
 from benchmarks.learning.run_results import to_json_value

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from benchmarks.search.server_load import process_memory, processor_seconds
 from benchmarks.soak.load_generator import RequestRecord
-from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
-from benchmarks.soak.verdicts import PhaseOutcome, RoundFigures
+from benchmarks.soak.verdicts import PhaseOutcome, RoundFigures, fit_memory_trend, summarize_phase
 
 _SAMPLE_SECONDS = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")

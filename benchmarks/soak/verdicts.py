@@ -1,13 +1,16 @@
-"""Requirements on a service under load, and the verdicts that its measured phases give."""
+"""Statistics of the phases of a soak test, and the verdicts on its requirements."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
+import numpy as np
+
+from benchmarks.soak.load_generator import RequestRecord
 
 WAIT_SECONDS = 2.0  # maximum time of a search until it starts
 _STEP_SECONDS = 1.0  # of an admitted search after its start
@@ -108,3 +111,112 @@ def judge(
         Verdict(f"overload: p99 of answers at most {limit:.0f} ms", f"{slow:.0f} ms", slow <= limit),
         Verdict(f"recovery within {_RECOVERY_SECONDS:g} s", f"{recovery:g} s", recovery <= _RECOVERY_SECONDS),
     ]
+
+
+_MIB = 1024**2
+_MIN_SAMPLES = 3
+_MAX_CORRELATION, _TINY = 0.99, 1e-12
+
+
+@dataclass(frozen=True)
+class PhaseStatistics:
+    """Responses of a phase.
+
+    Attributes:
+        rate: Scheduled requests per second, on average.
+        requests: Number of requests.
+        answered: Number of responses with status 200.
+        refused: Number of responses with status 429 and ``Retry-After``.
+        errors: Other outcomes by status; 0 is a failed connection, and "429 without Retry-After" an own outcome.
+        p50, p99, worst: Latency of the answered requests in milliseconds; None without one.
+        delay: 99th percentile of the delay of the generator in milliseconds, which the latencies contain.
+    """
+
+    rate: float
+    requests: int
+    answered: int
+    refused: int
+    errors: dict[str, int]
+    p50: float | None
+    p99: float | None
+    worst: float | None
+    delay: float
+
+
+@dataclass(frozen=True)
+class MemoryTrend:
+    """Linear trend of the private memory of a process.
+
+    Attributes:
+        first_mib, last_mib: Memory at the ends of the fitted line in MiB.
+        slope: Growth in MiB per minute.
+        error: Standard error of the slope.
+        samples: Number of samples.
+    """
+
+    first_mib: float
+    last_mib: float
+    slope: float
+    error: float
+    samples: int
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the growth is within two standard errors of zero, or below one percent of the memory per hour."""
+        return self.slope <= max(2 * self.error, 0.01 * self.first_mib / 60)
+
+
+def summarize_phase(records: Sequence[RequestRecord], rate: float) -> PhaseStatistics:
+    """Figures of the requests of a phase."""
+    latencies = [1000 * record.seconds for record in records if record.status == 200]
+    errors: Counter[str] = Counter()
+    refused = 0
+    for record in records:
+        if record.status == 429 and record.has_retry_after:
+            refused += 1
+        elif record.status != 200:
+            errors["429 without Retry-After" if record.status == 429 else str(record.status)] += 1
+    p50, p99, worst = np.percentile(latencies, [50, 99, 100]) if latencies else (None, None, None)
+    delay = float(np.percentile([1000 * record.delay for record in records], 99)) if records else 0.0
+    return PhaseStatistics(
+        rate,
+        len(records),
+        len(latencies),
+        refused,
+        dict(errors),
+        _rounded(p50),
+        _rounded(p99),
+        _rounded(worst),
+        round(delay, 1),
+    )
+
+
+def fit_memory_trend(samples: Sequence[tuple[float, int]]) -> MemoryTrend:
+    """Least-squares line through samples of time in seconds and memory in bytes.
+
+    The memory of a process changes in steps, so successive residuals are alike. The standard error counts *n* samples,
+    whose successive residuals have the correlation *r*, as *n(1 - r)/(1 + r)* independent ones (a first-order
+    autoregression).
+
+    Raises:
+        ValueError: There are fewer than three samples, or all have the same time.
+    """
+    times, values = np.array(samples, np.float64).reshape(-1, 2).T
+    if len(times) < _MIN_SAMPLES or np.ptp(times) == 0:
+        raise ValueError(f"a trend needs {_MIN_SAMPLES} samples at different times; there are {len(times)}")
+    minutes, memory = times / 60, values / _MIB
+    slope, intercept = np.polyfit(minutes, memory, 1)
+    residuals = memory - (slope * minutes + intercept)
+    deviation = ((minutes - minutes.mean()) ** 2).sum()
+    correlation = (residuals[1:] * residuals[:-1]).sum() / max((residuals**2).sum(), _TINY)
+    correlation = np.clip(correlation, 0.0, _MAX_CORRELATION)
+    variance = (residuals**2).sum() / (len(times) - 2) / deviation
+    error = np.sqrt(variance * (1 + correlation) / (1 - correlation))
+    ends = slope * minutes[[0, -1]] + intercept
+    return MemoryTrend(
+        round(float(ends[0]), 1), round(float(ends[1]), 1), float(slope), float(error), len(times)
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 1)

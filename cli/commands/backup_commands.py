@@ -57,7 +57,7 @@ def snapshot(
 ) -> None:
     """Back up catalog and index, and verify the backup. The service may run; with --url, one of its workers does it."""
     if url:
-        from cli.commands.maintenance_command import run_remote_snapshot
+        from cli.commands.maintenance_commands import run_remote_snapshot
 
         if index_only:
             refuse_call(

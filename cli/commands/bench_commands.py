@@ -239,8 +239,7 @@ def clips(
     the clips is held out, at least 2. The rivals, one ridge per domain or one over all domains, read the same frames.
     Each is routed by words and by the routing evidence of the first method.
     """
-    from benchmarks.clips.caption_curve import measure_caption_curve
-    from benchmarks.clips.clip_comparison import compare_on_clips
+    from benchmarks.clips.clip_comparison import compare_on_clips, measure_caption_curve
     from benchmarks.learning.method_variants import select_variants
     from benchmarks.reporting.clip_report import write_caption_report, write_clip_report
 

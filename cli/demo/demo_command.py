@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from cinestrata_schemas.tasks import RetrySpec, TaskDetails
@@ -21,9 +26,9 @@ from cli.demo.demo_report import (
     search_record,
     task_record,
 )
-from cli.demo.demo_service import embedded_service, interruptible
 from cli.demo.demo_videos import DemoVideos
-from cli.embedded.data_folder import data_folder_settings, read_lock_holder
+from cli.embedded.data_folder import data_folder_settings, has_ended, read_lock_holder
+from cli.embedded.process_supervisor import die_with_parent
 from cli.service_client import ServiceClient
 from service.core.settings import DEFAULT_BACKBONE
 from service.storage.library_backbone import library_backbone
@@ -211,3 +216,80 @@ class StageTimer:
             **{stage: round(seconds, 2) for stage, seconds in self._seconds.items()},
             "total": round(self.total(), 2),
         }
+
+
+_READY_PREFIX = "Cinestrata is up at "
+_STOP_SECONDS = 30
+_DUPLICATE_SIGNAL_SECONDS = 1.0
+
+
+@contextmanager
+def embedded_service(data: Path, port: int | None) -> Iterator[str]:
+    """The URL of a service on a data folder: a running one, or a new one that stops with the block.
+
+    Args:
+        port: Port of a new service; None takes it from the settings.
+    """
+    holder = read_lock_holder(data_folder_settings(data, uses_running_broker=False).run_dir)
+    if holder and "url" in holder and not has_ended(holder):
+        console.print(f"Using the service that already runs on {data}.")
+        yield holder["url"]
+        return
+    command = [sys.executable, "-P", "-m", "cli.main", "up", "--data", str(data)]
+    command += [] if port is None else ["--port", str(port)]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            process_group=0,  # Ctrl-C in the terminal reaches only the demo, which stops the service in order
+            preexec_fn=die_with_parent(),
+        ) as process,
+    ):
+        try:
+            with console.status("Starting API, workers and broker …"):
+                line = process.stdout.readline() if process.stdout else ""
+            if not line.startswith(_READY_PREFIX):
+                process.wait()
+                errors.seek(0)
+                fail(errors.read().strip() or "The service did not start.")
+            yield line.removeprefix(_READY_PREFIX).strip()
+        finally:
+            _stop(process)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt for both SIGINT and SIGTERM, so that the block stops its processes in order."""
+    first = 0.0
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        # A terminal often sends the signal twice, to the process and to its group.
+        if not first or now - first > _DUPLICATE_SIGNAL_SECONDS:
+            first = first or now
+            raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        with console.status("Stopping …"):
+            process.wait(_STOP_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()  # its children are killed with it
+        process.wait()

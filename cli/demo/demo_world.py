@@ -98,7 +98,7 @@ class DemoWorld:
 def interrupt_parent_only() -> Iterator[None]:
     """Deliver Ctrl-C to this process only, as SIGTERM; child processes inherit the blocked SIGINT and end normally.
 
-    SIGTERM must raise KeyboardInterrupt here, as inside :func:`cli.demo.demo_service.interruptible`.
+    SIGTERM must raise KeyboardInterrupt here, as inside :func:`cli.demo.demo_command.interruptible`.
     """
     main, done = threading.main_thread().ident, threading.Event()
 

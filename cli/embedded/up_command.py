@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.console import console, error_console, fail
-from cli.embedded.child_process import ChildProcess
 from cli.embedded.data_folder import FolderBusy, FolderLock, data_folder_settings, hold_data_folder
 from cli.embedded.dead_worker_leases import release_leases
 from cli.embedded.private_broker import (
@@ -23,7 +22,7 @@ from cli.embedded.private_broker import (
     socket_path,
     wait_until_up,
 )
-from cli.embedded.process_supervisor import StartFailed, Supervisor
+from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 
 if TYPE_CHECKING:
     from service.core.settings import Settings

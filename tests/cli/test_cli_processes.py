@@ -22,10 +22,9 @@ import pytest
 import typer
 
 from cli.demo import demo_command
-from cli.demo.demo_service import embedded_service
-from cli.embedded.child_process import ChildProcess
+from cli.demo.demo_command import embedded_service
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
-from cli.embedded.process_supervisor import StartFailed, Supervisor
+from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
 from cli.embedded.up_command import probing_worker_names, readiness_check, run_up
 from service.catalog.database import dispose
 from service.core.settings import settings
@@ -226,7 +225,7 @@ def test_stop_ends_grandchildren(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.embedded.child_process import ChildProcess\n"
+        "import pathlib, time\nfrom cli.embedded.process_supervisor import ChildProcess\n"
         f"child = ChildProcess('part', ['sleep', '60'], pathlib.Path({str(tmp_path / 'part.log')!r}))\n"
         "child.start()\nprint(child.process.pid, flush=True)\ntime.sleep(60)"
     )
@@ -243,7 +242,7 @@ def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
 def test_interrupt_during_rendering_stops_the_demo() -> None:
     code = (
         "import os, signal, time\n"
-        "from cli.demo.demo_service import interruptible\n"
+        "from cli.demo.demo_command import interruptible\n"
         "from cli.demo.demo_world import interrupt_parent_only\n"
         "with interruptible():\n"
         "    try:\n"

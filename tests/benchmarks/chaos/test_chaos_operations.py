@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.chaos.operations import QUERIES, plan_rounds
+from benchmarks.chaos.operation_driver import QUERIES, plan_rounds
 from benchmarks.chaos.search_stream import compare_answers
 
 Answer = list[tuple[str, float]]

@@ -19,7 +19,7 @@ from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 from benchmarks.data.world.shared_vocabulary import TEST_WORDS, TUNING_WORDS, CommonWords, SharedVocabulary
 from benchmarks.learning.protocol import load_protocol
 from benchmarks.routing.caption_splits import protocol_captions
-from benchmarks.routing.evidence_models import profile_evidence, token_counts
+from benchmarks.routing.routing_comparison import profile_evidence, token_counts
 
 # Words of all lists that name no object, hue or place: articles, prepositions and directions.
 FUNCTION_WORDS = {"a", "the", "in", "on", "at", "by", "under", "inside", "between", "among"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmarks.routing.evidence_models import (
+from benchmarks.routing.routing_comparison import (
     caption_evidence,
     logistic_evidence,
     multinomial_evidence,

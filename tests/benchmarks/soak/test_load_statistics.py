@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.soak.load_generator import RequestRecord
-from benchmarks.soak.load_statistics import fit_memory_trend, summarize_phase
+from benchmarks.soak.verdicts import fit_memory_trend, summarize_phase
 
 MIB = 1024**2
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.soak.load_statistics import MemoryTrend, PhaseStatistics
-from benchmarks.soak.verdicts import PhaseOutcome, RoundFigures, judge
+from benchmarks.soak.verdicts import MemoryTrend, PhaseOutcome, PhaseStatistics, RoundFigures, judge
 
 
 def _rounds(*p99s: float | None) -> list[RoundFigures]:
