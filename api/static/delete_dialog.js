@@ -1,7 +1,56 @@
-// Confirmation of a permanent deletion: the button is enabled once the name has been typed.
+// Deletion of tasks and videos after confirmation: the button is enabled once the name has been typed.
 
 import { api } from "./api_client.js";
 import { dialogFormParts, el, makeClosable, setText } from "./dom.js";
+import { count } from "./formatting.js";
+import { videoTitle } from "./page_texts.js";
+
+/**
+ * Ask for the name of a task, and delete the task.
+ *
+ * @param task its details
+ * @param onDeleted called with the response
+ */
+export function confirmTaskDeletion({ id, name, learned_order: learned, counts }, onDeleted) {
+  openDeleteDialog({
+    title: `Delete “${name}”?`,
+    name,
+    path: `/tasks/${encodeURIComponent(id)}`,
+    lost: [
+      `${count(counts.videos, "video")} with captions, metadata and thumbnails, and uploaded files. Searches no longer find them.`,
+      learned && "The evaluation of the domain: its column of the recall matrix.",
+    ],
+    kept: [
+      "Your own files below the media root.",
+      learned && "Its effect on the encoders, and its place in the order of learning.",
+      learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
+      "Earlier backups.",
+    ],
+    onDeleted,
+  });
+}
+
+/**
+ * Open the confirmation, and delete the video.
+ *
+ * @param onDeleted called with a text that names the video
+ */
+export function confirmVideoDeletion({ id, captions, uri }, onDeleted) {
+  const video = captions.length ? `The video “${captions[0]}” with its captions,` : "The video with its";
+  openDeleteDialog({
+    title: "Delete this video?",
+    name: id,
+    path: `/videos/${encodeURIComponent(id)}`,
+    lost: [`${video} metadata and thumbnail. Searches no longer find it.`, "Its file, if it was uploaded."],
+    kept: [
+      "Your own file below the media root.",
+      "Its effect on the encoders, and evaluations that used it.",
+      "Its vector uses disk space until the domain is compacted; searches cannot reach it.",
+      "Earlier backups.",
+    ],
+    onDeleted: () => onDeleted(videoTitle({ captions, uri })),
+  });
+}
 
 /**
  * Open the dialog, and delete after confirmation.
@@ -13,7 +62,7 @@ import { dialogFormParts, el, makeClosable, setText } from "./dom.js";
  * @param path path of the API for the DELETE request
  * @param onDeleted called with the response, after the dialog is closed
  */
-export function openDeleteDialog({ title, name, lost, kept, path, onDeleted }) {
+function openDeleteDialog({ title, name, lost, kept, path, onDeleted }) {
   const parts = createParts(title, name, lost, kept);
   const { dialog, form, input, cancel, send, failure } = parts;
   makeClosable(dialog, () => dialog.remove());

@@ -2,6 +2,7 @@
 
 import "./search_shortcut.js";
 import { api, readPage } from "./api_client.js";
+import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { dot } from "./domain_layers.js";
 import { showVideos } from "./domain_videos.js";
@@ -13,7 +14,6 @@ import { isPermitted } from "./permissions.js";
 import { showQueryReport } from "./query_report.js";
 import { showRejected } from "./rejected_list.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
-import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal } from "./task_states.js";
 

@@ -1,12 +1,12 @@
 // The videos of a domain as a grid, in pages, with a filter.
 
 import { api } from "./api_client.js";
+import { confirmVideoDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { clock, count } from "./formatting.js";
 import { videoPath } from "./page_links.js";
 import { videoTitle } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
-import { confirmVideoDeletion } from "./video_deletion.js";
 import { openEditor } from "./video_editor.js";
 import { splitName } from "./video_facts.js";
 import { thumbnail } from "./video_media.js";

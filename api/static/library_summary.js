@@ -1,5 +1,6 @@
 // The summary of the library: four questions, answered from the state of tasks, measures and services.
 
+import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, setText } from "./dom.js";
 import { stackBar } from "./domain_layers.js";
 import { bytes, count, percent, points, timeLeft } from "./formatting.js";
@@ -7,7 +8,6 @@ import { fileName, rejectionReason } from "./page_texts.js";
 import { isPermitted } from "./permissions.js";
 import { FEW_QUERIES, lossFacts, rating } from "./recall_matrix.js";
 import { NOT_SEARCHED } from "./served_release.js";
-import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 
 const NO_LOSS = 0.0005;

@@ -1,6 +1,7 @@
 // The list of tasks. Rows are updated in place, so that focus and opened details survive a refresh.
 
 import { api, readPage } from "./api_client.js";
+import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
 import { count, duration, timeAgo, timeLeft } from "./formatting.js";
@@ -9,7 +10,6 @@ import { fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
 import { isPermitted } from "./permissions.js";
 import { isSearched, NOT_SEARCHED } from "./served_release.js";
-import { confirmTaskDeletion } from "./task_deletion.js";
 import { remedyText, retryTask, retryText } from "./task_retry.js";
 import { isFinal, isSearchable } from "./task_states.js";
 

@@ -2,6 +2,7 @@
 
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
+import { confirmVideoDeletion } from "./delete_dialog.js";
 import { $, el, setText } from "./dom.js";
 import { watchHealth } from "./health_indicator.js";
 import { loadLibraryState } from "./library_state.js";
@@ -10,7 +11,6 @@ import { videoTitle } from "./page_texts.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
-import { confirmVideoDeletion } from "./video_deletion.js";
 import { openEditor } from "./video_editor.js";
 import { fileFacts, metadataFacts } from "./video_facts.js";
 import { momentButton, videoElement } from "./video_media.js";

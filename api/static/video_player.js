@@ -1,11 +1,11 @@
 // The player: a dialog with a video, its captions, moments and metadata.
 
 import { api } from "./api_client.js";
+import { confirmVideoDeletion } from "./delete_dialog.js";
 import { $, button, el, makeClosable } from "./dom.js";
 import { percent } from "./formatting.js";
 import { domainLink, videoPath } from "./page_links.js";
 import { videoTitle } from "./page_texts.js";
-import { confirmVideoDeletion } from "./video_deletion.js";
 import { fact, fileFacts, metadataFacts } from "./video_facts.js";
 import { momentButton, videoElement } from "./video_media.js";
 

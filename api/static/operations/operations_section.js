@@ -5,7 +5,6 @@ import { $, el, setText } from "../dom.js";
 import { bytes, count, duration, timeAgo } from "../formatting.js";
 import { isPermitted } from "../permissions.js";
 import { drawRunning } from "./live_curves.js";
-import { showEarlierAlerts } from "./earlier_alerts.js";
 import { drawQueue } from "./queue_list.js";
 import { showSnapshots } from "./snapshot_list.js";
 import { setUpWebhooks, showWebhooks } from "./webhook_panel.js";
@@ -159,3 +158,18 @@ async function start(spec) {
     showProblem(error);
   }
 }
+
+/** Show alerts that were cleared or dismissed. */
+async function showEarlierAlerts() {
+  const { earlier } = await api("/alerts");
+  const lines = earlier.map((alert) =>
+    el("li", { textContent: `${alert.message} Raised ${timeAgo(alert.raised_at)}, ${ending(alert)}.` }),
+  );
+  $("op-earlier-none").hidden = lines.length > 0;
+  $("op-earlier")
+    .querySelector("ul")
+    .replaceChildren(...lines);
+}
+
+const ending = ({ cleared_at: cleared, dismissed_at: dismissed }) =>
+  cleared ? `cleared ${timeAgo(cleared)}` : `dismissed ${timeAgo(dismissed)}`;

@@ -12,12 +12,7 @@ const DELIMITERS = { ",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical
  */
 export function drawPreview(node, preview, encoding, onEncoding) {
   node.replaceChildren(
-    el(
-      "p",
-      { className: "preview-sum" },
-      el("strong", { textContent: summary(preview) }),
-      ` ${target(preview)}`,
-    ),
+    el("p", {}, el("strong", { textContent: summary(preview) }), ` ${target(preview)}`),
     el("ul", { className: "preview-facts" }, ...facts(preview).map((fact) => el("li", {}, fact))),
   );
   if (preview.problems.length) node.append(problemList(preview, onEncoding));
