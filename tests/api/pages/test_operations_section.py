@@ -37,9 +37,13 @@ def library_page(browser: WebDriver, address: str, client: TestClient) -> Iterat
 
 
 def click(browser: WebDriver, css: str) -> None:
-    button = browser.find_element(By.CSS_SELECTOR, css)
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-    button.click()
+    def scroll_and_click(browser: WebDriver) -> bool:
+        button = browser.find_element(By.CSS_SELECTOR, css)
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+        return True
+
+    wait_until(browser, scroll_and_click)  # a refresh may replace the element meanwhile
 
 
 def test_rollback_is_confirmed_with_its_effects_and_taken_back(

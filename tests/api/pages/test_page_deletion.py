@@ -136,14 +136,14 @@ def test_learned_domain_is_deleted_by_keyboard(
     _press(browser, Keys.ENTER)
     wait_until(browser, lambda b: not _is_dialog_open(b))
     wait_until(browser, lambda b: texts(b, "#matrix thead th") == ["After", SECOND])
-    assert texts(browser, "#matrix tbody th")[-1] == SECOND
+    assert texts(browser, "#matrix tbody th")[-1] == f"1 {SECOND}"
     assert _find(browser, f"[data-testid=state-{FIRST}]").text == "deleted"
     assert not _find(browser, f"[aria-label='Delete {FIRST}']").is_displayed()
     assert _find(browser, "#learned").text == "1 domain"
     assert len(browser.find_elements(By.CSS_SELECTOR, "#learned-bar span")) == 1
     assert _focused(browser) == "tasks-done"
     own = client.get("/forgetting").json()["matrix_local"]
-    assert _find(browser, ".own").text == f"{100 * own[-1][0]:.1f} %*", "few queries"
+    assert _find(browser, "[data-testid=cell-1-1]").text == f"{100 * own[-1][0]:.1f}*", "few queries"
     browser.get(address)
     assert wait_for(browser, "#domains button", 2) == ["All domains", SECOND]
 

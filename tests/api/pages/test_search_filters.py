@@ -273,13 +273,13 @@ def test_popovers_work_by_keyboard_and_controls_have_names(
     page: Callable[[str], None],
 ) -> None:
     page("?q=a+ball+moves")
-    for popover in ("filter", "options"):
+    for popover, fewest in {"filter": 9, "options": 4}.items():
         summary = browser.find_element(By.CSS_SELECTOR, f"#{popover} summary")
         browser.execute_script("arguments[0].focus()", summary)
         webdriver.ActionChains(browser).send_keys(Keys.ENTER).perform()
         wait_until(browser, lambda b, popover=popover: b.find_element(By.ID, popover).get_property("open"))
         controls = browser.find_elements(By.CSS_SELECTOR, f"#{popover} :is(input, select, button)")
-        assert len(controls) >= 5
+        assert len(controls) >= fewest
         assert all(control.accessible_name for control in controls)
         webdriver.ActionChains(browser).send_keys(Keys.TAB, Keys.ESCAPE).perform()
         assert not browser.find_element(By.ID, popover).get_property("open")
