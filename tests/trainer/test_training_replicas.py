@@ -30,11 +30,11 @@ def task(random_task: Callable[..., TaskData]) -> TaskData:
 
 
 @pytest.fixture
-def memory(random_task: Callable[..., TaskData], small_backbone: Backbone) -> StoredVectors:
+def memory(random_task: Callable[..., TaskData], backbone: Backbone) -> StoredVectors:
     """Stored vectors of an earlier task, which process 0 alone can read."""
     earlier = random_task("earlier", CAPTIONS, first_id=100)
     generator = torch.Generator().manual_seed(1)
-    vectors = torch.nn.functional.normalize(torch.randn(5, small_backbone.dim, generator=generator), dim=1)
+    vectors = torch.nn.functional.normalize(torch.randn(5, backbone.dim, generator=generator), dim=1)
     return StoredVectors(
         [(MemoryShard(vector_ids(earlier.clips), vectors.numpy()), vector_ids(earlier.clips))]
     )
@@ -66,9 +66,9 @@ def _assert_equal_training(
 
 @pytest.mark.slow
 def test_two_processes_have_the_loss_and_weights_of_one(
-    small_backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path
+    backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path
 ) -> None:
-    _assert_equal_training("strata", small_backbone, task, memory, tmp_path)
+    _assert_equal_training("strata", backbone, task, memory, tmp_path)
 
 
 @pytest.mark.slow
@@ -83,14 +83,14 @@ def test_two_processes_have_the_loss_and_weights_of_one(
     ],
 )
 def test_two_processes_train_other_methods_alike(
-    small_backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
+    backbone: Backbone, task: TaskData, memory: StoredVectors, tmp_path: Path, name: str
 ) -> None:
-    _assert_equal_training(name, small_backbone, task, memory, tmp_path)
+    _assert_equal_training(name, backbone, task, memory, tmp_path)
 
 
 @pytest.mark.slow
-def test_replicas_end_with_an_error_of_the_training(small_backbone: Backbone, task: TaskData) -> None:
-    method = start_method("strata", small_backbone, SETTINGS, None)
+def test_replicas_end_with_an_error_of_the_training(backbone: Backbone, task: TaskData) -> None:
+    method = start_method("strata", backbone, SETTINGS, None)
 
     def stop(progress: TrainingProgress) -> None:
         raise InterruptedError(f"step {progress.step}")
@@ -104,8 +104,8 @@ def test_replicas_end_with_an_error_of_the_training(small_backbone: Backbone, ta
 
 
 @pytest.mark.slow
-def test_killed_replica_is_reported(small_backbone: Backbone, task: TaskData) -> None:
-    method = start_method("strata", small_backbone, SETTINGS, None)
+def test_killed_replica_is_reported(backbone: Backbone, task: TaskData) -> None:
+    method = start_method("strata", backbone, SETTINGS, None)
 
     def kill(progress: TrainingProgress) -> None:
         for replica in multiprocessing.active_children():
@@ -120,8 +120,8 @@ def test_killed_replica_is_reported(small_backbone: Backbone, task: TaskData) ->
     assert not torch.distributed.is_initialized()
 
 
-def test_method_that_draws_noise_is_refused_by_name(small_backbone: Backbone, task: TaskData) -> None:
-    method = start_method("ffa_tame", small_backbone, {}, None)
+def test_method_that_draws_noise_is_refused_by_name(backbone: Backbone, task: TaskData) -> None:
+    method = start_method("ffa_tame", backbone, {}, None)
     with (
         pytest.raises(MethodError, match="CINESTRATA_TRAINING_PROCESSES is 2, and ffa_tame draws noise"),
         training_group(method, None, task, 2),
@@ -130,9 +130,9 @@ def test_method_that_draws_noise_is_refused_by_name(small_backbone: Backbone, ta
 
 
 def test_task_without_captions_starts_no_process(
-    small_backbone: Backbone, random_task: Callable[..., TaskData]
+    backbone: Backbone, random_task: Callable[..., TaskData]
 ) -> None:
     silent = random_task("silent", [[], []])
-    with training_group(start_method("strata", small_backbone, {}, None), None, silent, 2) as group:
+    with training_group(start_method("strata", backbone, {}, None), None, silent, 2) as group:
         assert group is ALONE
         assert not multiprocessing.active_children()

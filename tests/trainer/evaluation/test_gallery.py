@@ -13,7 +13,6 @@ from torch import Tensor
 
 from benchmarks.learning.method_runner import recall_before_learning
 from tests.word_routing import WordRouting
-from trainer.errors import FramesMissing
 from trainer.evaluation.gallery import Gallery, Query, task_gallery
 from trainer.evaluation.recall_row import evaluate_row
 from trainer.task_data import Clip, TaskData
@@ -106,13 +105,6 @@ def test_reindexed_galleries_follow_the_encoder(tmp_path: Path) -> None:
 
     assert found(fresh) == [1, 1]
     assert found(stored) == [0, 0.5]  # 85° + 15° is nearest to the last video
-
-
-def test_reindexing_without_frames_names_the_video(tmp_path: Path) -> None:
-    task = _task(tmp_path, "day", 10, [5, 20])
-    task.clips[1].frames_path.unlink()
-    with pytest.raises(FramesMissing, match="day-1"):
-        _embedded_gallery(_encode(0), task)
 
 
 def test_recall_before_learning_uses_the_newest_condition(tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def write_task(
     name: str,
     captions: Sequence[Sequence[str]],
     splits: Sequence[Split] = (),
+    first_id: int = 0,
     *,
+    side: int = SIDE,
     identical: bool = False,
 ) -> TaskData:
     """Write random videos and return their task.
@@ -128,15 +130,17 @@ def write_task(
         name: Identifier and name of the task; determines the frames.
         captions: Captions of each video.
         splits: Split of the first videos; the others are training videos.
+        first_id: Vector id of the first video.
+        side: Height and width of the frames in pixels.
         identical: Whether all videos have the same frames.
     """
     clips = []
     for number, texts in enumerate(captions):
         path = folder / f"{name}-{number}.npy"
         rng = np.random.default_rng([*name.encode(), 0 if identical else number])
-        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+        np.save(path, rng.integers(0, 256, (FRAMES, side, side, 3), dtype=np.uint8))
         split = splits[number] if number < len(splits) else "train"
-        clips.append(Clip(f"{name}-{number}", number, path, tuple(texts), split))
+        clips.append(Clip(f"{name}-{number}", first_id + number, path, tuple(texts), split))
     return TaskData(name, name, tuple(clips))
 
 
