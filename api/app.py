@@ -32,6 +32,7 @@ from service.access.openid_provider import OpenIdProvider
 from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
+from service.search.search_rate import SearchRate
 
 # Videos are compressed already, and byte ranges must keep their offsets.
 _UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "multipart/byteranges")
@@ -56,11 +57,13 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.query_service.start()
+        app.state.search_rate.start()
         limit_request_threads()
         recording = asyncio.create_task(authenticator.record_failures())
         yield
         recording.cancel()
         await run_in_threadpool(authenticator.record_waiting_failures)
+        app.state.search_rate.close()
         app.state.query_service.close()
 
     app = FastAPI(
@@ -77,6 +80,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.query_service = query_service
+    app.state.search_rate = SearchRate()
     app.state.settings = configured
     app.state.authenticator = authenticator
     app.state.openid_provider = OpenIdProvider(configured.oidc) if configured.oidc.issuer else None

@@ -14,6 +14,7 @@ from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from service.access.principal import Principal
 from service.audit.actor import command_line_actor
 from service.core.settings import Settings
+from service.search.search_rate import SearchRate
 
 if TYPE_CHECKING:
     from service.search.engine import SearchEngine
@@ -40,7 +41,9 @@ class _OperatorState(State):
     """State of the application; the first search loads the search engine."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__({"settings": settings, "authenticator": _OperatorAuthenticator()})
+        super().__init__(
+            {"settings": settings, "authenticator": _OperatorAuthenticator(), "search_rate": SearchRate()}
+        )
 
     @cached_property
     def query_service(self) -> SearchEngine:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
-from api.dependencies import QueryDep
 from api.list_parameters import StrictParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus
@@ -18,12 +17,12 @@ router = APIRouter(tags=["operation"], route_class=ScopedRoute)
 
 @router.get("/operations", operation_id="get_operations")
 @requires("admin")
-def get_operations(service: QueryDep, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
+def get_operations(request: Request, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
     """Workers with their last errors, queue, running tasks with loss and throughput, jobs, disk, and searches.
 
     The searches are those of the process that answers; `/metrics` has those of every process.
     """
-    return operations_status(service.search_rate.read())
+    return operations_status(request.app.state.search_rate.read())
 
 
 @router.post("/maintenance", status_code=202, operation_id="start_job")

@@ -34,7 +34,6 @@ from service.search.explanations.query_reports import QueryReports
 from service.search.explanations.result_explanation import explain_result
 from service.search.requests.search_request import SearchRequest, parse_requests
 from service.search.requests.video_filters import NO_FILTER
-from service.search.search_rate import SearchRate
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.executor import advance_searches, execute, start_searches
@@ -70,7 +69,6 @@ class SearchEngine:
         metadata_cache: Cache of video metadata.
         caption_index: Cache of encoded captions.
         clips: Search by uploaded clips.
-        search_rate: Number and duration of the searches in the last minutes.
         query_reports: Reports on the queries of domains.
     """
 
@@ -91,7 +89,6 @@ class SearchEngine:
         self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
-        self.search_rate = SearchRate()
         self.query_reports = QueryReports(self.settings, self.metadata_cache)
 
     def start(self) -> None:
@@ -102,11 +99,9 @@ class SearchEngine:
         torch.set_num_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
         self.mirror.start(self.snapshots.loaded, self.metadata_cache.preload)
-        self.search_rate.start()
 
     def close(self) -> None:
         """Stop the background threads and the decoder process."""
-        self.search_rate.close()
         self.mirror.close()
         self.snapshots.close()
         self.catalog_reads.close()
