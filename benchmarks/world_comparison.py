@@ -15,9 +15,8 @@ from benchmarks.clips.method_on_clips import domain_order, run_variant
 from benchmarks.clips.paired_bootstrap import difference_interval
 from benchmarks.data.protocol_sources import WorldSource
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.output_memory import remember_outputs
-from benchmarks.learning.protocol import Protocol
+from benchmarks.learning.protocol import MethodVariant, Protocol
 from benchmarks.learning.run_results import to_json_value
 from benchmarks.learning.task_preparation import Progress, prepare_tasks
 from benchmarks.reporting.markdown_tables import format_mean, markdown_table

@@ -126,7 +126,7 @@ def plain_table(*headings: str) -> Table:
 
 def video_cell(video_id: str, uri: str) -> Text:
     """Cell of a table with the id of a video and, below it, the name of its file, unless the id tells it."""
-    from media.sources.source_uris import file_name, is_source_uri
+    from media.sources.media_source import file_name, is_source_uri
 
     name = (is_source_uri(uri) and file_name(uri)) or uri.rpartition("/")[2]
     if name.rpartition(".")[0] == video_id:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from index.arrays import Ids, Scores
+from index.vector_ids import Ids, Scores
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ class IndexSnapshot:
     """The shards and releases of one generation; they do not change while their files exist.
 
     Attributes:
-        manifest: Manifest of the generation.
         degraded: Task → reason why its shard cannot be searched. The other shards are served.
     """
 

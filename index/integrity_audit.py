@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from index.arrays import Ids
 from index.errors import ShardStoreError
 from index.files.durable_files import find_damage
 from index.files.manifest_format import Manifest
 from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
+from index.vector_ids import Ids
 
 _REPORTED_IDS = 10
 
@@ -22,9 +22,7 @@ class Audit:
     """Result of an audit.
 
     Attributes:
-        manifest: Manifest of the audited generation.
         ids: Task → ids of its vectors that are not deleted, of intact shards.
-        damaged_releases: Release → problems of its files.
         damaged_shards: Task → problems of its files or vectors.
         contradictions: Contradictions between entries of the manifest.
         leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage

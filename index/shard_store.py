@@ -8,21 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from index.arrays import Ids, Vectors
 from index.errors import ReleaseCorrupt, ShardInvalid, ShardMissing
 from index.files.durable_files import find_damage, sync
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry
 from index.files.segment_files import TOMBSTONES, require_intact
 from index.garbage_collector import GarbageCollector
-from index.publish_validation import PublishValidator
 from index.scanning.gpu_scan import is_gpu_used
 from index.scanning.search_options import AnnPolicy, Device
-from index.scanning.segment_cache import SegmentCache
+from index.scanning.segment import SegmentCache
 from index.shard_reader import ShardReader
-from index.shard_writer import ShardWriter
+from index.shard_writer import PublishValidator, ShardWriter
 from index.shards.faiss_vector_store import FaissVectorStore
 from index.shards.vector_store import VectorStore
-from index.vector_ids import video_ids_of
+from index.vector_ids import Ids, Vectors, video_ids_of
 
 
 class ShardStore(ShardReader):

@@ -1,16 +1,32 @@
-"""Ids of vectors: one for each whole video, and one for each moment of a long video.
+"""Ids of vectors, and the array types of the index.
 
-A whole video has the id that the catalog assigned, below 2^46. Its moments have ids from 2^62 on, 2^16 for each video.
-An id therefore shows whether it belongs to a moment, and of which video. Ids of moments need no registry, are the same
-whenever a task is learned again, and can never belong to another video.
+There is an id for each whole video, and one for each moment of a long video. A whole video has the id that the catalog
+assigned, below 2^46. Its moments have ids from 2^62 on, 2^16 for each video. An id therefore shows whether it belongs
+to a moment, and of which video. Ids of moments need no registry, are the same whenever a task is learned again, and can
+never belong to another video.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids
+Ids = npt.NDArray[np.int64]  # ids of vectors
+Rows = npt.NDArray[np.int64]  # row numbers within a segment
+Scores = npt.NDArray[np.float32]  # inner products
+Vectors = npt.NDArray[np.float32]  # one vector [dim], or many [n, dim]
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def batches(array: npt.NDArray[Number], size: int) -> Iterator[npt.NDArray[Number]]:
+    """Consecutive slices of at most ``size`` entries of the first axis; views, in order."""
+    for start in range(0, len(array), size):
+        yield array[start : start + size]
+
 
 _MOMENT_BITS = 16
 FIRST_MOMENT_ID = 1 << 62

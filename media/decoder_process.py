@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from media.content_seal import append_seal
 from media.errors import MediaError
 from media.frame_images import crop_square
-from media.media_paths import frame_cache_path, staged_path
+from media.media_paths import append_seal, frame_cache_path, staged_path
 from media.pyav_decoding import decode
 from media.video_limits import VideoLimits, sample_times
 

@@ -26,8 +26,6 @@ class StreamExtent(NamedTuple):
     """Extent of a stream in time.
 
     Attributes:
-        duration: Duration in seconds.
-        frames: Number of frames.
         start: Time stamp of the first frame, in units of the stream; None if frames have no time stamps.
     """
 

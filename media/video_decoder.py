@@ -53,9 +53,6 @@ class VideoDecoder:
     """Decodes videos one after the other in a child process. A context manager; not thread-safe.
 
     The child is a plain subprocess, which also works in workers that may not have daemonic children.
-
-    Attributes:
-        limits: Limits of each video.
     """
 
     def __init__(self, limits: VideoLimits | None = None) -> None:

@@ -42,8 +42,6 @@ class VideoLimits:
     """Limits of one video, and of the process that decodes it.
 
     Attributes:
-        max_bytes: Maximum size of the file.
-        max_seconds: Maximum duration.
         max_pixels: Maximum number of pixels of one frame, both stored and displayed.
         timeout_seconds: Maximum wall time of one request to the decoder.
         memory_bytes: Maximum address space of the decoder process.
@@ -85,12 +83,8 @@ class VideoInfo:
 
     Attributes:
         content_hash: SHA-256 of the file, hexadecimal.
-        bytes: Size of the file.
-        container: Name of the container format.
-        codec: Name of the video codec.
         width, height: Displayed size in pixels, after rotation and aspect ratio.
         fps: Mean number of frames per second; 0 if the file does not state it.
-        duration: Duration in seconds.
         frames: Number of frames that the container states, or that were counted.
     """
 

@@ -21,7 +21,6 @@ def make_probes(
     ids: Ids,
     vectors: Vectors,
     older: Mapping[str, ShardVectors],
-    mode: str,
 ) -> ProbeQueries:
     """Probe queries of a release: all probe texts for the newest task, one text for each of the latest older tasks.
 
@@ -32,8 +31,8 @@ def make_probes(
         ids: Vector ids ``[G]`` of the task's videos.
         vectors: Vectors ``[G, dim]`` of these videos, as they are stored.
         older: Shards of earlier tasks by id, in learned order.
-        mode: Query mode that is served.
     """
+    mode = encoder.modes[-1]
     queries = encoder.encode(PROBE_TEXTS, [newest], mode)[:, 0]
     scores = queries @ vectors.T
     best = np.argsort(-scores, axis=1, kind="stable")[:, :PROBE_ANCHORS]

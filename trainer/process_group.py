@@ -1,7 +1,7 @@
 """Processes that train one method together: data parallelism with the loss and the steps of one process.
 
 Every process draws the same batches and holds the same weights. The towers encode a part of each batch per process
-(:mod:`models.encoders.batch_distribution`), and each process computes the whole loss from the gathered vectors. The
+(:mod:`models.encoders.tower_forward`), and each process computes the whole loss from the gathered vectors. The
 gradient of a gathered vector is kept for its own process alone, times the number of processes, so the mean of the
 processes' gradients equals the gradient of one process. This includes terms of the loss that every process computes
 completely, for example a penalty on weights.
@@ -37,7 +37,7 @@ class ProcessGroup:
 
     @property
     def distribution(self) -> ProcessGroup | None:
-        """Argument of :func:`models.encoders.batch_distribution.distributed_batches`."""
+        """Argument of :func:`models.encoders.tower_forward.distributed_batches`."""
         return self if self.size > 1 else None
 
     def share(self, value: Value) -> Value:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from index.errors import ShardStoreError
 from index.files.manifest_format import Manifest
-from index.files.verified_folders import VerifiedFolders
+from index.files.store_folder import VerifiedFolders
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard

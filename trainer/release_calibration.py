@@ -15,12 +15,10 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from trainer.evaluation.appended_calibration import calibrate_appended
-from trainer.evaluation.calibration_searches import CalibrationTask
+from trainer.evaluation.calibration_captions import calibrate_appended, cross_fit, limit_captions
+from trainer.evaluation.calibration_searches import CalibrationTask, unrelated_texts
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
-from trainer.evaluation.cross_fitting import cross_fit, limit_captions
 from trainer.evaluation.gallery import ShardVectors, WholeVideoShard
-from trainer.evaluation.unrelated_texts import unrelated_texts
 from trainer.methods import Method
 from trainer.published_library import Library
 from trainer.task_data import TaskData
@@ -32,7 +30,6 @@ class AppendedCaptions:
     """Captions of a task with appended videos.
 
     Attributes:
-        learned: Captions of its training videos.
         appended: Vector id and text of each caption of its appended videos.
     """
 
@@ -68,11 +65,10 @@ def calibrate_release(
         prior: Cosine per nat of routing evidence.
         report_alive: Called after each task.
     """
-    served = encoder.modes[-1]
     pinned = {**library.pinned_releases(), task.task_id: state}
     earlier = library.current.calibration if library.current else ()
     deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
-    new = cross_fit(method, task, encoder, pinned, served, deleted=deleted, report_alive=report_alive)
+    new = cross_fit(method, task, encoder, pinned, deleted=deleted, report_alive=report_alive)
     calibration = limit_captions([*earlier, *new], MAX_CAPTIONS)
     confidence = fit_library_confidence(
         encoder,
@@ -83,7 +79,6 @@ def calibrate_release(
         captions,
         appended,
         prior=prior,
-        mode=served,
         report_alive=report_alive,
     )
     return replace(state, confidence=confidence, calibration=calibration)
@@ -99,7 +94,6 @@ def fit_library_confidence(
     appended: Mapping[str, AppendedCaptions],
     *,
     prior: float,
-    mode: str,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
     """The confidence model of a library as searches see it; None with too few captions.
@@ -117,7 +111,6 @@ def fit_library_confidence(
         captions: Vector ids and captions of validation videos, by task id.
         appended: Captions of tasks with appended videos, by task id.
         prior: Cosine per nat of routing evidence.
-        mode: Query mode.
         report_alive: Called after each task.
     """
     tasks: list[CalibrationTask] = []
@@ -138,7 +131,6 @@ def fit_library_confidence(
                 appended[identifier].learned,
                 appended[identifier].appended,
                 vocabulary=state.profiles.vocabulary,
-                mode=mode,
             )
             extended[len(tasks)] = found.profile
             fitted += found.captions
@@ -152,7 +144,6 @@ def fit_library_confidence(
         encoder,
         tasks,
         profiles,
-        mode=mode,
         prior=prior,
         fitted=limit_captions(fitted, MAX_CAPTIONS),
         unrelated=unrelated_texts(),

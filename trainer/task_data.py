@@ -43,12 +43,7 @@ class Clip:
 
 
 class Pair(NamedTuple):
-    """One training pair.
-
-    Attributes:
-        clip: Video of the pair.
-        caption: One of its captions.
-    """
+    """One training pair."""
 
     clip: Clip
     caption: str
@@ -59,8 +54,6 @@ class TaskData:
     """The accepted videos of a task.
 
     Attributes:
-        task_id: Identifier of the task.
-        name: Name of the domain.
         clips: Videos in the order of their vector ids.
     """
 
@@ -119,9 +112,6 @@ class SeparateTasks(TaskData):
 
     A pair has no negatives of other tasks: training on all videos that, like continual training, lacks cross-task
     negative pairs, a bound of continual-cross-modal-retrieval, section 6.
-
-    Attributes:
-        parts: The tasks.
     """
 
     parts: tuple[TaskData, ...]

@@ -24,7 +24,7 @@ from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, 
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
-from trainer.evaluation.cross_fitting import limit_captions
+from trainer.evaluation.calibration_captions import limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row, select_measured_tasks
@@ -50,9 +50,6 @@ class WrittenRelease:
     """Release and shard of a task, written to the store but not yet published.
 
     Attributes:
-        state: Release after the task.
-        release: Manifest entry of the release.
-        shard: Manifest entry of the shard.
         vectors: Vectors of the shard, one per whole video, as the store rounds them.
         moments: Manifest entries of the segments with the vectors of moments.
     """
@@ -69,7 +66,6 @@ class HeldOutVideos:
     """The held-out videos of a task.
 
     Attributes:
-        ids: Vector ids of the videos.
         queries: First caption of each video that has one; further captions would cost more and add little.
     """
 
@@ -269,7 +265,6 @@ def _probes(
         ids,
         vectors.astype(np.float16).astype(np.float32),  # as the store rounds them
         {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
-        encoder.modes[-1],
     )
 
 

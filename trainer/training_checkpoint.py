@@ -40,14 +40,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Training state after an epoch. Random number generators are not stored, since every epoch seeds them anew.
-
-    Attributes:
-        epoch: Number of completed epochs.
-        losses: Mean loss of each epoch.
-        method: Tensors of the method.
-        optimizer: ``state_dict`` of the optimizer.
-    """
+    """Training state after an epoch. Random number generators are not stored, since every epoch seeds them anew."""
 
     epoch: int
     losses: list[float]

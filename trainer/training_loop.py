@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.backbones.gradient_checkpointing import gradient_checkpointing
-from models.backbones.precision import has_fast_bfloat16, mixed_precision
-from models.encoders.batch_distribution import distributed_batches
+from models.backbones.tower_computation import gradient_checkpointing, has_fast_bfloat16, mixed_precision
+from models.encoders.tower_forward import distributed_batches
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
@@ -35,9 +34,7 @@ class TrainingProgress:
 
     Attributes:
         epoch: Current epoch, from 1.
-        epochs: Number of epochs of the task.
         step: Number of completed steps, over all epochs.
-        steps: Number of steps of the task.
         loss: Loss of this step; None for a method in closed form.
         videos_per_second: Mean since this process started to train.
     """

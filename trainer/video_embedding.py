@@ -1,13 +1,24 @@
-"""Embedding of a task's videos into the vectors of its shard."""
+"""Embedding of a task's videos, and of the moments of its long videos, into the vectors of a shard.
+
+Long videos are also embedded in overlapping windows, so that a result names a time span. A moment is embedded by the
+encoder of whole videos, from as many frames. Moments are neither trained on nor evaluated. Their frames are decoded
+some at a time and discarded afterwards, since those of a film would take a gigabyte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from index.vector_ids import moment_ids
+from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 from trainer.task_data import Clip, chunks, load_frames
 
 _BATCH = 32  # fixed, so that repeated runs give the same bits
@@ -54,3 +65,136 @@ class MemoryShard:
     def vectors(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Vectors of these ids, ``float32 [len(ids), dim]``."""
         return self._vectors[[self._rows[int(video)] for video in ids]]
+
+
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+MAX_DECODED_FRAMES = 512  # at a time, unless one moment has more
+SEGMENT_ROWS = 65_536  # rows at which a segment is complete
+
+
+@dataclass(frozen=True)
+class LongVideo:
+    """A video with moments.
+
+    Attributes:
+        vector_id: Number of its vector in the shard.
+        spans: Start and end of each moment in seconds, in order of time.
+    """
+
+    id: str
+    vector_id: int
+    content_hash: str
+    spans: tuple[tuple[float, float], ...]
+
+
+def embed_moments(
+    encode: Callable[[Tensor], Tensor],
+    videos: Sequence[LongVideo],
+    frames: int,
+    size: int,
+    *,
+    open_video: Callable[[LongVideo], AbstractContextManager[Path]],
+    scratch: Path,
+    limits: VideoLimits,
+    on_skip: Callable[[LongVideo, str], None],
+    report: Callable[[int], None] = lambda done: None,
+) -> Iterator[tuple[Ids, Vectors]]:
+    """Ids and unit vectors ``[n, dim]`` of the moments of each video, one video after the other.
+
+    A video whose moments cannot be decoded is skipped: it remains searchable as a whole, and a task is not lost because
+    a file was removed in the meantime. The vectors of a video's moments do not depend on other videos.
+
+    Args:
+        encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
+        frames: Frames M per moment.
+        size: Height and width of a frame in pixels.
+        open_video: Context manager of a video's file; may raise MediaError or OSError.
+        scratch: File for decoded frames; removed at the end.
+        limits: Limits of the decoder.
+        on_skip: Called with a skipped video and the reason.
+        report: Called with the number of processed moments of all videos.
+
+    Raises:
+        OSError: The scratch file cannot be written.
+    """
+    done = 0
+    try:
+        with VideoDecoder(limits) as decoder:
+            for video in videos:
+                vectors: list[Vectors] = []
+                try:
+                    with _accepted_file(video, open_video) as path:
+                        for part in _chunks_of_spans(video.spans, frames):
+                            frame_batch = _decode_frames(decoder, path, video.id, part, frames, size, scratch)
+                            vectors.append(encode(frame_batch).float().cpu().numpy())
+                            report(done + sum(map(len, vectors)))
+                except MediaError as error:
+                    on_skip(video, error.reason)
+                else:
+                    yield moment_ids(video.vector_id, len(video.spans)), np.concatenate(vectors)
+                done += len(video.spans)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def group_segments(
+    parts: Iterable[tuple[Ids, Vectors]], segment_rows: int = SEGMENT_ROWS
+) -> Iterator[tuple[Ids, Vectors]]:
+    """Join vectors of consecutive videos to segments of ``segment_rows`` rows or more; the last may have fewer.
+
+    Args:
+        segment_rows: Number of rows at which a segment is complete.
+    """
+    pending: list[tuple[Ids, Vectors]] = []
+    for ids, vectors in parts:
+        pending.append((ids, vectors))
+        if sum(len(ids) for ids, _ in pending) >= segment_rows:
+            yield _concatenate(pending)
+            pending = []
+    if pending:
+        yield _concatenate(pending)
+
+
+@contextmanager
+def _accepted_file(
+    video: LongVideo, open_video: Callable[[LongVideo], AbstractContextManager[Path]]
+) -> Iterator[Path]:
+    """File of a video; raises MediaError if it is gone or differs from the accepted file."""
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(open_video(video))
+            is_accepted = content_hash(path) == video.content_hash
+        except OSError as error:
+            raise MediaError(f"the file cannot be read ({error.strerror or type(error).__name__})") from error
+        if not is_accepted:
+            raise MediaError("the file differs from the accepted one")
+        yield path
+
+
+def _concatenate(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
+    return np.concatenate([ids for ids, _ in parts]), np.concatenate([vectors for _, vectors in parts])
+
+
+def _chunks_of_spans(
+    spans: Sequence[tuple[float, float]], frames: int
+) -> Iterator[Sequence[tuple[float, float]]]:
+    return chunks(spans, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames)))
+
+
+def _decode_frames(
+    decoder: VideoDecoder,
+    path: Path,
+    name: str,
+    spans: Sequence[tuple[float, float]],
+    frames: int,
+    size: int,
+    scratch: Path,
+) -> Tensor:
+    """Frames ``uint8 [len(spans), M, size, size, 3]``; frames that overlapping moments share are decoded once."""
+    wanted = np.array([[start + t for t in sample_times(end - start, frames)] for start, end in spans])
+    times, places = np.unique(wanted.round(6), return_inverse=True)
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    decoder.sample(path, times=times.tolist(), size=size, into=scratch, name=name)
+    return torch.from_numpy(np.load(scratch, mmap_mode="r")[places.reshape(wanted.shape)])

@@ -19,7 +19,7 @@ from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse
 from cinestrata_schemas.videos import VideoDetails, VideoPage, VideoPatch
-from media.sources.source_uris import file_name, is_source_uri
+from media.sources.media_source import file_name, is_source_uri
 from service.core import request_limits
 from service.library import video_details, video_editing, video_listing
 

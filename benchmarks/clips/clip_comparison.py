@@ -11,8 +11,8 @@ from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.method_on_clips import run_variant
 from benchmarks.clips.ridge_rival import FEATURE_BACKBONE, extract_features, run_ridge, select_settings
-from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.output_memory import remember_outputs
+from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
 from models.backbones.backbone import FrameSpec

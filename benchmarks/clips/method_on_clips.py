@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
-from benchmarks.learning.independent_learner import IndependentLearner
-from benchmarks.learning.method_variants import MethodVariant
-from benchmarks.learning.resource_meter import ResourceMeter
-from benchmarks.learning.sequential_learning import SequentialLearner
+from benchmarks.learning.protocol import MethodVariant
+from benchmarks.learning.run_costs import ResourceMeter
+from benchmarks.learning.sequential_learning import IndependentLearner, SequentialLearner
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR

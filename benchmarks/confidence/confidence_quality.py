@@ -24,9 +24,8 @@ import torch
 
 from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.confidence.absent_texts import SENTENCES, random_letters, word_salad
-from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.output_memory import remember_outputs
-from benchmarks.learning.protocol import load_protocol
+from benchmarks.learning.protocol import MethodVariant, load_protocol
 from benchmarks.learning.sequential_learning import SequentialLearner
 from benchmarks.learning.task_preparation import prepare_source_tasks, prepare_tasks
 from benchmarks.reporting.markdown_tables import markdown_table
@@ -35,14 +34,17 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.calibration_captions import CalibrationCaption
+from models.releases.release_state import CalibrationCaption
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
-from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
-from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
-from trainer.evaluation.cross_fitting import cross_fit, limit_captions
-from trainer.evaluation.reliability import area_under_roc, reliability
-from trainer.evaluation.unrelated_texts import unrelated_texts
+from trainer.evaluation.calibration_captions import cross_fit, limit_captions
+from trainer.evaluation.calibration_searches import (
+    CalibrationTask,
+    LabeledResults,
+    label_results,
+    unrelated_texts,
+)
+from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, area_under_roc, fit_confidence, reliability
 from trainer.task_data import TaskData
 from trainer.video_embedding import MemoryShard
 
@@ -72,11 +74,6 @@ class ConfidenceLibrary:
     profiles: npt.NDArray[np.float32]
     fitted: tuple[CalibrationCaption, ...] = ()
 
-    @property
-    def mode(self) -> str:
-        """Default query mode of the service."""
-        return self.encoder.modes[-1]
-
     def calibration_tasks(self, captions: Split, galleries: Sequence[Split]) -> list[CalibrationTask]:
         """Every task with the captions of one split.
 
@@ -104,7 +101,6 @@ class ConfidenceLibrary:
             self.encoder,
             self.calibration_tasks("val", ("train", "val")),
             self.profiles,
-            mode=self.mode,
             prior=DEFAULT_PRIOR,
             fitted=self.fitted,
             unrelated=unrelated_texts(),
@@ -158,7 +154,7 @@ def learn_library(
         learner.learn([task])
         assert learner.method is not None
         encoder = learner.query_encoder()
-        new = cross_fit(learner.method, task, encoder, learner.pinned, encoder.modes[-1])
+        new = cross_fit(learner.method, task, encoder, learner.pinned)
         fitted = limit_captions([*fitted, *new], MAX_CAPTIONS)
     if learner.release is None:
         raise ValueError("tasks is empty; name at least one task to learn")
@@ -200,7 +196,6 @@ def search_library(
             library.encoder,
             library.calibration_tasks("test", _EVERY_SPLIT),
             library.profiles,
-            mode=library.mode,
             prior=DEFAULT_PRIOR,
             unrelated=[text for _, text in texts],
         )

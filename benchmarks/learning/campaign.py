@@ -22,8 +22,7 @@ import torch
 
 from benchmarks.learning.labeled_pairs import LabeledTask
 from benchmarks.learning.method_runner import run_method
-from benchmarks.learning.method_variants import MethodVariant
-from benchmarks.learning.protocol import Protocol
+from benchmarks.learning.protocol import MethodVariant, Protocol
 from benchmarks.learning.run_progress import REPORT_SECONDS
 from benchmarks.learning.run_results import RunResult, read_result, result_path, write_result
 from benchmarks.rivals import METHODS, configure
@@ -49,13 +48,8 @@ class Campaign:
     """Data and settings of all runs of a protocol. Instances are pickled for the processes of the runs.
 
     Attributes:
-        protocol: The protocol.
         tasks: Prepared tasks, with their frames in the cache.
-        backbone: Name of the backbone.
-        fingerprint: Fingerprint of the backbone's weights.
-        frames: Frames per video.
         device: ``cpu`` or ``cuda``.
-        out: Folder of the results.
         command: Command line, for the report.
         report_seconds: Longest time of a run without a line of progress.
     """

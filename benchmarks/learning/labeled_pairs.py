@@ -70,8 +70,6 @@ class LabeledVectors:
 
     Attributes:
         vectors: Unit vectors ``[n, dim]``.
-        ids: Identifier of each pair.
-        labels: Label of each pair.
     """
 
     vectors: Vectors

@@ -15,18 +15,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from benchmarks.learning.independent_learner import IndependentLearner
 from benchmarks.learning.labeled_pairs import fused_pair_precisions
-from benchmarks.learning.parameter_counts import (
+from benchmarks.learning.run_costs import (
     ParameterCounts,
+    ResourceMeter,
     count_release_numbers,
     count_search_numbers,
     count_trained_parameters,
 )
-from benchmarks.learning.resource_meter import ResourceMeter
 from benchmarks.learning.run_progress import REPORT_SECONDS, RunProgress
 from benchmarks.learning.run_results import to_json_value
-from benchmarks.learning.sequential_learning import SequentialLearner
+from benchmarks.learning.sequential_learning import IndependentLearner, SequentialLearner
 from benchmarks.rivals.joint import Joint
 from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import QueryEncoder
@@ -83,7 +82,7 @@ def run_method(
         jointly: Whether the method learns the union of all tasks at once.
         mixed_batches: Whether the batches of joint training have videos of all tasks.
         independently: Whether each task is learned from the backbone alone
-            (:mod:`benchmarks.learning.independent_learner`).
+            (:mod:`benchmarks.learning.sequential_learning`).
         queries: Captions of a held-out video that are used as queries: the first one or all.
         report: Called with one line per finished task, and with the task and its stage or step whenever there was no
             line for ``report_seconds``; from another thread in the second case.

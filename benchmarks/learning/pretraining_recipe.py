@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.data.world import render, sample_pretraining_clip
 from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 
 _MAX_SCALE = 100.0  # CLIP's bound on 1/τ, which keeps early training stable

@@ -1,23 +1,184 @@
-"""Benchmark protocols: tasks and their order, recipes of the methods, and settings of the evaluation.
+"""Benchmark protocols: tasks and their order, method variants with their recipes, and settings of the evaluation.
 
 A protocol is a YAML file in ``benchmarks/protocols/`` or at any other path.
+
+The short form of a variant on the command line, in protocol files and in tables is
+``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly``, ``mixed_batches`` and ``independently`` are
+settings of the measurement, not of the method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from benchmarks.data.protocol_sources import Source
 from benchmarks.data.source_tasks import StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
-from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.rivals import METHODS
+from benchmarks.rivals.joint import Joint
 from models.routing import DEFAULT_PRIOR
+
+_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches", "independently")
+
+
+class MethodVariant(BaseModel):
+    """A method with settings: one row of the tables.
+
+    Attributes:
+        label: Name in tables; by default the short form.
+        reindex: Whether all galleries are embedded again with the current encoder after every task.
+        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses that of the protocol.
+        jointly: Whether the method learns the union of all tasks at once, as joint training does, which measures its
+            architecture and recipe without the continual scheme.
+        mixed_batches: Whether the batches of joint training have videos of all tasks; without, a pair has negatives of
+            its own task only, as in continual training (continual-cross-modal-retrieval, section 6).
+        independently: Whether each task is learned from the backbone alone and searched with its own encoder, which
+            measures the gain from earlier tasks.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    label: str = Field(min_length=1)
+    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    reindex: bool = False
+    prior: float | None = Field(default=None, ge=0)
+    jointly: bool = False
+    mixed_batches: bool = True
+    independently: bool = False
+    seeds: int | None = Field(default=None, ge=1)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether all tasks are learned at once."""
+        return self.jointly or self.method == Joint.name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        """Accept the short form, and add the default label."""
+        if isinstance(value, str):
+            value = _parse_short_form(value)
+        if isinstance(value, dict) and "label" not in value and isinstance(value.get("settings", {}), dict):
+            measurement = {name: value[name] for name in _MEASUREMENT_SETTINGS if name in value}
+            settings = {**value.get("settings", {}), **measurement}
+            return {**value, "label": _short_form(str(value.get("method")), settings)}
+        return value
+
+    @model_validator(mode="after")
+    def _batches_can_be_mixed(self) -> MethodVariant:
+        method = METHODS.get(self.method)
+        if not self.mixed_batches and method is not None and (method.is_closed_form or not self.is_joint):
+            raise ValueError(
+                "mixed_batches: false needs a method with batches of all tasks; add jointly: true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_scheme(self) -> MethodVariant:
+        if self.independently and (self.reindex or self.jointly):
+            raise ValueError("independently excludes jointly and reindex: its shards have one encoder each")
+        return self
+
+    def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
+        """A copy with further settings, which are added to the label."""
+        if not overrides:
+            return self
+        settings, measurement = _split_settings(overrides)
+        fields = {**self.model_dump(), **measurement, "settings": {**self.settings, **settings}}
+        return _validate({**fields, "label": _short_form(self.label, overrides)})
+
+
+def select_variants(
+    listed: Sequence[MethodVariant], names: Sequence[str] | None, overrides: Mapping[str, Any] | None = None
+) -> list[MethodVariant]:
+    """Select the variants to run.
+
+    Args:
+        listed: Variants of the protocol; empty: every registered method.
+        names: Labels of listed variants, or variants in the short form; None selects all listed variants.
+        overrides: Settings that are added to every selected variant.
+
+    Raises:
+        ProtocolError: A variant cannot be parsed, its method is unknown, or two variants have the same label.
+    """
+    by_label = {variant.label: variant for variant in listed}
+    if names is None:
+        selected = list(listed) or [parse_variant(name) for name in METHODS]
+    else:
+        selected = [by_label.get(name) or parse_variant(name) for name in names]
+    selected = [variant.with_settings(overrides or {}) for variant in selected]
+    for index, variant in enumerate(selected):
+        if variant.method not in METHODS:
+            raise ProtocolError(
+                f"unknown method {variant.method!r}: choose one of {', '.join(sorted({*METHODS, *by_label}))}"
+            )
+        if any(variant.label == other.label for other in selected[:index]):
+            raise ProtocolError(f"two method variants have the label {variant.label!r}; omit one of them")
+    return selected
+
+
+def parse_variant(text: str) -> MethodVariant:
+    """Parse the short form ``method@setting=value@…``.
+
+    Raises:
+        ProtocolError: The text is not of that form, or a value is invalid.
+    """
+    return _validate(_parse_short_form(text))
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Parse ``setting=value``; a value that is valid JSON (a number, true, false) is decoded, any other is text.
+
+    Raises:
+        ProtocolError: The text is not of that form.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ProtocolError(f"{text!r} is not setting=value; write it as in learning_rate=1e-4")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _parse_short_form(text: str) -> dict[str, Any]:
+    method, *assignments = text.split("@")
+    settings, measurement = _split_settings(dict(map(parse_assignment, assignments)))
+    return {"method": method, "label": text, "settings": settings, **measurement}
+
+
+def _short_form(name: str, settings: Mapping[str, Any]) -> str:
+    return "@".join([name, *(f"{setting}={_format_value(value)}" for setting, value in settings.items())])
+
+
+def _split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the method, and settings of the measurement."""
+    if "seed" in settings:
+        raise ProtocolError("seed cannot be set: seeds are counted from 0; set their number with --seeds")
+    measurement = {name: settings[name] for name in _MEASUREMENT_SETTINGS if name in settings}
+    return {name: value for name, value in settings.items() if name not in measurement}, measurement
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _validate(fields: Mapping[str, Any]) -> MethodVariant:
+    try:
+        return MethodVariant.model_validate(fields)
+    except ValidationError as error:
+        raise ProtocolError(f"{fields['label']}: {validation_summary(error)}") from error
+
 
 Scalar = bool | int | float | str
 

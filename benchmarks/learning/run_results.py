@@ -27,28 +27,20 @@ class RunResult:
     """Result of one method variant with one seed.
 
     Attributes:
-        protocol: Name of the protocol.
-        label: Name of the variant in tables.
-        method: Name of the method.
-        seed: Seed of the run.
         data: Identity of the evaluated data; a table contains results of the same data only.
         run: Identity of all inputs except the code: data, method, settings, seed.
         tasks: Task ids in the order of learning.
         rows: After each task the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1), with
             the mAP of labeled pairs (``pair_map``) where the data has pairs and the method a multi-modal encoder. Joint
             training learns all tasks at once: only its last row exists, the others are None.
-        steps: Optimizer steps per task.
         losses: Mean loss of each epoch, per task.
         before: Recall of each task in its local gallery, measured with the release before the task; None for the
             first task.
         seconds: Wall time by phase and task. The phases training, indexing and evaluation are those of the learning
-            job. Research is the time of all other measures of ``rows`` (in older results a part of evaluation), and
-            transfer, from the second task on, that of ``before``.
-        peak_mib: Peak memory by phase and task.
-        peak_device_mib: Peak GPU memory by phase and task.
+            job. Research is the time of all other measures of ``rows``, and transfer, from the second task on, that of
+            ``before``.
         memory: Description of the measure used for ``peak_mib``.
-        parameters: Sizes as in :class:`benchmarks.learning.parameter_counts.ParameterCounts`; empty in older results.
-        settings: Validated settings of the method.
+        parameters: Sizes as in :class:`benchmarks.learning.run_costs.ParameterCounts`.
         facts: Command, commit, versions, machine, protocol and sizes.
     """
 

@@ -28,13 +28,13 @@ from torch.nn import functional as F
 from benchmarks.data.frame_sources import FileFrames, write_frames
 from benchmarks.data.world import make_domain, write_mp4
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.run_costs import ResourceMeter
 from benchmarks.rivals import METHODS, configure, start_method
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX, OpenClipBackbone
-from models.backbones.precision import compute_device, has_fast_bfloat16, mixed_precision
 from models.backbones.tokenizer import clip_tokenizer
+from models.backbones.tower_computation import compute_device, has_fast_bfloat16, mixed_precision
 from trainer.methods import Method
 from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
 from trainer.training_loop import fit

@@ -13,8 +13,7 @@ from typing import Any
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign, Run
-from benchmarks.learning.method_variants import MethodVariant
-from benchmarks.learning.protocol import Protocol
+from benchmarks.learning.protocol import MethodVariant, Protocol
 from benchmarks.rivals import configure
 
 FACTORS = (0.3, 1.0, 3.0)

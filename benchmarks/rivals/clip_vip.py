@@ -1,7 +1,7 @@
 """CLIP-ViP: sequential fine-tuning of a CLIP whose image tower attends across frames (Xue et al. 2023, "CLIP-ViP:
 Adapting pre-trained image-text model to video-language alignment"; a baseline of ctvr-ffa-tame).
 
-Video proxies exchange information between frames (``encoders.video_proxy``). Both towers and the proxies are
+Video proxies exchange information between frames (``encoders.proxy_family``). Both towers and the proxies are
 trained on every task with CLIP's contrastive loss, without protection of earlier tasks. The vector of a video does not
 depend on the query, so it is stored like any other.
 
@@ -19,8 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from benchmarks.rivals.encoders.proxy_family import PROXY_FAMILY
-from benchmarks.rivals.encoders.video_proxy import VideoProxies, encode_with_proxies
+from benchmarks.rivals.encoders.proxy_family import PROXY_FAMILY, VideoProxies, encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import tensors_with_prefix

@@ -14,7 +14,7 @@ import copy
 from torch import Tensor
 
 from benchmarks.rivals.clip_vip import ClipVip, ClipVipConfig
-from benchmarks.rivals.encoders.video_proxy import VideoProxies, encode_with_proxies
+from benchmarks.rivals.encoders.proxy_family import VideoProxies, encode_with_proxies
 from benchmarks.rivals.vr_lwf import VrLwf, VrLwfConfig
 from models.backbones.backbone import Backbone
 

@@ -16,8 +16,7 @@ per "class", so the nearest class mean is the nearest video, which is the search
 Differences from the papers: iCaRL has a sigmoid per class and no hard labels for old classes; here current and past
 pairs have both losses, as in ctp. The published code of ctp distills distributions over the coordinates of each vector;
 here the similarities within the batch are distilled, as by ``lwf``. Stored videos are not encoded again after a task,
-while iCaRL computes class means anew. See also ``shared.exemplar_selection`` and
-``shared.replay``.
+while iCaRL computes class means anew. See also ``shared.replay``.
 """
 
 from __future__ import annotations

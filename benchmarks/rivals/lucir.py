@@ -16,8 +16,7 @@ The loss is L_contrast + λ L_G + L_mr. The memory is filled by herding.
 Differences from the papers: a trained scale and the fine-tuning of the classifier on a balanced set have no
 counterpart, since there is no classifier. The published code of ctp adapts less: cosine projections, L_G on the states
 of all tokens before the projection with λ = 1, and no L_mr. Here L_G is on the vectors that are searched, as on the
-last features of Hou et al.; ``ranking: 0`` removes L_mr. See also ``shared.exemplar_selection`` and
-``shared.replay``.
+last features of Hou et al.; ``ranking: 0`` removes L_mr. See also ``shared.replay``.
 """
 
 from __future__ import annotations

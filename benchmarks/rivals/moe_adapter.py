@@ -2,7 +2,7 @@
 adapters"), the dynamic baseline of ctvr-ffa-tame.
 
 The backbone is frozen. Every block of both towers has experts parallel to its MLP
-(``encoders.mixture_of_experts``). A task trains its own router and all experts that are not frozen: after each
+(``encoders.experts_family``). A task trains its own router and all experts that are not frozen: after each
 task, the k experts of a block that were selected most often are frozen (activate-freeze). For queries of unknown task,
 autoencoders select the router (DDAS).
 
@@ -23,8 +23,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from benchmarks.rivals.encoders.experts_family import EXPERTS_FAMILY
-from benchmarks.rivals.encoders.mixture_of_experts import (
+from benchmarks.rivals.encoders.experts_family import (
+    EXPERTS_FAMILY,
     NO_ROUTER,
     ExpertTower,
     TaskSelector,
@@ -32,7 +32,7 @@ from benchmarks.rivals.encoders.mixture_of_experts import (
     encode_texts_with_experts,
 )
 from models.backbones.backbone import Backbone
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss

@@ -1,7 +1,7 @@
 """PNN: progressive neural networks (Rusu et al. 2016), the method that grows with every task in table 4 of bmu-moco.
 
 Every task trains a new column of both towers and its lateral connections from the columns of all earlier tasks
-(equation 2, ``encoders.progressive_tower``). Earlier columns are frozen, so that nothing is forgotten; weights
+(equation 2, ``encoders.progressive_family``). Earlier columns are frozen, so that nothing is forgotten; weights
 and the cost of an encoding grow with the number of tasks, the lateral connections with its square.
 
 Differences from the paper: columns are pre-trained towers, so that a new column starts from the pre-trained weights
@@ -23,19 +23,17 @@ from pydantic import Field
 from torch import Tensor
 
 from benchmarks.rivals.encoders.progressive_family import (
+    NO_COLUMN,
     PROGRESSIVE_FAMILY,
     TASK_COLUMNS,
     TEXT_PREFIX,
     VISUAL_PREFIX,
-)
-from benchmarks.rivals.encoders.progressive_tower import (
-    NO_COLUMN,
     ProgressiveTower,
     encode_frames_with_column,
     encode_texts_with_columns,
 )
 from models.backbones.backbone import Backbone
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair

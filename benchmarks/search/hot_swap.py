@@ -131,7 +131,7 @@ class _TaskPublisher:
         stored = vectors.astype(np.float16).astype(np.float32)
         with self.store.staging() as staged:
             write_release(staged, state, parent=self._before)
-            write_probes(staged, make_probes(encoder, name, ids, stored, {}, encoder.modes[-1]))
+            write_probes(staged, make_probes(encoder, name, ids, stored, {}))
             release = self.store.adopt_release(staged)
         shard = self.store.write_shard(
             task=name, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors

@@ -39,7 +39,7 @@ from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.packed_text_tower import pack_text_tower
-from models.backbones.precision import has_fast_bfloat16, mixed_precision
+from models.backbones.tower_computation import has_fast_bfloat16, mixed_precision
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from models.encoders.query_encoder import QueryEncoder, TokenIds

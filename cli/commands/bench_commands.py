@@ -104,8 +104,7 @@ def run(
     The state of each run is printed at least every 30 seconds. Finished runs are kept: after an interruption, the same
     command continues with the missing runs. The report covers all runs in the folder, also those of earlier calls.
     """
-    from benchmarks.learning.method_variants import parse_assignment, select_variants
-    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.learning.protocol import load_protocol, parse_assignment, select_variants
     from benchmarks.learning.run_results import read_results
     from benchmarks.learning.tuning_trials import trial_variants, write_tuning_log
     from benchmarks.reporting.benchmark_report import recall_tables, write_report
@@ -240,7 +239,7 @@ def clips(
     Each is routed by words and by the routing evidence of the first method.
     """
     from benchmarks.clips.clip_comparison import compare_on_clips, measure_caption_curve
-    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.learning.protocol import select_variants
     from benchmarks.reporting.clip_report import write_caption_report, write_clip_report
 
     limits = [int(part) if part.strip().isdecimal() else 0 for part in counts.split(",")] if counts else []
@@ -295,8 +294,7 @@ def worlds(
     Each world has other videos and other senses of its shared words. The first order is that of the names of the
     domains, further orders are shuffled.
     """
-    from benchmarks.learning.method_variants import select_variants
-    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.learning.protocol import load_protocol, select_variants
     from benchmarks.world_comparison import WorldRun, compare_worlds, write_world_report
 
     with _report_benchmark_errors():
@@ -408,7 +406,7 @@ def _report_benchmark_errors() -> Iterator[None]:
 
 def _device_type(name: str) -> str:
     """Type of the device of this name; ``auto`` selects a GPU if there is one."""
-    from models.backbones.precision import compute_device
+    from models.backbones.tower_computation import compute_device
 
     with _report_benchmark_errors():
         return compute_device(name).type

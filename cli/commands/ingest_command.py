@@ -14,7 +14,7 @@ from cli.console import console, refuse_call
 from cli.service_client import connect
 from cli.shared_options import parse_settings
 from media import MediaError
-from media.sources.source_uris import SourceUri, is_source_uri
+from media.sources.media_source import SourceUri, is_source_uri
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 

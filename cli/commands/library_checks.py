@@ -273,7 +273,7 @@ def _check_video(
     """Check the file of a video; returns whether it exists, or is remote and may exist."""
     from media.errors import MediaError
     from media.media_paths import content_hash as read_hash
-    from media.sources.source_uris import is_source_uri
+    from media.sources.media_source import is_source_uri
     from service.storage.library_paths import UPLOAD_SCHEME, resolve_video_path
 
     if is_source_uri(video.uri):
@@ -381,7 +381,7 @@ def _check_checkpoints(settings: Settings, report: FileReport) -> None:
 
 
 def _seal_problem(path: Path) -> str | None:
-    from media.content_seal import is_intact
+    from media.media_paths import is_intact
 
     try:
         return None if is_intact(path) else "was altered"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
-from media.sources.source_uris import is_source_uri
+from media.sources.media_source import is_source_uri
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from cinestrata_schemas.tasks import TaskDetails, VideoSpec
 from cli.commands.video_sending import VideoTarget, send_videos
 from cli.console import console, fail
-from media.sources.source_uris import is_source_uri
+from media.sources.media_source import is_source_uri
 from service.syncs.source_listing import SourceFiles, local_files, remote_files
 from service.tasks.manifests.folder_videos import FolderVideos, list_folder_videos
 

@@ -1,4 +1,4 @@
-"""The folder of a store: paths, staging, content-addressed folders, and the manifest."""
+"""The folder of a store: paths, staging, content-addressed folders, the manifest, and comparison with checksums."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from index.errors import ManifestError
@@ -33,8 +34,6 @@ class StoreFolder:
     created before the first write, so readers need no write permission.
 
     Attributes:
-        root: Folder of the store.
-        manifest_path: Path of the manifest.
         shards_path, releases_path, tombstones_path: Parents of the folders that the manifest names.
     """
 
@@ -144,3 +143,64 @@ class StoreFolder:
         published = replace(changed, generation=current.generation + 1, created=created)
         replace_text(self.manifest_path, published.dumps())
         return published
+
+
+_State = dict[str, tuple[int, int, int]]  # inode, bytes and time of change in nanoseconds, by file name
+
+
+class VerifiedFolders:
+    """Compares folders with checksums, and each folder again only after a file of it has changed.
+
+    A change is another inode, size or time of modification. A change of the medium that keeps all three is not noticed
+    until the process ends; ``cinestrata doctor`` reads every byte.
+    """
+
+    def __init__(self) -> None:
+        self._verified: dict[Path, tuple[_State, dict[str, str]]] = {}
+        self._lock = Lock()
+
+    def is_intact(self, folder: Path, files: Mapping[str, str]) -> bool:
+        """Whether a folder contains exactly the given files.
+
+        Args:
+            folder: Folder to compare.
+            files: Name → SHA-256 of each file.
+        """
+        if not folder.is_dir():
+            with self._lock:
+                self._verified.pop(folder, None)
+            return False
+        # The state precedes the checksums, so a change while they are computed is noticed by the next call.
+        state = _file_states(folder)
+        with self._lock:
+            known = self._verified.get(folder)
+        digests = known[1] if known is not None and known[0] == state else hash_files(folder)
+        with self._lock:
+            self._verified[folder] = state, digests
+        return digests == files
+
+
+def _file_states(folder: Path) -> _State:
+    states = {path.name: path.stat() for path in folder.iterdir()}
+    return {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states.items()}
+
+
+def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
+    """Files of a generation, without its manifest.
+
+    Files never change, so they can be copied without a lock while others write: a folder that a later generation no
+    longer names stays for an hour.
+
+    Returns:
+        Name relative to the root of the store → path and SHA-256.
+    """
+    folders = [
+        *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.all_segments()),
+        *((store_folder.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
+        *((store_folder.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
+    ]
+    return {
+        (folder / name).relative_to(store_folder.root).as_posix(): (folder / name, digest)
+        for folder, files in folders
+        for name, digest in files.items()
+    }

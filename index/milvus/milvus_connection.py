@@ -48,7 +48,6 @@ class MilvusConnection:
     """Connects on first use, and again after the connection was lost.
 
     Attributes:
-        address: Address of the server.
         is_lite: Whether the server is milvus-lite; known after the first request.
         has_half_precision: Whether the server stores vectors in half precision; known after the first request.
     """

@@ -1,15 +1,17 @@
-"""A segment: one folder of vectors, read-only and memory-mapped."""
+"""A segment: one folder of vectors, read-only and memory-mapped; and the cache of mapped segments."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 import faiss
 import numpy as np
 
-from index.arrays import Ids, Rows, Vectors
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.files.segment_files import (
@@ -25,6 +27,7 @@ from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows, count_rows, is_flat_index
 from index.scanning.gpu_scan import GpuScan
+from index.vector_ids import Ids, Rows, Vectors
 
 
 class Segment:
@@ -36,7 +39,6 @@ class Segment:
     are shared between processes. Nothing is ever added (FAISS aborts the process on a write to a mapped index).
 
     Attributes:
-        entry: Its entry in the manifest.
         ids: ``int64 [n]``, ascending; the id of each row.
     """
 
@@ -179,3 +181,60 @@ def _file_identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_size
+
+
+@dataclass
+class _CacheEntry:
+    """A segment, or None until it is open. ``opening`` lets one thread open it while others wait."""
+
+    opening: Lock = field(default_factory=Lock)
+    users: int = 0
+    segment: Segment | None = None
+
+
+class SegmentCache:
+    """Opens segments on first use, and keeps them open while a generation names them.
+
+    A segment in use is never closed. Segments are identified by content, independent of the generation that searches
+    them.
+    """
+
+    def __init__(self, *, gpu: bool = False) -> None:
+        """An empty cache, which searches copies of segments on a GPU if ``gpu``."""
+        self._gpu = gpu
+        self._lock = Lock()
+        self._entries: dict[str, _CacheEntry] = {}
+
+    @contextmanager
+    def use(self, folder: Path, entry: SegmentEntry) -> Iterator[Segment]:
+        """A segment that stays open inside the ``with`` block.
+
+        A file that was truncated or replaced since it was mapped is opened again: the kernel kills a process that reads
+        a mapped file beyond its end.
+
+        Raises:
+            ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
+        """
+        with self._lock:
+            cached = self._entries.setdefault(entry.id, _CacheEntry())
+            cached.users += 1
+        try:
+            with cached.opening:
+                if cached.segment is not None and cached.segment.is_stale():
+                    cached.segment = None
+                if cached.segment is None:
+                    cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
+                segment = cached.segment
+            yield segment
+        finally:
+            with self._lock:
+                cached.users -= 1
+                if cached.segment is None and not cached.users:
+                    del self._entries[entry.id]
+
+    def retain(self, identifiers: set[str]) -> None:
+        """Close all other segments that are not in use, such as those that a new generation no longer names."""
+        with self._lock:
+            for identifier in [key for key in self._entries if key not in identifiers]:
+                if not self._entries[identifier].users:
+                    del self._entries[identifier]

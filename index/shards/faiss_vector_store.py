@@ -10,7 +10,6 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
 from index.hits import Hits, combine_hits
@@ -18,10 +17,10 @@ from index.scanning.ann_index import write_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, empty_flat_index
 from index.scanning.recall_gate import choose_structure
 from index.scanning.search_options import AnnPolicy
-from index.scanning.segment import Segment
-from index.scanning.segment_cache import SegmentCache
+from index.scanning.segment import Segment, SegmentCache
 from index.shards.searchable_shard import SearchableShard
 from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
+from index.vector_ids import Ids, Vectors
 
 
 class FaissVectorStore(VectorStore):

@@ -5,7 +5,7 @@ are the truth. A :class:`VectorStore` stores the rows and scans them:
 
 - :class:`~index.shards.faiss_vector_store.FaissVectorStore`: files next to the ids;
 - :class:`~index.milvus.milvus_vector_store.MilvusVectorStore`: a server;
-- :class:`~index.shards.empty_vector_store.EmptyVectorStore`: for tasks without vectors.
+- :class:`EmptyVectorStore`: for tasks without vectors.
 
 A segment is written in three steps, and becomes visible with the last one::
 
@@ -20,13 +20,17 @@ generations. So no store ever changes a row, and no search mixes two generations
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from index.arrays import Ids, Vectors
+import numpy as np
+import numpy.typing as npt
+
 from index.files.manifest_format import AnnStructure, SegmentEntry
+from index.hits import NO_HITS, Hits
 from index.shards.searchable_shard import SearchableShard
+from index.vector_ids import Ids, Vectors
 
 # Yields the vectors of a segment as ``float32 [≤ 16,384, dim]`` batches; may be called repeatedly.
 VectorBatches = Callable[[], Iterable[Vectors]]
@@ -101,3 +105,30 @@ class VectorStore(ABC):
         The place is removed with the last segment of its task.
         """
         return
+
+
+class EmptyVectorStore(VectorStore):
+    """Vector store of segments without vectors; it stores nothing.
+
+    A task has such a segment after all its vectors were deleted and its shard was compacted. The manifest still names
+    the task, its release and its encoder, so the task stays published, pinned and counted. The folder of the segment
+    has a description and an empty list of ids, wherever its vectors were before.
+    """
+
+    def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
+        return _EmptyShard(segments, deleted)
+
+
+class _EmptyShard(SearchableShard):
+    """The shard of a task without vectors."""
+
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
+    ) -> list[Hits]:
+        return [NO_HITS] * len(self._valid_queries(queries, k))
+
+    def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
+        return np.empty(0, np.int64)
+
+    def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
+        return iter(())

@@ -90,7 +90,6 @@ class SceneDomain:
     """Parts that the scenes of a domain are combined from.
 
     Attributes:
-        name: Name of the domain.
         subjects: Subjects by noun.
         backdrops: Places by name.
         companions: Companions by name.
@@ -113,7 +112,6 @@ class Scene:
     """One video.
 
     Attributes:
-        domain: Name of the domain.
         split: ``train``, ``val`` or ``test``.
         subject, color, backdrop, companion: Names of its parts.
         seed: Seed of its details.

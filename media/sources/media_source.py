@@ -1,13 +1,219 @@
-"""The seam of sources: a source opens a file, or a range of it, as a stream of bytes."""
+"""The seam of sources: URIs of remote videos, and sources that open a file or a range of it as a stream of bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
+from urllib.parse import unquote
 
-from media.sources.source_uris import SourceUri
+import httpx
+
+from cinestrata_schemas.uri_redaction import redact_uri
+from media.errors import MediaError
+
+_SCHEME = re.compile(r"(s3|gs|https?)://", re.IGNORECASE)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_HOST = re.compile(
+    r"[a-z0-9_][a-z0-9._-]{0,252}|[0-9a-f.]*:[0-9a-f:.]+"
+)  # a name, or an address; httpx checks the latter
+_PRIVATE = "private+"
+_ANY_HOST = "https://"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAX_PORT = 65_535
+
+
+def is_source_uri(uri: str) -> bool:
+    """Whether a URI names a file of a remote source."""
+    return _SCHEME.match(uri) is not None
+
+
+def file_name(uri: str) -> str:
+    """Name of the file that the URI of a remote source names; empty for a malformed URI."""
+    try:
+        return SourceUri.parse(uri).segments[-1]
+    except MediaError:
+        return ""
+
+
+@dataclass(frozen=True)
+class SourceUri:
+    """A parsed URI of a file, or of a folder of files.
+
+    Attributes:
+        text: The URI as it was given.
+        scheme: ``s3``, ``gs``, ``http`` or ``https``.
+        host: Bucket, or host in lower case.
+        port: Port of a web server; None for an object store.
+        segments: Decoded parts of the path between slashes; the last one is empty for a folder.
+    """
+
+    text: str
+    scheme: str
+    host: str
+    port: int | None
+    segments: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> SourceUri:
+        """Parse a URI.
+
+        Raises:
+            MediaError: The URI is malformed, contains credentials, or contains dot segments.
+        """
+        scheme = text.partition("://")[0].lower()
+        first_allowed = " " if scheme in ("s3", "gs") else "!"
+        if any(character < first_allowed or character == "\x7f" for character in text):
+            raise _invalid(text, "contains a space or a control character; write %20 for a space in a URL")
+        authority = re.split(r"[/?#]", text.partition("://")[2], maxsplit=1)[0]
+        if "@" in authority:
+            raise _invalid(
+                text, "contains a user or a password; credentials belong into the server's environment"
+            )
+        if scheme in ("s3", "gs"):
+            return cls._parse_object(text, scheme, authority)
+        return cls._parse_url(text, scheme)
+
+    @classmethod
+    def _parse_object(cls, text: str, scheme: str, bucket: str) -> SourceUri:
+        if not _BUCKET.fullmatch(bucket):
+            raise _invalid(text, f"does not name a bucket; write {scheme}://bucket/path")
+        key = text.partition("://")[2][len(bucket) :]
+        if key and not key.startswith("/"):  # a ? or # directly after the bucket
+            raise _invalid(text, f"does not name a bucket; write {scheme}://bucket/path")
+        segments = tuple(key[1:].split("/"))
+        _refuse_dots(text, segments)
+        return cls(text, scheme, bucket, None, segments)
+
+    @classmethod
+    def _parse_url(cls, text: str, scheme: str) -> SourceUri:
+        if "\\" in text or "#" in text:
+            raise _invalid(
+                text, "contains a backslash or a #; write %5C or %23 where they belong to the name"
+            )
+        try:
+            url = httpx.URL(text)
+            host = url.raw_host.decode("ascii").lower()
+            # httpx resolves dot segments, so the text is examined.
+            raw = text.partition("://")[2].partition("?")[0].partition("/")[2]
+            segments = tuple(unquote(part, errors="strict") for part in raw.split("/"))
+        except (httpx.InvalidURL, ValueError) as error:
+            raise _invalid(text, "is not a valid URL") from error
+        if not _HOST.fullmatch(host):
+            raise _invalid(text, "does not name a host")
+        if url.port is not None and not 0 < url.port <= _MAX_PORT:
+            raise _invalid(text, f"has a port outside of 1 to {_MAX_PORT}")
+        _refuse_dots(text, segments)
+        return cls(text, scheme, host, url.port or _DEFAULT_PORTS[scheme], segments)
+
+    @cached_property
+    def shown(self) -> str:
+        """The URI without credentials."""
+        return redact_uri(self.text)
+
+    @property
+    def key(self) -> str:
+        """Path of an object within its bucket."""
+        return "/".join(self.segments)
+
+    @property
+    def origin(self) -> str:
+        """Scheme and bucket, or scheme, host and port."""
+        is_default = self.port is None or self.port == _DEFAULT_PORTS[self.scheme]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}" + ("" if is_default else f":{self.port}")
+
+    def require_file(self) -> None:
+        """Raise MediaError if the URI names a bucket, a host or a folder instead of a file."""
+        if not any(self.segments) or (self.port is None and not self.segments[-1]):
+            raise _invalid(self.text, "names no file")
+
+
+@dataclass(frozen=True)
+class SourcePrefix:
+    """A folder of a source whose files are allowed, with all folders below.
+
+    Attributes:
+        root: The folder; None allows all public web servers over HTTPS.
+        is_private: Whether the host may have a private or loopback address.
+    """
+
+    root: SourceUri | None
+    is_private: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> SourcePrefix:
+        """Parse a prefix such as ``s3://bucket/videos/`` or ``private+https://media.internal:8443/``.
+
+        Raises:
+            ValueError: The prefix is malformed, or names a private address without ``private+``.
+        """
+        is_private = text.lower().startswith(_PRIVATE)
+        uri = text[len(_PRIVATE) :] if is_private else text
+        if uri.lower() == _ANY_HOST and not is_private:
+            return cls(None)
+        if not is_source_uri(uri):
+            raise ValueError(f"{redact_uri(text)!r} does not begin with s3://, gs://, https:// or http://")
+        if "?" in uri:
+            raise ValueError(f"{redact_uri(text)!r} has a query; a prefix ends with a folder")
+        root = SourceUri.parse(uri if uri.endswith("/") else uri + "/")
+        if is_private and root.port is None:
+            raise ValueError(
+                f"{text!r}: private+ is for web servers; an object store has no address to check"
+            )
+        if not is_private and root.port is not None and _is_private_literal(root.host):
+            raise ValueError(f"{text!r} names a private address; write {_PRIVATE}{uri} if that is intended")
+        return cls(root, is_private)
+
+    def contains(self, uri: SourceUri) -> bool:
+        """Whether a URI names something below the prefix."""
+        if self.root is None:
+            return uri.scheme == "https"
+        root = self.root
+        folder = root.segments[:-1]  # the last segment is empty
+        return (
+            (uri.scheme, uri.host, uri.port) == (root.scheme, root.host, root.port)
+            and uri.segments[: len(folder)] == folder
+            and len(uri.segments) > len(folder)
+        )
+
+
+def find_prefix(uri: SourceUri, allowed: Sequence[SourcePrefix]) -> SourcePrefix:
+    """The prefix that allows a URI.
+
+    Prefixes with ``private+`` and those of single hosts take precedence over ``https://``.
+
+    Raises:
+        MediaError: No prefix contains the URI.
+    """
+    matching = [prefix for prefix in allowed if prefix.contains(uri)]
+    if not matching:
+        raise _invalid(
+            uri.text, "is in no allowed source; the operator allows sources by prefix with CINESTRATA_SOURCES"
+        )
+    return max(matching, key=lambda prefix: (prefix.is_private, prefix.root is not None))
+
+
+def _refuse_dots(text: str, segments: Sequence[str]) -> None:
+    # Servers resolve these differently, so a path outside of an allowed prefix could look like one inside.
+    if any(part in (".", "..") or "/" in part or "\\" in part or "\0" in part for part in segments):
+        raise _invalid(text, "contains . or .. or an encoded slash in its path; write the path without them")
+
+
+def _is_private_literal(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return not address.is_global
+
+
+def _invalid(text: str, problem: str) -> MediaError:
+    return MediaError(f"{redact_uri(text)[:500]!r} {problem}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +256,6 @@ class ListedFile:
 
     Attributes:
         name: Path relative to the listed folder.
-        size: Size in bytes.
         version: ETag or generation, which differs for different contents.
     """
 

@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutage
-from media.sources.media_source import ByteRange, ListedFile, RemoteStream
-from media.sources.source_uris import SourceUri
+from media.sources.media_source import ByteRange, ListedFile, RemoteStream, SourceUri
 
 _BLOCK = 8 * 1024**2  # bytes per request
 _BLOCK_SECONDS = 45.0  # per request, including its repetitions by the library

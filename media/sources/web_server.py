@@ -17,10 +17,8 @@ import httpcore
 import httpx
 
 from media.errors import InconsistentFile, MediaError, RangeOutside, SourceOutage
-from media.sources.address_guard import GuardedNetwork
-from media.sources.answer_deadline import TimedNetwork, answer_within
-from media.sources.media_source import ByteRange, RemoteStream
-from media.sources.source_uris import SourcePrefix, SourceUri
+from media.sources.guarded_network import GuardedNetwork, TimedNetwork, answer_within
+from media.sources.media_source import ByteRange, RemoteStream, SourcePrefix, SourceUri
 
 MAX_REDIRECTS = 5
 _TIMEOUTS = {

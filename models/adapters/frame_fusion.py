@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
 from models.backbones.backbone import Backbone
+from models.backbones.tower_computation import merge_heads, scaled_dot_product_attention, split_heads
 
 FusionMix = Literal["convex", "additive"]
 FusionNeighbor = Literal["alternate", "previous"]

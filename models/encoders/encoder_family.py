@@ -64,7 +64,6 @@ class EncoderFamily:
     Attributes:
         kind: Value of the ``kind`` field in ``release.json``.
         query_encoder: Class of the query encoders. Its ``modes`` are the query modes that the family offers.
-        video_encoder: Class of the video encoders.
         query_prefixes: Name prefixes of the release's tensors that query encoders need.
         video_prefixes: Name prefixes of the release's tensors that video encoders need.
     """

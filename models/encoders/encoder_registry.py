@@ -9,10 +9,9 @@ from pathlib import Path
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
-from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from models.encoders.families.tame_family import TAME_FAMILY
-from models.encoders.families.tower_family import TOWER_FAMILY
+from models.encoders.families.tower_family import FROZEN_FAMILY, TOWER_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.errors import ReleaseError
 from models.releases.release_files import read_release

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
-from models.backbones.precision import forward_precision
+from models.backbones.tower_computation import forward_precision
 
 _INITIAL_STD = 0.02  # as for the embeddings of BERT
 

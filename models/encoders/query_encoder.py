@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.backbones.backbone import Backbone
 from models.backbones.packed_text_tower import pack_text_tower
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.tower_forward import encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState

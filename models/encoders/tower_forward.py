@@ -4,11 +4,17 @@ Open blocks run with the backbone's own weights, and adapters change their atten
 those of open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them
 unchanged, or raises an error if adapters are given. After the attention of the last block of an open tower, only the
 class tokens or the ends of the texts are computed, since the vectors depend on nothing else.
+
+Within :func:`distributed_batches`, each process encodes a part of a batch, and all processes get the vectors of the
+whole batch. Losses over these vectors, and all state that follows from them, are thus those of one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
 
 import torch
 from open_clip.transformer import ResidualAttentionBlock
@@ -16,13 +22,53 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
-from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
 from models.backbones.backbone import Backbone
-from models.backbones.gradient_checkpointing import run_checkpointed
 from models.backbones.packed_text_tower import PackedBlock, project_query_key_value
-from models.backbones.precision import forward_precision
-from models.encoders.batch_distribution import gather_batch, slice_batch
+from models.backbones.tower_computation import (
+    forward_precision,
+    merge_heads,
+    run_checkpointed,
+    scaled_dot_product_attention,
+    split_heads,
+)
 from models.encoders.text_condition import TextCondition
+
+
+class BatchDistribution(Protocol):
+    """Part of a batch that this process encodes."""
+
+    def slice(self, batch: Tensor) -> Tensor:
+        """Rows of a batch that this process encodes; every process gets equally many."""
+        ...
+
+    def gather(self, part: Tensor, count: int) -> Tensor:
+        """The ``count`` rows of a batch from the parts of all processes, with gradients for the own part."""
+        ...
+
+
+_current: ContextVar[BatchDistribution | None] = ContextVar("batch_distribution", default=None)
+
+
+@contextmanager
+def distributed_batches(distribution: BatchDistribution | None) -> Iterator[None]:
+    """Context in which the towers encode batches in parts; None leaves them whole."""
+    token = _current.set(distribution)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def slice_batch(batch: Tensor) -> Tensor:
+    """Rows that this process encodes: all rows outside of :func:`distributed_batches`."""
+    distribution = _current.get()
+    return batch if distribution is None else distribution.slice(batch)
+
+
+def gather_batch(part: Tensor, count: int) -> Tensor:
+    """Rows of the whole batch of ``count`` rows, given those that this process encoded."""
+    distribution = _current.get()
+    return part if distribution is None else distribution.gather(part, count)
 
 
 def encode_frames(

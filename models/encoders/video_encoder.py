@@ -34,9 +34,6 @@ class VideoEncoder:
         fingerprints: Fingerprint of the video encoder that made each task's shard, by task.
         pinned: Release that made each task's shard, by task; read on first use.
         cache_bytes: Maximum size of the weights that stay in memory, for all releases together.
-
-    Attributes:
-        tasks: Identifiers of the tasks that the encoder can encode for.
     """
 
     def __init__(

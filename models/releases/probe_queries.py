@@ -44,7 +44,6 @@ class ProbeQueries:
     """P pairs of a text and a task, with the vectors and scores that the writer of the release computed.
 
     Attributes:
-        mode: Query mode.
         texts: P texts.
         tasks: P task identifiers.
         vectors: Query vectors, ``float16 [P, dim]``.

@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.errors import ReleaseError
-from models.releases.calibration_captions import read_calibration, write_calibration
 from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ReleaseState, read_calibration, write_calibration
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 

@@ -1,19 +1,78 @@
-"""State of a release in memory: everything that was learned up to a task."""
+"""State of a release in memory: everything that was learned up to a task.
+
+Its calibration captions are training captions with the results that they had before they were learned. A release finds
+its own training videos by their captions far better than other videos, so these captions cannot show how well it finds
+others. A method in closed form can learn a task again without some of its videos; the captions of these videos are
+then searched in the task, and the results are kept with the release. Later releases search the same captions in their
+other tasks, which have not learned from them.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.releases.calibration_captions import CalibrationCaption
+from models.errors import ReleaseError
 from models.releases.release_lineage import ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
+
+CALIBRATION_FILE = "calibration.json"
+
+
+@dataclass(frozen=True)
+class CalibrationCaption:
+    """A caption of a training video, with its results in the video's task without that video's share in learning.
+
+    Attributes:
+        video: Vector id of the video.
+        text: Caption.
+        words: Evidence of the words for the task, in nats.
+        captions: Evidence in addition to that of the words, in nats.
+        coverage: Share of the distinct tokens of the caption that the other captions of the task contain.
+        score: Cosine of the video.
+        ids: Vector ids of the nearest videos of the task.
+        cosines: Cosines of these videos, descending.
+    """
+
+    task: str
+    video: int
+    text: str
+    words: float
+    captions: float
+    coverage: float
+    score: float
+    ids: tuple[int, ...]
+    cosines: tuple[float, ...]
+
+
+def write_calibration(folder: Path, captions: Sequence[CalibrationCaption]) -> None:
+    """Write the calibration captions of a release into its folder."""
+    (folder / CALIBRATION_FILE).write_text(json.dumps([asdict(c) for c in captions]) + "\n", encoding="utf-8")
+
+
+def read_calibration(folder: Path) -> tuple[CalibrationCaption, ...]:
+    """Calibration captions of a release; empty for a release without any.
+
+    Raises:
+        ReleaseError: The file has an unknown format.
+    """
+    file = folder / CALIBRATION_FILE
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        return tuple(
+            CalibrationCaption(**{**c, "ids": tuple(c["ids"]), "cosines": tuple(c["cosines"])})
+            for c in stored
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReleaseError(f"release {folder.name}: {CALIBRATION_FILE} cannot be read ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -21,14 +80,10 @@ class ReleaseState:
     """The learned state after a task.
 
     Attributes:
-        method: Name of the method that learned the release.
         kind: Kind of the encoder family that encodes with the release (:mod:`models.encoders.families`).
-        backbone: Name of the backbone.
         backbone_fingerprint: Fingerprint of the backbone's weights and preprocessing.
         fingerprint: Fingerprint of the release's video encoder.
-        frames: Frames per video.
         tasks: Learned tasks in order; position t−1 is task t.
-        config: Settings of the method.
         profiles: Routing profile of each task.
         tensors: Adapters or towers, by name.
         confidence: Calibration of searches; None if the release was not calibrated.

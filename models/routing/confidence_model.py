@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.text_evidence import TextEvidence
+from models.routing.router import TextEvidence
 
 Floats = npt.NDArray[np.floating]
 
@@ -48,7 +48,7 @@ class ConfidenceModel:
         bias: Log odds if all features are 0.
         captions: Number of captions that the model was fitted to.
         error: Cross-validated expected calibration error of the first results, 0..1.
-        answer: Model of the whole list; None in releases from before it existed.
+        answer: Model of the whole list; None without texts that have no answer.
     """
 
     mode: str

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from index.errors import ShardStoreError
 from index.files.durable_files import sync
 from index.files.manifest_format import Manifest
-from index.manifest_files import list_manifest_files
+from index.files.store_folder import list_manifest_files
 from index.shard_store import ShardStore
 from service.audit.audit_log import record_change
 from service.backups.backup_catalog import open_catalog_copy

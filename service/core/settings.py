@@ -19,8 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from cinestrata_schemas.choice_types import AccessScope
 from index.milvus.milvus_address import MilvusIndex, without_password
 from index.scanning.search_options import Device
+from media.sources.media_source import SourcePrefix
 from media.sources.object_store import missing_package
-from media.sources.source_uris import SourcePrefix
 from models.backbones import Precision
 from service.core.environment_variables import explain_unknown_variable
 

@@ -10,11 +10,18 @@ from pathlib import Path
 
 from media import MediaError
 from media.errors import SourceOutage
-from media.sources.downloading import DownloadLimits, download_file
-from media.sources.media_source import ByteRange, ListedFile, MediaSource, RemoteStream
+from media.sources.downloading import DownloadLimits, SourceCache, download_file
+from media.sources.media_source import (
+    ByteRange,
+    ListedFile,
+    MediaSource,
+    RemoteStream,
+    SourcePrefix,
+    SourceUri,
+    find_prefix,
+    is_source_uri,
+)
 from media.sources.object_store import ObjectStore
-from media.sources.source_cache import SourceCache
-from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix, is_source_uri
 from media.sources.web_server import WebServer
 from service.core import request_limits
 from service.core.errors import DataFolderNotWritable, SourceUnavailable

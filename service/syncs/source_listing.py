@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError, content_hash
-from media.sources.source_uris import SourceUri, is_source_uri
+from media.sources.media_source import SourceUri, is_source_uri
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import settings
 from service.storage.video_access import SourceReader, find_allowed_prefix

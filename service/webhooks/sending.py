@@ -1,7 +1,7 @@
 """One attempt to send a message to an endpoint, bounded in time and size, to allowed addresses only.
 
-Addresses are checked when the connection is opened (:mod:`media.sources.address_guard`), so neither a name server nor a
-notation of an address leads into the network of the service. Redirects are not followed.
+Addresses are checked when the connection is opened (:mod:`media.sources.guarded_network`), so neither a name server
+nor a notation of an address leads into the network of the service. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ import httpx
 
 from cinestrata_schemas.uri_redaction import redact_uri
 from media.errors import MediaError, SourceOutage
-from media.sources.address_guard import GuardedNetwork, is_private_address, is_public_address, read_address
-from media.sources.answer_deadline import TimedNetwork, answer_within
-from media.sources.source_uris import SourcePrefix, SourceUri
+from media.sources.guarded_network import (
+    GuardedNetwork,
+    TimedNetwork,
+    answer_within,
+    is_private_address,
+    is_public_address,
+    read_address,
+)
+from media.sources.media_source import SourcePrefix, SourceUri
 from service.core.control_characters import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings

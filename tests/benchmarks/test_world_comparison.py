@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.method_variants import parse_variant
 from benchmarks.learning.output_memory import remember_outputs
-from benchmarks.learning.protocol import load_protocol
+from benchmarks.learning.protocol import load_protocol, parse_variant
 from benchmarks.world_comparison import compare_worlds, write_world_report
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone

@@ -24,7 +24,7 @@ from cli.commands.library_restoring import restore_files
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from media import VideoDecoder, content_hash
-from media.content_seal import append_seal
+from media.media_paths import append_seal
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Video
 from service.core.settings import Settings, settings

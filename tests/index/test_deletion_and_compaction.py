@@ -10,9 +10,9 @@ import pytest
 
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import Manifest, SegmentEntry
+from index.files.store_folder import list_manifest_files
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.manifest_files import list_manifest_files
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 from tests.index.published_shards import age

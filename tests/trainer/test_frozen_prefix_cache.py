@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.tower_forward import encode_frames, run_first_blocks
 from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer.errors import FramesMissing

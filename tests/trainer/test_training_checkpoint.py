@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from trainer import training_checkpoint
 from trainer.errors import CheckpointNotWritten
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
-from trainer.worker.failure_messages import failure_message
+from trainer.worker.job_environment import failure_message
 
 
 def test_failed_checkpoint_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,6 @@ class DriftMeasurement:
             far from 0 and 1 show differences best.
         domain: Recall@k of the domain's captions, 0..1.
         appended: Recall@k of the captions of appended videos, 0..1.
-        domain_captions: Number of the domain's captions.
-        appended_captions: Number of captions of appended videos.
         is_learned: Whether the encoder has learned from the domain's captions.
         interval: 99 % confidence interval of ``domain - appended``.
         chance: Probability of a difference of this size or more if both recalls were the same (Fisher's exact test, one
@@ -93,7 +91,6 @@ def measure_drift(
     domain: Sequence[Query],
     appended: Sequence[Query],
     *,
-    mode: str,
     is_learned: bool = False,
     report_alive: Callable[[], object] = lambda: None,
 ) -> DriftMeasurement | None:
@@ -101,7 +98,6 @@ def measure_drift(
 
     Args:
         encoder: Query encoder.
-        mode: Query mode.
         is_learned: Whether the encoder has learned from the domain's captions.
         report_alive: Called after each part of the gallery.
     """
@@ -109,7 +105,7 @@ def measure_drift(
         return None
     queries = [*domain, *appended]
     whole = WholeVideoShard(shard)
-    texts = encoder.encode([query.text for query in queries], [task], mode)[:, 0]
+    texts = encoder.encode([query.text for query in queries], [task], encoder.modes[-1])[:, 0]
     truth = whole.vectors(np.array([query.vector_id for query in queries], np.int64))
     ranks = _ranks(texts, truth, whole, report_alive)
     own, others = ranks[: len(domain)], ranks[len(domain) :]

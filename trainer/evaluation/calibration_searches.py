@@ -1,26 +1,29 @@
 """Searches that a release is calibrated with: captions and unrelated texts, with labeled results.
 
-Each caption is searched three times: in the whole library, which contains its video; in the library without that video;
-and in the library without its whole task. In the second and third search every result is wrong, however well it
+Each caption is searched three times: in the whole library, which contains its video; in the library without that
+video; and in the library without its whole task. In the second and third search every result is wrong, however well it
 matches. Unrelated texts are searched once.
 
 A caption is scored against its own task and the tasks of highest evidence, and the number of captions is bounded, so
 the cost does not grow with the library.
+
+Unrelated texts are sentences about matters that no video shows, and random letters. They are used in addition to the
+captions of other domains, which a library of one domain lacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from models.releases.calibration_captions import CalibrationCaption
+from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, answer_features, confidence_features
-from models.routing.router import fill_silent, log_probabilities, silent_tasks
-from models.routing.text_evidence import summarize_evidence
+from models.routing.router import fill_silent, log_probabilities, silent_tasks, summarize_evidence
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 from trainer.task_data import chunks
 
@@ -40,8 +43,6 @@ class CalibrationTask:
     """A task for calibration: its videos except the held-out ones, and a sample of its validation captions.
 
     Attributes:
-        task: Identifier of the task.
-        shard: Vectors of the task.
         ids: Vector ids of the videos that can be retrieved.
         captions: Vector id and text of each caption.
     """
@@ -58,7 +59,6 @@ class LabeledResults(NamedTuple):
     Attributes:
         features: ConfidenceModel features of each result ``[n, F]``.
         relevant: Whether each result is the caption's video ``[n]``.
-        caption: Number of the caption.
         searched: Library that was searched: whole, without the caption's video, without its task; or the whole library
             for an unrelated text.
         answer: AnswerModel features of the list.
@@ -113,7 +113,6 @@ def label_results(
     tasks: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
-    mode: str,
     prior: float,
     fitted: Sequence[CalibrationCaption] = (),
     unrelated: Sequence[str] = (),
@@ -125,7 +124,6 @@ def label_results(
         encoder: Query encoder of the release.
         tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        mode: Query mode.
         prior: Cosine per nat of routing evidence.
         fitted: Captions of training videos, with their results in their task.
         unrelated: Texts without a video, searched in the whole library.
@@ -148,7 +146,7 @@ def label_results(
     nearest: list[dict[int, _Nearest]] = []
     for t, task in enumerate(tasks):
         rows = np.flatnonzero(is_scored[:, t])
-        nearest.append(dict(_nearest_videos(task, t, encoder, texts, rows, mode)))
+        nearest.append(dict(_nearest_videos(task, t, encoder, texts, rows)))
         report_alive()
     everywhere = np.arange(len(tasks))
     for number, text in enumerate(texts):
@@ -243,7 +241,7 @@ def _compute_evidence(
 
 
 def _nearest_videos(
-    task: CalibrationTask, position: int, encoder: Encoder, texts: Sequence[_Text], rows: Ids, mode: str
+    task: CalibrationTask, position: int, encoder: Encoder, texts: Sequence[_Text], rows: Ids
 ) -> Iterator[tuple[int, _Nearest]]:
     """Row of each of some texts, with the nearest videos of the task at a position."""
     computed = []
@@ -257,7 +255,7 @@ def _nearest_videos(
         yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score)
     if not computed:
         return
-    queries = encoder.encode([texts[row].text for row in computed], [task.task], mode)[:, 0]
+    queries = encoder.encode([texts[row].text for row in computed], [task.task], encoder.modes[-1])[:, 0]
     cosines = (queries @ task.shard.vectors(task.ids).T).astype(np.float64)
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     columns = {int(video): column for column, video in enumerate(task.ids)}
@@ -265,3 +263,57 @@ def _nearest_videos(
         column = columns.get(texts[row].video) if texts[row].own == position else None
         own = float("nan") if column is None else float(values[column])
         yield row, _Nearest(values[nearest], task.ids[nearest], own)
+
+
+_SENTENCES = (
+    "the square root of two is irrational",
+    "inflation rose by half a percent in the last quarter",
+    "adjectives agree with the noun in gender and number",
+    "the hypothesis was rejected at the five percent level",
+    "please find the invoice attached to this message",
+    "our subscription plan renews automatically every year",
+    "the novel was translated into eleven languages",
+    "a prime number has exactly two divisors",
+    "the password must contain at least one digit",
+    "her dissertation discusses the philosophy of language",
+    "interest is compounded monthly on the remaining balance",
+    "the treaty ended a war of thirty years",
+    "this medicine should not be combined with aspirin",
+    "the committee postponed its decision until spring",
+    "electrons occupy discrete energy levels in an atom",
+    "he has been a member of the union since 1994",
+    "the proof follows by induction on the length of the word",
+    "the symphony is written in the key of d minor",
+    "our quarterly revenue exceeded the forecast",
+    "genes are transcribed into messenger molecules",
+    "the deadline for applications is the end of june",
+    "free will and determinism may be compatible",
+    "the average temperature of the planet has increased",
+    "the museum is closed on public holidays",
+    "patience is a virtue that few people possess",
+    "the exchange rate depends on supply and demand",
+    "how do I reset my account settings",
+    "what is the capital of australia",
+    "best price for a flight to lisbon next week",
+    "the verb stands at the end of a subordinate clause",
+    "the galaxy is two million light years away",
+    "the company announced a merger with its largest competitor",
+    "symptoms usually disappear within a few days",
+    "the census is conducted every ten years",
+    "memory is freed when the last reference is dropped",
+    "the poem describes a feeling of loss",
+)
+_RANDOM_TEXTS = 12
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@cache
+def unrelated_texts() -> tuple[str, ...]:
+    """The texts; the same in every call."""
+    rng = np.random.default_rng(0)
+
+    def word() -> str:
+        return "".join(rng.choice(list(_LETTERS), rng.integers(3, 9)))
+
+    random = [" ".join(word() for _ in range(rng.integers(1, 6))) for _ in range(_RANDOM_TEXTS)]
+    return (*_SENTENCES, *random)

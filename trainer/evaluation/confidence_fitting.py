@@ -2,19 +2,20 @@
 
 The model is fitted to the results of captions that were not learned: captions of validation videos, with which nothing
 is evaluated, and captions of training videos with the results of a solution without these videos
-(:mod:`trainer.evaluation.cross_fitting`). Searches in the library without a caption's video or task, and searches for
-unrelated texts, have no correct result, so the model learns both which result is relevant and how a list without any
-relevant result differs.
+(:mod:`trainer.evaluation.calibration_captions`). Searches in the library without a caption's video or task, and
+searches for unrelated texts, have no correct result, so the model learns both which result is relevant and how a list
+without any relevant result differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from models.releases.calibration_captions import CalibrationCaption
+from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import (
     ANSWER_FEATURES,
     RESULT_FEATURES,
@@ -24,9 +25,86 @@ from models.routing.confidence_model import (
 )
 from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
 from trainer.evaluation.gallery import Encoder, Vectors
-from trainer.evaluation.reliability import reliability
 
 Floats = npt.NDArray[np.floating]
+
+
+class Bin(NamedTuple):
+    """Predictions within an interval of probabilities.
+
+    Attributes:
+        size: Number of predictions, or the sum of their weights.
+        predicted: Mean predicted probability.
+        observed: Share of predictions that came true.
+    """
+
+    low: float
+    high: float
+    size: float
+    predicted: float
+    observed: float
+
+
+class Reliability(NamedTuple):
+    """Agreement of predicted probabilities with outcomes.
+
+    Attributes:
+        error: Expected calibration error, 0..1: mean gap between predicted and observed probability of the bins,
+            weighted by their size (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks",
+            ICML 2017).
+        bins: Bins of equal width; empty bins are omitted.
+    """
+
+    error: float
+    brier: float
+    bins: tuple[Bin, ...]
+
+
+def reliability(
+    predicted: Floats, outcomes: npt.NDArray[np.bool_], bins: int = 10, counts: Floats | None = None
+) -> Reliability:
+    """Reliability of predictions.
+
+    Args:
+        predicted: Predicted probabilities ``[N]``, 0..1.
+        outcomes: Whether each prediction came true ``[N]``.
+        counts: Weight of each prediction ``[N]``; 1 by default.
+    """
+    counts = np.ones(len(predicted)) if counts is None else counts
+    bin_of = np.minimum((predicted * bins).astype(np.int64), bins - 1)
+    filled = tuple(
+        Bin(
+            b / bins,
+            (b + 1) / bins,
+            float(counts[here].sum()),
+            float(np.average(predicted[here], weights=counts[here])),
+            float(np.average(outcomes[here], weights=counts[here])),
+        )
+        for b in range(bins)
+        if (here := bin_of == b).any()
+    )
+    error = sum(b.size * abs(b.predicted - b.observed) for b in filled) / max(1e-12, counts.sum())
+    brier = float(np.average((predicted - outcomes) ** 2, weights=counts)) if len(predicted) else float("nan")
+    return Reliability(float(error), brier, filled)
+
+
+def area_under_roc(predicted: Floats, outcomes: npt.NDArray[np.bool_]) -> float:
+    """AUROC: probability that a positive has a higher prediction than a negative; ties count half.
+
+    Args:
+        predicted: Predictions ``[N]`` in any unit.
+        outcomes: Whether each prediction came true ``[N]``.
+
+    Returns:
+        The area, 0..1; NaN if all outcomes are equal.
+    """
+    order = np.argsort(predicted, kind="stable")
+    _, first, counts = np.unique(predicted[order], return_index=True, return_counts=True)
+    ranks = np.repeat(first + (counts + 1) / 2, counts)
+    positive = outcomes[order]
+    n, m = int(positive.sum()), int((~positive).sum())
+    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m)) if n and m else float("nan")
+
 
 MAX_CAPTIONS = 512  # that a release is calibrated with, over all tasks
 _ABSENT_SHARE = 0.1  # weight of the searches without the caption's video, and of those without its task
@@ -42,7 +120,6 @@ def fit_confidence(
     tasks: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
-    mode: str,
     prior: float,
     fitted: Sequence[CalibrationCaption] = (),
     unrelated: Sequence[str] = (),
@@ -56,7 +133,6 @@ def fit_confidence(
         encoder: Query encoder of the release.
         tasks: All learned tasks, in order.
         profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
-        mode: Query mode.
         prior: Cosine per nat of routing evidence.
         fitted: Captions of training videos, with their results in their task.
         unrelated: Texts without a video.
@@ -67,7 +143,6 @@ def fit_confidence(
             encoder,
             tasks,
             profiles,
-            mode=mode,
             prior=prior,
             fitted=fitted,
             unrelated=unrelated,
@@ -82,7 +157,9 @@ def fit_confidence(
     weights, bias = _fit(searches)
     predicted, outcomes = _cross_validate(searches)
     error = reliability(predicted, outcomes).error
-    return ConfidenceModel(mode, prior, tuple(map(float, weights)), bias, captions, error, answer)
+    return ConfidenceModel(
+        encoder.modes[-1], prior, tuple(map(float, weights)), bias, captions, error, answer
+    )
 
 
 def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:

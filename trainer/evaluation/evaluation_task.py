@@ -28,8 +28,6 @@ class EvaluationTask:
     """A gallery as arrays, and the routing evidence of its queries.
 
     Attributes:
-        gallery: Videos and queries of the task.
-        texts: Texts of its Q queries.
         columns: Column of each query's video in the shard, ``[Q]``.
         held_out: Whether each video of the shard is held out, ``[G]``.
         start: Number of held-out videos of all tasks before it.

@@ -76,12 +76,7 @@ class WholeVideoShard:
 
 @dataclass(frozen=True)
 class Query:
-    """A caption of a held-out video.
-
-    Attributes:
-        text: The caption.
-        vector_id: Vector id of the video.
-    """
+    """A caption of a held-out video."""
 
     text: str
     vector_id: int
@@ -92,7 +87,6 @@ class Gallery:
     """The videos and queries of one task.
 
     Attributes:
-        task: Identifier of the task.
         shard: Vectors of all videos of the task.
         held_out: Vector ids of the videos that were kept from training.
         queries: Captions of held-out videos; by convention the first caption of each, but several are possible.

@@ -32,7 +32,6 @@ class ModeEvaluation:
             have lost all its queries since.
 
     Attributes:
-        mode: Query mode.
         task_ranks: Ranks of each task's queries, in the order of the tasks.
     """
 

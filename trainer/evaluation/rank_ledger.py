@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.files.durable_files import replace_file
-from media.content_seal import append_seal, is_intact
+from media.media_paths import append_seal, is_intact
 from trainer.evaluation.gallery import Vectors
 from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
 
@@ -30,9 +30,6 @@ Scope = Literal["local", "global"]
 GalleryName = Literal["local", "global", "global_raw", "local_all", "global_all"]
 SCOPES: tuple[Scope, ...] = ("local", "global")
 GALLERIES: tuple[GalleryName, ...] = ("local", "global", "global_raw", "local_all", "global_all")
-
-# Names of attributes in the file, where they differ.
-_STORED_NAMES = {"queries": "own", "precisions": "alike", "items": "marks"}
 
 
 @dataclass(frozen=True)
@@ -113,12 +110,7 @@ class TaskDigest(NamedTuple):
 
 @dataclass(frozen=True)
 class LedgerPage:
-    """Ranks of all tasks of a library in one query mode, each task scored against each other.
-
-    Attributes:
-        digests: For each task in order, its digests.
-        task_ranks: For each task in order, its ranks.
-    """
+    """Ranks of all tasks of a library in one query mode, each task scored against each other."""
 
     digests: tuple[TaskDigest, ...]
     task_ranks: tuple[TaskRanks, ...]
@@ -147,10 +139,10 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
         return
     columns: dict[str, npt.NDArray[Any]] = {}
     for mode, page in ledger.items():
-        columns[f"{mode}/seals"] = np.array(page.digests).reshape(-1, 2)
+        columns[f"{mode}/digests"] = np.array(page.digests).reshape(-1, 2)
         columns[f"{mode}/galleries"] = np.array(list(page.task_ranks[0].ranks))
-        columns[f"{mode}/queries"] = np.array([ranks.query_count for ranks in page.task_ranks], np.int64)
-        columns[f"{mode}/videos"] = np.array([ranks.video_count for ranks in page.task_ranks], np.int64)
+        columns[f"{mode}/query_count"] = np.array([ranks.query_count for ranks in page.task_ranks], np.int64)
+        columns[f"{mode}/video_count"] = np.array([ranks.video_count for ranks in page.task_ranks], np.int64)
         tables = [dict(_arrays(ranks)) for ranks in page.task_ranks]
         for name in tables[0]:
             # The rows of all tasks in order. A task without queries has no vector width, so empty parts are dropped.
@@ -168,7 +160,7 @@ def read_ledger(path: Path) -> RankLedger:
         if not is_intact(path):
             return {}
         with np.load(path, allow_pickle=False) as columns:
-            modes = [name.removesuffix("/seals") for name in columns.files if name.endswith("/seals")]
+            modes = [name.removesuffix("/digests") for name in columns.files if name.endswith("/digests")]
             return {mode: _page(columns, mode) for mode in modes}
     except Exception:  # numpy raises almost any error for a damaged archive
         return {}
@@ -176,9 +168,11 @@ def read_ledger(path: Path) -> RankLedger:
 
 def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
     """One mode's page. Raises ValueError if the columns do not match each other."""
-    digests, queries, videos = (columns[f"{mode}/{name}"].tolist() for name in ("seals", "queries", "videos"))
+    digests, query_counts, video_counts = (
+        columns[f"{mode}/{name}"].tolist() for name in ("digests", "query_count", "video_count")
+    )
     vectors, nearest, precisions = (
-        columns[f"{mode}/{name}"] for name in ("own", "nearest/marks", "alike/local/best/marks")
+        columns[f"{mode}/{name}"] for name in ("queries", "nearest/items", "precisions/local/best/items")
     )
     galleries = columns[f"{mode}/galleries"].tolist()
     task_ranks = [
@@ -191,7 +185,7 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
             nearest=nearest.shape[1],
             precision_depth=precisions.shape[1],
         )
-        for query_count, video_count in zip(queries, videos, strict=True)
+        for query_count, video_count in zip(query_counts, video_counts, strict=True)
     ]
     if len(digests) != len(task_ranks):
         raise ValueError("the number of digests differs from the number of tasks")
@@ -214,5 +208,4 @@ def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]
         yield path, value
         return
     for name, part in (value if isinstance(value, Mapping) else vars(value)).items():
-        stored = _STORED_NAMES.get(name, str(name))
-        yield from _arrays(part, f"{path}/{stored}" if path else stored)
+        yield from _arrays(part, f"{path}/{name}" if path else str(name))

@@ -108,12 +108,8 @@ class Recall:
     """Retrieval figures of a set of queries.
 
     Attributes:
-        r1: Recall@1, 0..1.
-        r5: Recall@5, 0..1.
-        r10: Recall@10, 0..1.
         medr: Median rank, from 1.
         meanr: Mean rank, from 1.
-        queries: Number of queries.
     """
 
     r1: float

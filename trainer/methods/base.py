@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily
 from models.encoders.encoder_registry import open_query_encoder
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState, video_fingerprint

@@ -35,7 +35,7 @@ from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import tensors_with_prefix
 from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.methods.shared.key_queues import KeyQueues
+from trainer.methods.shared.momentum import KeyQueues
 from trainer.task_data import Pair
 
 _SUPPRESSED = -1000.0  # ctp, section 4.3: replaces the similarity of a sample to itself

@@ -33,11 +33,7 @@ class FinetuneConfig(MethodConfig):
 
 
 class Finetune(Method):
-    """Fine-tuning of both towers on every task, without protection of earlier tasks.
-
-    Attributes:
-        model: Clone of the backbone, which is trained.
-    """
+    """Fine-tuning of both towers on every task, without protection of earlier tasks."""
 
     name = "finetune"
     family = TOWER_FAMILY

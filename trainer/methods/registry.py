@@ -25,9 +25,6 @@ class MethodRegistry:
     Args:
         packages: Packages of method modules, each with a folder ``configs`` of recipes.
 
-    Attributes:
-        methods: Every method class by name.
-
     Raises:
         ImportError: A recipe has no module, or the module does not define exactly one method of that name.
     """

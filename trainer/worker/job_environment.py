@@ -1,27 +1,45 @@
-"""Parts that all jobs of the learning worker share: the loaded backbone, the opened library, and recorded failures."""
+"""Parts that all jobs of the learning worker share: backbone, library, recorded failures, and removal of files."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import NamedTuple
 
 import structlog
 import torch
+from sqlalchemy import select
 
+from cinestrata_schemas.problems import Action
+from index.errors import ShardStoreError, StoreUnavailable
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.precision import compute_device
+from models.backbones.tower_computation import compute_device
+from models.errors import ModelError
+from service.catalog.database import session_scope
+from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import CinestrataError, Unavailable
 from service.core.settings import settings
+from service.library.compaction import sweep_index
 from service.storage import index_manifest
 from service.storage.library_backbone import library_backbone
 from service.storage.vector_store_selection import library_store
+from service.storage.video_files import delete_unneeded_frames, remove_deleted_files
 from service.tasks.lifecycle import Claim
-from trainer.errors import ReplicaKilled, TrainingDiverged
+from trainer.errors import (
+    CheckpointNotWritten,
+    FramesMissing,
+    LibraryDamaged,
+    NothingToLearn,
+    ReplicaKilled,
+    TrainingDiverged,
+    VectorIdsTaken,
+)
+from trainer.methods import MethodError, MethodMismatch
 from trainer.published_library import Library
-from trainer.worker.cleanup import remove_checkpoints
-from trainer.worker.failure_messages import failure_message
+from trainer.task_data import TaskData
 
 log = structlog.get_logger(__name__)
 
@@ -83,3 +101,100 @@ def recorded_failure(claim: Claim) -> Iterator[None]:
             with claim.transaction():
                 remove_checkpoints(claim.task.id)
         claim.fail(*message)
+
+
+class FailureMessage(NamedTuple):
+    """Reason and hint of a failed task."""
+
+    reason: str
+    hint: str
+    remedy: Action
+
+
+def failure_message(error: BaseException, task_id: str) -> FailureMessage | None:
+    """Reason, hint and remedy for an error of the learning job; None for an unexpected error."""
+    message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+    retry, add = Action(name="retry_task", id=task_id), Action(name="add_domain")
+    if isinstance(error, TrainingDiverged):
+        return FailureMessage(
+            f"Training diverged: {message}.",
+            "Add the domain again with a smaller learning rate in its settings.",
+            add,
+        )
+    if isinstance(error, MethodMismatch):
+        fitting = {"method": error.method, "settings": error.settings}
+        return FailureMessage(
+            f"{message}.",
+            "Retry the task with settings that fit.",
+            retry.model_copy(update={"body": fitting}),
+        )
+    if isinstance(error, MethodError):
+        return FailureMessage(f"{message}.", "Add the domain again with a method and settings that fit.", add)
+    if isinstance(error, NothingToLearn):
+        return FailureMessage(f"{message}.", "Add a domain with the videos that you want to keep.", add)
+    if isinstance(error, VectorIdsTaken):
+        return FailureMessage(
+            f"{message}.",
+            "Delete the task, then add its videos again: they get other ids.",
+            Action(name="delete_task", id=task_id),
+        )
+    reason = f"{message}."
+    if isinstance(error, CheckpointNotWritten):
+        correction = error.hint
+    elif isinstance(error, FramesMissing):
+        correction = "Put the video back where it was"
+    elif isinstance(error, StoreUnavailable):
+        correction = "Bring the store of the vectors back"
+    elif isinstance(error, LibraryDamaged | ShardStoreError):
+        correction = "Restore the index folder from a backup"
+    elif isinstance(error, ModelError):
+        correction = "Start the worker with the backbone that the library needs"
+    elif "No space left on device" in str(error):
+        reason, correction = f"The disk is full ({message}).", "Make room for the data folder"
+    elif "Read-only file system" in str(error):
+        reason, correction = f"The data folder is read-only ({message}).", "Make the data folder writable"
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        reason = f"Out of memory while learning ({message})."
+        correction = (
+            "Give the worker more memory (or add the domain again with a smaller batch_size in its settings)"
+        )
+    else:
+        return None
+    return FailureMessage(reason, f"{correction}, then retry the task.", retry)
+
+
+def clean_up(task: TaskData) -> None:
+    """Remove checkpoints, frame caches and rejected uploads of a ready task, and index files that no task needs.
+
+    Failures are logged, since nothing depends on the removal; the maintenance deletes the frame caches and uploads that
+    remain.
+    """
+    try:
+        remove_checkpoints(task.task_id)
+        sweep_index()
+        delete_unneeded_frames({clip.frames_path.stem for clip in task.clips})
+        remove_deleted_files()
+    except (OSError, Unavailable) as error:
+        log.warning("cleanup_failed", task=task.task_id, error=str(error))
+
+
+def remove_checkpoints(task_id: str) -> None:
+    """Remove the checkpoints of a task."""
+    shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
+
+
+def remove_other_checkpoints(task_id: str) -> None:
+    """Remove the checkpoints of all tasks except this one and unfinished appends, which run at the same time.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+    """
+    folder = settings().checkpoints_dir
+    others = [path for path in folder.iterdir() if path.name != task_id] if folder.is_dir() else []
+    # Queried after the listing, so that every listed folder of an append belongs to a task that the catalog has.
+    with session_scope() as session:
+        unfinished = Task.state.in_(ACTIVE_STATES) & Task.target_id.is_not(None)
+        appends = set(session.scalars(select(Task.id).where(unfinished)))
+    for path in others:
+        if path.name not in appends:
+            shutil.rmtree(path, ignore_errors=True)

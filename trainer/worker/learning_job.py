@@ -10,12 +10,13 @@ and shards are named by their content, and for a task whose shard is in the mani
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
+from index.errors import ShardStoreError
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
@@ -23,19 +24,31 @@ from models.routing import DEFAULT_PRIOR
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
 from service.core.settings import settings
+from service.storage import library_paths
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due, state_machine
 from trainer.errors import LibraryDamaged, NothingToLearn
-from trainer.evaluation.rank_ledger import RankLedger
+from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
+from trainer.evaluation.recall_row import RecallRow
+from trainer.evaluation.retrieval_metrics import Recall
 from trainer.methods import METHODS, Method
-from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.release_calibration import calibrate_release
 from trainer.task_data import TaskData
-from trainer.task_pipeline import IndexingStage, WrittenRelease, index_task, prepare_method, train_task
+from trainer.task_pipeline import (
+    HeldOutVideos,
+    IndexingStage,
+    WrittenRelease,
+    evaluate_release,
+    index_task,
+    prepare_method,
+    train_task,
+    zero_shot_recall,
+)
 from trainer.training_loop import TrainingProgress
+from trainer.video_embedding import group_segments
 from trainer.worker.catalog_reader import (
     appended_captions,
     calibration_captions,
@@ -46,9 +59,13 @@ from trainer.worker.catalog_reader import (
     restarted_without_deleted_videos,
     training_video_ids,
 )
-from trainer.worker.cleanup import clean_up, remove_other_checkpoints
-from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
-from trainer.worker.release_metrics import evaluate_task, save_ledger
+from trainer.worker.job_environment import (
+    clean_up,
+    open_library,
+    recorded_failure,
+    remove_other_checkpoints,
+    task_backbone,
+)
 from trainer.worker.shared_embedding import embed_shared, write_encoder
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
@@ -300,3 +317,67 @@ def publish_task(
             trained=trained,
             unmeasured=evaluation_error,
         )
+
+
+def evaluate_task(
+    claim: Claim, backbone: Backbone, library: Library, written: WrittenRelease, task: TaskData
+) -> tuple[list[RecallRecord], RankLedger]:
+    """Cells of the recall matrix for the task's release, and the rank ledger after it."""
+    held_out = held_out_videos(task.task_id)
+    own = held_out.get(task.task_id, HeldOutVideos.from_captions([]))
+    total = max(len(own.ids), 1)
+    zero_shot = zero_shot_recall(
+        backbone,
+        task.clips,
+        own,
+        report=lambda done: claim.progress("baseline", done / total, done=done, total=total),
+    )
+    claim.progress("evaluating")
+    ledger = read_ledger(library_paths.recall_cache_path())
+    row = evaluate_release(
+        backbone,
+        library,
+        written,
+        held_out,
+        prior=DEFAULT_PRIOR,
+        ledger=ledger,
+        report=lambda share: claim.progress("evaluating", share),
+    )
+    return list(_matrix_cells(row, task.task_id, zero_shot)), ledger
+
+
+def save_ledger(library: Library, ledger: RankLedger) -> None:
+    """Save the rank ledger of a published release.
+
+    The ledger of a task that was not published would match no later row. Neither would a ledger that counts a video
+    deleted in the meantime, and it would also keep data derived from that video's caption. A deletion marks the index
+    before it removes the ledger, so the index is compared after the ledger is written: tombstones, and the shards
+    themselves, since compaction replaces a shard and removes its tombstone.
+    """
+    before = library.manifest
+    try:
+        write_ledger(library_paths.recall_cache_path(), ledger)
+        after = library.store.manifest()
+        unchanged = all(after.segments(task) == before.segments(task) for task in before.shards)
+        if not unchanged or after.tombstones != before.tombstones:
+            library_paths.recall_cache_path().unlink(missing_ok=True)
+    except (OSError, ShardStoreError) as error:
+        log.warning("rank_ledger_not_saved", error=str(error))
+
+
+def _matrix_cells(row: RecallRow, task_id: str, zero_shot: Recall | None) -> Iterator[RecallRecord]:
+    for mode, galleries in row.recalls.items():
+        for gallery, recalls in galleries.items():
+            for task, recall in recalls.items():
+                if recall is not None:
+                    yield RecallRecord(
+                        task,
+                        mode,  # type: ignore[arg-type]
+                        gallery,  # type: ignore[arg-type]
+                        **vars(recall),
+                        routing1=row.routing[task] if gallery == "global" else None,
+                        query_set=row.query_sets[task],
+                        first_hits=row.first_hits[mode][gallery][task],
+                    )
+        if zero_shot is not None:
+            yield RecallRecord(task_id, mode, "local", **vars(zero_shot), zero_shot=True)  # type: ignore[arg-type]

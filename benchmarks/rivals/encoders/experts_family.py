@@ -1,24 +1,296 @@
-"""Family of MoE-Adapters: mixtures of experts in both towers, and a selector that infers the task of a query."""
+"""Family of MoE-Adapters: mixtures of experts in both towers, and a selector that infers the task of a query.
+
+MoE-Adapters: mixtures of experts in parallel to the MLP of every block (Yu et al. 2024, "Boosting continual learning
+of vision-language models via mixture-of-experts adapters").
+
+The experts of a block are small bottlenecks that all tasks share. Each task has its own router, which picks k experts
+for every input (y = Σ w_i E_i(x), w = softmax(top-k(R(c))) with c the first token); their weighted sum is added to the
+output of the block's MLP. Experts read the block's residual stream, as in the published code. At the start E = 0, so
+the towers are unchanged.
+
+The selector (DDAS) infers the task of an input: every task has an autoencoder, and the task with the lowest
+reconstruction error wins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from benchmarks.rivals.encoders.mixture_of_experts import (
-    NO_ROUTER,
-    ExpertTower,
-    TaskSelector,
-    encode_frames_with_experts,
-    encode_texts_with_experts,
-)
+from models.backbones.backbone import Backbone
+from models.backbones.tower_computation import forward_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.encoders.tower_forward import encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
+
+NO_ROUTER = -1  # number of the router of a task without experts
+_NOISE_FLOOR = 1e-2  # as in the published code
+
+
+class Expert(nn.Module):
+    """Bottleneck scale · (W_up dropout(relu(W_down x + b)) + b'); zero at the start."""
+
+    def __init__(self, width: int, rank: int, scale: float, dropout: float) -> None:
+        super().__init__()
+        self.scale, self.dropout = scale, dropout
+        self.down = nn.Linear(width, rank)
+        self.up = nn.Linear(rank, width)
+        nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
+        for parameter in (self.down.bias, self.up.weight, self.up.bias):
+            nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        low = F.dropout(F.relu(self.down(tokens)), self.dropout, self.training)
+        return torch.mul(self.up(low), self.scale)
+
+
+class ExpertLayer(nn.Module):
+    """Experts of one block, and the router of every task.
+
+    Args:
+        width: Token width.
+        experts: Number E of experts.
+        rank: Width of each bottleneck.
+        top_k: Number k of experts per input.
+        scale: Scale of an expert's output.
+        dropout: Dropout inside the bottleneck, in training only.
+
+    Attributes:
+        used: Number of times that the training of the current task has chosen each expert, ``[E]``.
+        frozen: Whether an earlier task relies on each expert, ``[E]``.
+    """
+
+    used: Tensor
+    frozen: Tensor
+
+    def __init__(
+        self, width: int, *, experts: int, rank: int, top_k: int, scale: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.width, self.top_k = width, min(top_k, experts)
+        self.experts = nn.ModuleList(Expert(width, rank, scale, dropout) for _ in range(experts))
+        self.routers = nn.ParameterList()
+        self.noises = nn.ParameterList()
+        self.register_buffer("used", torch.zeros(experts, dtype=torch.int64))
+        self.register_buffer("frozen", torch.zeros(experts, dtype=torch.bool))
+
+    def add_router(self) -> None:
+        """Add a router for one more task, with equal weights for all experts."""
+        for parameters in (self.routers, self.noises):
+            empty = torch.zeros(self.width, len(self.experts), device=self.used.device)
+            parameters.append(nn.Parameter(empty, requires_grad=False))
+
+    def unfreeze_newest(self) -> None:
+        """Make the newest router trainable, and the experts that no earlier task relies on."""
+        for expert, frozen in zip(self.experts, self.frozen.tolist(), strict=True):
+            expert.requires_grad_(not frozen)
+        self.routers[-1].requires_grad_(True)
+        self.noises[-1].requires_grad_(True)
+
+    def freeze_most_used(self) -> None:
+        """Activate-freeze: freeze the k experts that the current task has chosen most often."""
+        if self.used.any():
+            self.frozen[self.used.topk(self.top_k).indices] = True
+        self.used.zero_()
+
+    def gates(self, first: Tensor, tasks: Tensor) -> Tensor:
+        """Weights of the experts, ``[n, E]``: k positive ones that sum to one, or all zero for ``NO_ROUTER``.
+
+        Args:
+            first: First token of each input, ``[n, width]``.
+            tasks: Number of the router of each input, or ``NO_ROUTER``, ``[n]``.
+        """
+        clamped = tasks.clamp(min=0)  # inputs without a router use any; their gates are set to zero below
+        numbers = sorted(set(clamped.tolist()))
+        which = torch.searchsorted(torch.tensor(numbers, device=tasks.device), clamped)
+        router = torch.stack([self.routers[number] for number in numbers])
+        logits = torch.einsum("nd,nde->ne", first, router[which]).float()
+        if self.training:
+            noise = torch.stack([self.noises[number] for number in numbers])
+            deviation = F.softplus(torch.einsum("nd,nde->ne", first, noise[which]).float()) + _NOISE_FLOOR
+            logits = logits + torch.randn_like(logits) * deviation
+        kept, experts = logits.topk(self.top_k, dim=-1)
+        gates = torch.zeros_like(logits).scatter(-1, experts, kept.softmax(dim=-1))
+        return gates * (tasks != NO_ROUTER).unsqueeze(-1)
+
+    def forward(self, hidden: Tensor, tasks: Tensor) -> Tensor:
+        """y = Σ w_i E_i(x), ``[n, L, width]``.
+
+        Args:
+            hidden: Residual stream, ``[n, L, width]``.
+            tasks: Number of the router of each input, or ``NO_ROUTER``, ``[n]``.
+        """
+        mixed = torch.zeros_like(hidden)
+        if not len(self.routers):
+            return mixed
+        gates = self.gates(hidden[:, 0], tasks).to(hidden.dtype)
+        if self.training:
+            self.used += (gates > 0).sum(dim=0)
+        for index, expert in enumerate(self.experts):
+            rows = gates[:, index].nonzero().flatten()
+            if len(rows):
+                share = gates[rows, index, None, None] * expert(hidden[rows])
+                mixed = mixed.index_add(0, rows, share.to(mixed.dtype))
+        return mixed
+
+
+class ExpertTower(nn.Module):
+    """Experts for all blocks of a tower.
+
+    Args:
+        width: Token width of the tower.
+        experts, rank, top_k, scale, dropout: See :class:`ExpertLayer`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        *,
+        experts: int = 22,
+        rank: int = 64,
+        top_k: int = 2,
+        scale: float = 0.1,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ExpertLayer(width, experts=experts, rank=rank, top_k=top_k, scale=scale, dropout=dropout)
+            for _ in range(depth)
+        )
+
+    @property
+    def blocks(self) -> list[ExpertLayer]:
+        """Expert layers of the blocks, in order."""
+        return [layer for layer in self.layers if isinstance(layer, ExpertLayer)]
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks with a router."""
+        return len(self.blocks[0].routers)
+
+    def add_router(self) -> None:
+        """Add a router for one more task to every block."""
+        for layer in self.blocks:
+            layer.add_router()
+
+    def unfreeze_newest(self) -> None:
+        """Make the weights trainable that the newest task may change."""
+        for layer in self.blocks:
+            layer.unfreeze_newest()
+
+    def finish_task(self) -> None:
+        """Freeze all weights, and mark the most used experts as frozen for later tasks."""
+        self.requires_grad_(False)
+        for layer in self.blocks:
+            layer.freeze_most_used()
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load a ``state_dict`` with any number of routers."""
+        routers = sum(name.startswith("layers.0.routers.") for name in tensors)
+        for _ in range(routers - self.tasks):
+            self.add_router()
+        self.load_state_dict(dict(tensors))
+
+
+class TaskSelector(nn.Module):
+    """DDAS: one autoencoder per task, on features of the frozen backbone.
+
+    Args:
+        dim: Dimension of the features.
+        width: Dimension of the autoencoder's code.
+    """
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.dim, self.width = dim, width
+        self.encoders = nn.ModuleList()
+
+    def __len__(self) -> int:
+        """Number of tasks."""
+        return len(self.encoders)
+
+    def add_task(self) -> None:
+        """Add an autoencoder for one more task."""
+        code = nn.Linear(self.dim, self.width), nn.ReLU()
+        self.encoders.append(nn.Sequential(*code, nn.Linear(self.width, self.dim), nn.Sigmoid()))
+
+    def reconstruction_error(self, features: Tensor, task: int) -> Tensor:
+        """Mean squared reconstruction error ``[n]`` of the sigmoid of unit vectors ``[n, dim]`` for a task."""
+        target = (features * math.sqrt(self.dim)).sigmoid()  # scaled to about unit variance
+        squares: Tensor = (self.encoders[task](target) - target) ** 2
+        return squares.mean(dim=-1)
+
+    def select(self, features: Tensor) -> Tensor:
+        """Task with the lowest reconstruction error for each feature vector.
+
+        Args:
+            features: Unit vectors, ``[n, dim]``.
+
+        Returns:
+            ``[n]``; ``NO_ROUTER`` if no task has an autoencoder.
+        """
+        if not len(self):
+            return torch.full((len(features),), NO_ROUTER, device=features.device)
+        return torch.stack([self.reconstruction_error(features, task) for task in range(len(self))]).argmin(
+            dim=0
+        )
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load a ``state_dict`` with any number of autoencoders."""
+        tasks = sum(name.endswith(".0.weight") for name in tensors)
+        for _ in range(tasks - len(self)):
+            self.add_task()
+        self.load_state_dict(dict(tensors))
+
+
+def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
+    """Unit video vectors ``[n, dim]`` with the experts of an image tower; the class token routes each frame.
+
+    Args:
+        backbone: Backbone with open blocks.
+        frames: ``uint8 [n, M, H, W, 3]``.
+        task: Number of the router for all frames, or ``NO_ROUTER``.
+    """
+    with forward_precision(backbone.device):
+        tokens = backbone.embed_frames(frames)
+        shape = tokens.shape
+        hidden = tokens.flatten(0, 1)
+        tasks = torch.full((len(hidden),), task, device=hidden.device)
+        for block, experts in zip(backbone.visual_blocks, tower.blocks, strict=True):
+            hidden = hidden + block.ls_1(block.attention(block.ln_1(hidden)))
+            hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden))) + experts(hidden, tasks)
+    return backbone.pool_frames(hidden.view(shape).float())[0]
+
+
+def encode_texts_with_experts(
+    backbone: Backbone, ids: Tensor, tower: ExpertTower, tasks: Tensor | Sequence[int]
+) -> Tensor:
+    """Unit text vectors ``[n, dim]`` with the experts of a text tower.
+
+    The first token is the same for all texts, so the experts of a text depend only on its task.
+
+    Args:
+        backbone: Backbone with open blocks.
+        ids: Token ids ``[n, L]``.
+        tasks: Number of the router of each text, or ``NO_ROUTER``, ``[n]``.
+    """
+    ids = ids.to(backbone.device)
+    tasks = torch.as_tensor(tasks, device=backbone.device)
+    mask = backbone.text.attn_mask[: ids.shape[1], : ids.shape[1]]
+    with forward_precision(backbone.device):
+        hidden = backbone.embed_tokens(ids)
+        for block, experts in zip(backbone.text_blocks, tower.blocks, strict=True):
+            hidden = hidden + block.ls_1(block.attention(block.ln_1(hidden), attn_mask=mask))
+            hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden))) + experts(hidden, tasks)
+    return backbone.pool_text(hidden.float(), backbone.end_of_text(ids))
+
 
 _TEXT, _SELECTOR, _VISUAL, _TASKS = "moe.text.", "moe.selector.", "moe.visual.", "moe.tasks"
 _TOWER_SETTINGS = ("experts", "rank", "top_k", "scale")

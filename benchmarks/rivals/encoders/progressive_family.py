@@ -1,22 +1,208 @@
-"""Family of progressive neural networks: every shard is encoded and queried by the column of its task."""
+"""Family of progressive neural networks: every shard is encoded and queried by the column of its task.
+
+Progressive neural networks: one column per task, with lateral connections from the columns of earlier tasks
+(Rusu et al. 2016, "Progressive neural networks").
+
+A column is a whole tower with weights of its own. Block i of column k also reads the outputs h of block i − 1 of all
+earlier columns, which never change (equation 2):
+
+    h_i(k) = B_i(k)(h_{i−1}(k)) + U_i relu(V_i [α_1 h_{i−1}(1), …, α_{k−1} h_{i−1}(k−1)])
+
+with a scalar α_j per earlier column, V_i from their concatenation to the width of one column, and U_i from there to the
+width. At the start U = 0, so that a new column is the backbone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.rivals.encoders.progressive_tower import (
-    NO_COLUMN,
-    ProgressiveTower,
-    encode_frames_with_column,
-    encode_texts_with_columns,
-)
+from models.backbones.backbone import Backbone
+from models.backbones.tower_computation import forward_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
+
+NO_COLUMN = -1  # column of a task that predates the first column: the backbone
+_MAXIMUM_INITIAL_FACTOR = 0.1  # of α; the paper states random small values
+_VISUAL, _LATERAL = "visual.", "lateral."
+
+RunBlock = Callable[[int, int, Tensor], Tensor]  # of a column and a layer, on the output of the layer below
+
+
+class LateralConnection(nn.Module):
+    """Non-linear adapter from all earlier columns to one block: U relu(V [α_j h_j]).
+
+    Args:
+        width: Token width.
+        columns: Number of earlier columns, at least 1.
+    """
+
+    def __init__(self, width: int, columns: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.rand(columns) * _MAXIMUM_INITIAL_FACTOR)
+        self.down = nn.Linear(width * columns, width, bias=False)
+        self.up = nn.Linear(width, width, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, states: Sequence[Tensor]) -> Tensor:
+        """Return ``[..., width]`` for the states of every earlier column, ``[..., width]`` each."""
+        scaled = [factor * state for factor, state in zip(self.alpha, states, strict=True)]
+        added: Tensor = self.up(self.down(torch.cat(scaled, dim=-1)).relu())
+        return added
+
+
+class ProgressiveTower:
+    """All columns of the image tower or of the text tower.
+
+    Args:
+        backbone: Backbone with open blocks; each column starts as its tower.
+        is_visual: Whether the columns are image towers.
+
+    Attributes:
+        columns: Backbones of which the columns are the one tower; all share the other.
+        laterals: Lateral connections into each block of each column; none into those of the first column.
+    """
+
+    def __init__(self, backbone: Backbone, *, is_visual: bool) -> None:
+        self.backbone, self.is_visual = backbone, is_visual
+        self.width = backbone.visual_width if is_visual else backbone.text_width
+        self.depth = len(backbone.visual_blocks if is_visual else backbone.text_blocks)
+        self.columns: list[Backbone] = []
+        self.laterals: list[nn.ModuleList] = []
+
+    def __len__(self) -> int:
+        """Number of columns."""
+        return len(self.columns)
+
+    def columns_below(self, column: int) -> tuple[list[Backbone], int]:
+        """Return all columns up to one and its place among them; for ``NO_COLUMN``, the backbone."""
+        return ([self.backbone], 0) if column == NO_COLUMN else (self.columns[: column + 1], column)
+
+    def add_column(self) -> None:
+        """Add a column, which is trainable, and freeze the others; its lateral connections start at random."""
+        self.freeze()
+        clone = self.backbone.clone_image_tower if self.is_visual else self.backbone.clone_text_tower
+        earlier = len(self.columns)
+        connections = (LateralConnection(self.width, earlier) for _ in range(self.depth if earlier else 0))
+        self.columns.append(clone())
+        self.laterals.append(nn.ModuleList(connections).to(self.backbone.device))
+        for parameter in self.newest_parameters():
+            parameter.requires_grad_(True)
+
+    def freeze(self) -> None:
+        """Freeze all columns."""
+        if self.columns:
+            for parameter in self.newest_parameters():
+                parameter.requires_grad_(False)
+
+    def newest_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the newest column and of its lateral connections."""
+        for name, parameter in self.columns[-1].clip.named_parameters():
+            if name.startswith(_VISUAL) == self.is_visual and name != "logit_scale":
+                yield parameter
+        yield from self.laterals[-1].parameters()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights of all columns as ``<column>.<name>``."""
+        named: dict[str, Tensor] = {}
+        for number, (column, laterals) in enumerate(zip(self.columns, self.laterals, strict=True)):
+            for name, tensor in column.clip.state_dict().items():
+                if name.startswith(_VISUAL) == self.is_visual:
+                    named[f"{number}.{name}"] = tensor
+            named |= {f"{number}.{_LATERAL}{name}": t for name, t in laterals.state_dict().items()}
+        return named
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the result of :meth:`tensors`, with any number of columns.
+
+        Raises:
+            ReleaseError: The names or shapes are not those of this architecture.
+        """
+        count = len({name.partition(".")[0] for name in tensors})
+        while len(self) < count:
+            self.add_column()
+        own = self.tensors()
+        if own.keys() != tensors.keys() or any(own[name].shape != t.shape for name, t in tensors.items()):
+            raise ReleaseError(f"the {count} columns do not fit backbone {self.backbone.name!r}")
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def encode_frames_with_column(tower: ProgressiveTower, frames: Tensor, column: int) -> Tensor:
+    """Unit video vectors ``[n, dim]`` of one column.
+
+    Args:
+        tower: Columns of the image tower.
+        frames: ``uint8 [n, M, H, W, 3]``.
+        column: Number of the column, or ``NO_COLUMN``.
+    """
+    columns, newest = tower.columns_below(column)
+    blocks = [backbone.visual_blocks for backbone in columns]
+    with forward_precision(tower.backbone.device):
+        tokens = [backbone.embed_frames(frames) for backbone in columns]
+        shape = tokens[0].shape
+        states = [state.flatten(0, 1) for state in tokens]
+        hidden = _run_blocks(tower, states, lambda c, layer, x: blocks[c][layer](x), [newest])
+    return columns[newest].pool_frames(hidden[newest].view(shape).float())[0]
+
+
+def encode_texts_with_columns(tower: ProgressiveTower, ids: Tensor, columns: Sequence[int]) -> Tensor:
+    """Unit text vectors ``[C, n, dim]`` of several columns, in one pass through all columns below.
+
+    Args:
+        ids: Token ids ``[n, L]``.
+        columns: Numbers of the C columns, or ``NO_COLUMN``.
+    """
+    ids = ids.to(tower.backbone.device)
+    wanted = sorted({*columns} - {NO_COLUMN})
+    vectors: dict[int, Tensor] = {}
+    if NO_COLUMN in columns:
+        vectors[NO_COLUMN] = _encode_texts(tower, ids, NO_COLUMN, [0])[0]
+    if wanted:
+        vectors |= _encode_texts(tower, ids, wanted[-1], wanted)
+    return torch.stack([vectors[column] for column in columns])
+
+
+def _encode_texts(
+    tower: ProgressiveTower, ids: Tensor, last: int, wanted: Sequence[int]
+) -> dict[int, Tensor]:
+    """Unit text vectors ``[n, dim]`` of the wanted columns up to the last."""
+    columns, _ = tower.columns_below(last)
+    blocks = [backbone.text_blocks for backbone in columns]
+    mask = tower.backbone.text.attn_mask[: ids.shape[1], : ids.shape[1]]
+    with forward_precision(tower.backbone.device):
+        states = [backbone.embed_tokens(ids) for backbone in columns]
+        hidden = _run_blocks(tower, states, lambda c, layer, x: blocks[c][layer](x, attn_mask=mask), wanted)
+    end = tower.backbone.end_of_text(ids)
+    return {column: columns[column].pool_text(hidden[column].float(), end) for column in wanted}
+
+
+def _run_blocks(
+    tower: ProgressiveTower, states: Sequence[Tensor], run_block: RunBlock, wanted: Sequence[int]
+) -> dict[int, Tensor]:
+    """States of the wanted columns after the last block, by column.
+
+    Args:
+        states: Inputs of the first block of each column up to the last wanted one, ``[n, L, width]`` each.
+        run_block: Block of a column and a layer.
+        wanted: Numbers of columns.
+    """
+    hidden = dict(enumerate(states))
+    for layer in range(tower.depth):
+        needed = wanted if layer == tower.depth - 1 else range(len(states))
+        outputs: dict[int, Tensor] = {}
+        for column in needed:
+            outputs[column] = run_block(column, layer, hidden[column])
+            if column:
+                earlier = [hidden[below] for below in range(column)]
+                outputs[column] = outputs[column] + tower.laterals[column][layer](earlier)
+        hidden = outputs
+    return hidden
+
 
 TEXT_PREFIX = "pnn.text."  # of the names of text columns in a release
 VISUAL_PREFIX = "pnn.visual."

@@ -2,17 +2,25 @@
 
 Four rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
 every task an equal share, which is filled at the end of the task and cut when the next task joins. ``herding`` and
-``kmeans`` differ from ``ring`` in the pairs of a share only (``benchmarks.rivals.shared.exemplar_selection``).
-``reservoir`` (Vitter 1985, "Random sampling with a reservoir"; algorithm R) keeps every training pair so far with the
-same probability, and is updated during training. The memory is part of the release, since old video files may be gone;
-it never exceeds its capacity.
+``kmeans`` differ from ``ring`` in the pairs of a share only. ``reservoir`` (Vitter 1985, "Random sampling with a
+reservoir"; algorithm R) keeps every training pair so far with the same probability, and is updated during training.
+The memory is part of the release, since old video files may be gone; it never exceeds its capacity.
 
 Differences from the papers: the ring of Chaudhry et al. has a share per class, knows the number of classes and keeps
 the last pairs of a stream. Here the share is per task, the number of tasks is unknown, and the kept pairs are random,
 as at the end of a shuffled stream; a second caption of a video is kept only after one caption of every video, by every
-rule but the reservoir. A reservoir also holds pairs of the current task, which are never sampled, so replay covers past
-tasks only. The baselines of bmu-moco train with momentum encoders, queues and color-jittered frames; here they extend
-plain fine-tuning like every baseline, and differ from it by their own mechanism only.
+rule but the reservoir. A reservoir also holds pairs of the current task, which are never sampled, so replay covers
+past tasks only. The baselines of bmu-moco train with momentum encoders, queues and color-jittered frames; here they
+extend plain fine-tuning like every baseline, and differ from it by their own mechanism only.
+
+``herding`` and ``kmeans`` are the rules of ctp (section 5.1) that use features. *Mean of features* (MoF) is the
+herding of iCaRL (Rebuffi et al. 2017, "iCaRL: Incremental classifier and representation learning", algorithm 4);
+*k-means* is the rule of that name in Chaudhry et al. 2019, "On tiny episodic memories in continual learning".
+
+Differences from the papers: the feature of a pair is the joined unit vector of its text and of its video, since a pair
+has no class and no other common feature (the published code of ctp takes the output of its multi-modal encoder).
+k-means runs once at the end of a task, as in that code; Chaudhry et al. update centroids during training. A pair is
+selected at most once; two centroids with the same nearest pair give two pairs here and one in that code.
 """
 
 from __future__ import annotations
@@ -21,15 +29,77 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
+import faiss
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from benchmarks.rivals.shared.exemplar_selection import herding_order, kmeans_order, pair_features
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, load_examples
+
+_ITERATIONS = 50  # of k-means
+
+
+def pair_features(queries: Tensor, videos: Tensor) -> Tensor:
+    """Return unit features ``[n, 2 dim]`` of pairs, from unit query and video vectors ``[n, dim]``.
+
+    The inner product of two features is the mean of the cosines of both modalities.
+    """
+    return torch.cat([queries, videos], dim=-1) / 2**0.5
+
+
+def herding_order(features: Tensor, count: int) -> list[int]:
+    """Return the pairs whose running mean stays nearest to the mean of all pairs (iCaRL, algorithm 4).
+
+    Pair k minimizes ``|μ − (φ(p_k) + Σ_{j<k} φ(p_j)) / k|``; for unit features, this is the pair with the largest inner
+    product with ``k μ − Σ_{j<k} φ(p_j)``. Every prefix of the result is the selection of fewer pairs.
+
+    Args:
+        features: φ, unit features ``[n, d]``.
+        count: Number of pairs; all pairs if it is larger than n.
+    """
+    mean, chosen_sum = features.mean(dim=0), torch.zeros_like(features[0])
+    free = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    order: list[int] = []
+    for k in range(1, min(count, len(features)) + 1):
+        scores = features @ (k * mean - chosen_sum)
+        best = int(scores.masked_fill(~free, -torch.inf).argmax())
+        free[best] = False
+        chosen_sum += features[best]
+        order.append(best)
+    return order
+
+
+def kmeans_order(features: Tensor, count: int, seed: int) -> list[int]:
+    """Return the pair nearest to each of ``count`` centroids, in the order of the centroids.
+
+    Args:
+        features: Unit features ``[n, d]``.
+        count: Number of centroids; all pairs are returned if it is not smaller than n.
+        seed: Seed of the initial centroids, which are pairs.
+    """
+    points = features.float().cpu()
+    if count >= len(points):
+        return list(range(len(points)))
+    kmeans = faiss.Kmeans(
+        points.shape[1],
+        count,
+        niter=_ITERATIONS,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(points),
+    )
+    kmeans.train(points.numpy())
+    distances = torch.cdist(torch.from_numpy(kmeans.centroids), points)
+    order: list[int] = []
+    for row in distances:
+        best = int(row.argmin())
+        distances[:, best] = torch.inf
+        order.append(best)
+    return order
+
 
 FillRule = Literal["ring", "herding", "kmeans", "reservoir"]
 #: Columns ``frames``, ``ids``, ``tasks`` and those of a method; one row per pair in each.
@@ -147,10 +217,8 @@ class ReplayMethod(Finetune):
     """Fine-tuning of both towers with a memory of past pairs; a subclass defines their use in the loss.
 
     Attributes:
-        memory: Pairs of past tasks.
         previous_model: Frozen model from before the current task; None without past pairs and between tasks.
         stores_vectors: Whether the memory stores the vectors of a pair at the time it enters.
-        needs_previous_model: Whether the loss needs :attr:`previous_model`.
     """
 
     config_class: ClassVar[type[MemoryConfig]] = MemoryConfig

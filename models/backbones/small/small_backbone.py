@@ -22,7 +22,7 @@ from models.backbones.backbone import FrameSpec, TextBackground
 from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, BertTokenizer, Towers
 from models.backbones.small.image_tower import ImageTower, folded_weights, tensor_digest
 from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
-from models.backbones.transformers_loading import load_tower, silent_library
+from models.backbones.transformers_backbone import load_tower, silent_library
 from models.errors import BackboneUnavailable
 
 _NAME = "small"

@@ -21,9 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from models.adapters.analytic_map_set import AnalyticMapSet
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.query_encoder import (
     QueryEncoder,
     QueryEncoderInputs,

@@ -12,10 +12,10 @@ from torch import Tensor
 from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.backbones.backbone import Backbone
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
+from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.encoders.text_condition import PerTextCondition
 from models.encoders.tower_forward import encode_frames, encode_texts, start_token_states

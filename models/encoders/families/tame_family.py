@@ -15,7 +15,7 @@ from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_upd
 from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.encoders.text_condition import PerTextCondition, TextCondition, WordCondition
 from models.encoders.tower_forward import encode_frames, encode_texts

@@ -1,4 +1,4 @@
-"""Family of fine-tuned towers: the text tower of the release encodes for all tasks."""
+"""Families of backbones without adapters: the frozen backbone, and towers that are fine-tuned as a whole."""
 
 from __future__ import annotations
 
@@ -13,6 +13,38 @@ from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState, tensors_with_prefix
+
+
+class FrozenQueryEncoder(QueryEncoder):
+    """Encodes texts with the backbone alone."""
+
+    modes = ("latest", "pinned")
+
+    def is_task_independent(self, mode: str) -> bool:
+        return True
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        return self._backbone.fingerprint
+
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        return encode_texts(self._backbone, ids)
+
+
+class FrozenVideoEncoder(FamilyVideoEncoder):
+    """Encodes frames with the backbone alone."""
+
+    def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        return self._encode_with_backbone
+
+
+FROZEN_FAMILY = EncoderFamily(
+    kind="frozen",
+    query_encoder=FrozenQueryEncoder,
+    video_encoder=FrozenVideoEncoder,
+    query_prefixes=(),
+    video_prefixes=(),
+)
+
 
 _TOWERS, _VISUAL = "clip.", "clip.visual."
 

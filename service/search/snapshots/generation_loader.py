@@ -17,7 +17,7 @@ from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.precision import compute_device
+from models.backbones.tower_computation import compute_device
 from models.errors import ModelError
 from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task

@@ -24,9 +24,8 @@ from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
 from models.routing.confidence_model import ConfidenceModel
-from models.routing.router import Router
+from models.routing.router import Router, TextEvidence, route_text
 from models.routing.routing_profiles import RoutingProfiles
-from models.routing.text_evidence import TextEvidence, route_text
 from service.core.errors import Unavailable
 from service.search.snapshots.appended_captions import (
     AppendedProfile,

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
 from index.files.durable_files import sync
-from media.sources.source_uris import is_source_uri
+from media.sources.media_source import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
 from cinestrata_schemas.tasks import VideoSpec
-from media.sources.source_uris import is_source_uri
+from media.sources.media_source import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER

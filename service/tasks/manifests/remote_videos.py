@@ -12,8 +12,7 @@ from urllib.parse import quote
 from cinestrata_schemas.tasks import VideoSpec
 from media import MediaError
 from media.errors import SourceOutage
-from media.sources.media_source import ListedFile
-from media.sources.source_uris import SourceUri, is_source_uri
+from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.video_access import SourceReader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clips.clip_comparison import keep_captions, measure_caption_curve
-from benchmarks.learning.method_variants import parse_variant
+from benchmarks.learning.protocol import parse_variant
 from benchmarks.reporting.clip_report import write_caption_report
 from trainer.task_data import Clip, TaskData
 

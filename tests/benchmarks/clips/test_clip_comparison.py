@@ -11,7 +11,7 @@ from benchmarks.clips.clip_comparison import compare_on_clips
 from benchmarks.clips.clip_results import GALLERIES, ClipRun
 from benchmarks.clips.method_on_clips import domain_order
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.method_variants import parse_variant
+from benchmarks.learning.protocol import parse_variant
 from benchmarks.reporting.clip_report import write_clip_report
 from trainer.task_data import TaskData
 

@@ -19,8 +19,13 @@ from benchmarks.data.protocol_sources import CtvrSource, WorldSource
 from benchmarks.data.source_tasks import SourceTask
 from benchmarks.data.world import DOMAINS
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.method_variants import parse_variant, select_variants
-from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
+from benchmarks.learning.protocol import (
+    Protocol,
+    load_protocol,
+    parse_variant,
+    protocol_names,
+    select_variants,
+)
 from benchmarks.learning.task_preparation import prepare_tasks
 from benchmarks.rivals import METHODS, configure
 from media import VideoDecoder, load_frames

@@ -18,8 +18,7 @@ import benchmarks.learning.method_runner
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign, Run
 from benchmarks.learning.method_runner import RunOutcome, run_method
-from benchmarks.learning.method_variants import parse_variant, select_variants
-from benchmarks.learning.protocol import Protocol, load_protocol
+from benchmarks.learning.protocol import Protocol, load_protocol, parse_variant, select_variants
 from benchmarks.learning.run_progress import RunProgress
 from benchmarks.learning.run_results import (
     RunResult,
@@ -131,7 +130,7 @@ def test_run_measures_time_and_memory_by_phase_and_task(
 
 
 def test_peak_memory_is_that_of_the_phase() -> None:
-    from benchmarks.learning.resource_meter import ResourceMeter
+    from benchmarks.learning.run_costs import ResourceMeter
 
     meter = ResourceMeter(torch.device("cpu"))
     if not meter.memory.startswith("VmHWM"):

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning import training_speed
-from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.run_costs import ResourceMeter
 from benchmarks.learning.training_speed import LOOPS, SpeedPlan, measure_speed, speed_table
 from benchmarks.rivals import start_method
 from models.encoders.tower_forward import encode_texts

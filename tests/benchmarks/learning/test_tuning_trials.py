@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign
-from benchmarks.learning.method_variants import parse_variant
-from benchmarks.learning.protocol import Protocol
+from benchmarks.learning.protocol import Protocol, parse_variant
 from benchmarks.learning.run_results import RunResult, write_result
 from benchmarks.learning.tuning_trials import FACTORS, trial_variants, write_tuning_log
 from benchmarks.reporting.markdown_tables import tuning_table

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.rivals.clip_vip import ClipVip
-from benchmarks.rivals.encoders.video_proxy import encode_with_proxies
+from benchmarks.rivals.encoders.proxy_family import encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.rivals.encoders.video_proxy import encode_with_proxies
+from benchmarks.rivals.encoders.proxy_family import encode_with_proxies
 from benchmarks.rivals.shared.distillation import random_sentences
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts

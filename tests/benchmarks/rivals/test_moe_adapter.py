@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks.rivals.encoders.mixture_of_experts import (
+from benchmarks.rivals.encoders.experts_family import (
     NO_ROUTER,
     ExpertLayer,
     ExpertTower,

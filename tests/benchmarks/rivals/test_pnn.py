@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmarks.rivals.encoders.progressive_tower import NO_COLUMN, encode_texts_with_columns
+from benchmarks.rivals.encoders.progressive_family import NO_COLUMN, encode_texts_with_columns
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
 from tests.trainer.methods.method_driver import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.rivals.encoders.progressive_tower import (
+from benchmarks.rivals.encoders.progressive_family import (
     NO_COLUMN,
     ProgressiveTower,
     encode_frames_with_column,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.rivals.encoders.video_proxy import VideoProxies, encode_with_proxies
+from benchmarks.rivals.encoders.proxy_family import VideoProxies, encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from index.files import verified_folders
+from index.files import store_folder
 from index.files.durable_files import hash_files
-from index.files.verified_folders import VerifiedFolders
+from index.files.store_folder import VerifiedFolders
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_unchanged_folder_is_read_once(folder: Path) -> None:
     files, verified = hash_files(folder), VerifiedFolders()
-    with patch.object(verified_folders, "hash_files", wraps=hash_files) as hashing:
+    with patch.object(store_folder, "hash_files", wraps=hash_files) as hashing:
         assert verified.is_intact(folder, files)
         assert verified.is_intact(folder, dict(files))
     assert hashing.call_count == 1

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from index.scanning import exact_scan
-from index.scanning.candidate_pool import CandidatePool
-from index.scanning.exact_scan import ExactScan, empty_flat_index
+from index.scanning.exact_scan import CandidatePool, ExactScan, empty_flat_index
 from index.shard_store import ShardStore
 from index.shards.faiss_vector_store import FaissShard
 

@@ -10,9 +10,9 @@ import pytest
 
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import Manifest
+from index.files.store_folder import list_manifest_files
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.manifest_files import list_manifest_files
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore

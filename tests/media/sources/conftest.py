@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from media.sources.downloading import DownloadLimits, download_file
-from media.sources.source_cache import SourceCache
-from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
+from media.sources.downloading import DownloadLimits, SourceCache, download_file
+from media.sources.media_source import SourcePrefix, SourceUri, find_prefix
 from media.sources.web_server import WebServer
 from tests.web_files import WebFiles
 

@@ -9,7 +9,7 @@ import pytest
 
 from media import MediaError
 from media.errors import SourceOutage
-from media.sources.address_guard import GuardedNetwork, is_private_address, is_public_address
+from media.sources.guarded_network import GuardedNetwork, is_private_address, is_public_address
 from tests.web_files import WebFiles
 
 NEVER = [

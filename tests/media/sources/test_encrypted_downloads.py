@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from media.errors import SourceOutage
-from media.sources.address_guard import GuardedNetwork
-from media.sources.downloading import DownloadLimits, download_file
-from media.sources.source_cache import SourceCache
-from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
+from media.sources.downloading import DownloadLimits, SourceCache, download_file
+from media.sources.guarded_network import GuardedNetwork
+from media.sources.media_source import SourcePrefix, SourceUri, find_prefix
 from media.sources.web_server import WebServer
 from tests.web_files import WebFiles
 

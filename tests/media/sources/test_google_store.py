@@ -10,9 +10,8 @@ import fsspec
 import pytest
 
 from media import MediaError
-from media.sources.media_source import ByteRange
+from media.sources.media_source import ByteRange, SourceUri
 from media.sources.object_store import ObjectStore
-from media.sources.source_uris import SourceUri
 from tests.web_files import Handler, WebFiles, send
 
 CONTENT = b"0123456789"

@@ -12,11 +12,9 @@ import pytest
 
 from media import MediaError
 from media.errors import InconsistentFile, SourceOutage
-from media.sources.downloading import DownloadLimits, download_file
-from media.sources.media_source import ByteRange, RemoteStream
+from media.sources.downloading import DownloadLimits, SourceCache, download_file
+from media.sources.media_source import ByteRange, RemoteStream, SourceUri
 from media.sources.object_store import ObjectStore
-from media.sources.source_cache import SourceCache
-from media.sources.source_uris import SourceUri
 
 KEY = "videos/a b#1?.mp4"
 BLOCK = 8 * 1024**2

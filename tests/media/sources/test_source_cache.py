@@ -11,12 +11,12 @@ import pytest
 
 from media import MediaError
 from media.errors import SourceOutage
-from media.sources.source_cache import SourceCache
+from media.sources.downloading import SourceCache
 
 CHILD = """
 import sys, time
 from pathlib import Path
-from media.sources.source_cache import SourceCache
+from media.sources.downloading import SourceCache
 
 with SourceCache(Path(sys.argv[1]), 1000).file() as file:
     file.reserve(800)

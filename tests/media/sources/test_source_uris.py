@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from media import MediaError
-from media.sources.source_uris import (
+from media.sources.media_source import (
     SourcePrefix,
     SourceUri,
     file_name,

@@ -12,11 +12,9 @@ import pytest
 from media import MediaError
 from media.errors import InconsistentFile, SourceOutage
 from media.sources import web_server
-from media.sources.address_guard import GuardedNetwork
-from media.sources.downloading import DownloadLimits, download_file
-from media.sources.media_source import ByteRange
-from media.sources.source_cache import SourceCache
-from media.sources.source_uris import SourcePrefix, SourceUri, find_prefix
+from media.sources.downloading import DownloadLimits, SourceCache, download_file
+from media.sources.guarded_network import GuardedNetwork
+from media.sources.media_source import ByteRange, SourcePrefix, SourceUri, find_prefix
 from media.sources.web_server import WebServer
 from tests.media.sources.conftest import Download
 from tests.web_files import Handler, WebFiles, send

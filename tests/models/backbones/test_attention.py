@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
+from models.backbones.tower_computation import merge_heads, scaled_dot_product_attention, split_heads
 
 HEADS, SIZE, LENGTH = 2, 4, 6
 

@@ -13,8 +13,12 @@ from models.adapters.frame_fusion import FrameFusion
 from models.adapters.tame import Tame
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.gradient_checkpointing import gradient_checkpointing, run_checkpointed
-from models.backbones.precision import forward_precision, mixed_precision
+from models.backbones.tower_computation import (
+    forward_precision,
+    gradient_checkpointing,
+    mixed_precision,
+    run_checkpointed,
+)
 from models.encoders.tower_forward import encode_frames, encode_texts
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin and then vanish"]

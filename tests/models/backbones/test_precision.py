@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.precision import compute_device, forward_precision, mixed_precision
+from models.backbones.tower_computation import compute_device, forward_precision, mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ModelError
 

@@ -21,7 +21,7 @@ from transformers import BertConfig, BertModel, DeiTConfig, DeiTModel, PreTraine
 from benchmarks.rivals import METHODS, start_method
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError

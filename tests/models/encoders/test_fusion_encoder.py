@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.backbones.precision import mixed_precision
+from models.backbones.tower_computation import mixed_precision
 from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states, text_states
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.random_frames import random_frames

@@ -12,10 +12,9 @@ import torch
 
 from models.encoders.encoder_registry import read_query_release, select_query_tensors
 from models.errors import ReleaseError
-from models.releases.calibration_captions import CalibrationCaption
 from models.releases.release_files import read_release, write_release
 from models.releases.release_lineage import ReleaseTask
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import CalibrationCaption, ReleaseState
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 

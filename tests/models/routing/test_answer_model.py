@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.routing.confidence_model import AnswerModel, ConfidenceModel, answer_features
-from models.routing.text_evidence import TextEvidence
+from models.routing.router import TextEvidence
 
 EVIDENCE = TextEvidence(familiarity=9.0, log_weight=-0.2, words=2.0, captions=-3.0, coverage=0.5)
 MODEL = AnswerModel((2.0, 0.5, 0.25, 1.5), -1.0, 0.3, 0.1, 0.02)

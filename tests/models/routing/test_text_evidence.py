@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.routing.router import Router
+from models.routing.router import Router, summarize_evidence
 from models.routing.routing_profiles import RoutingProfiles
-from models.routing.text_evidence import summarize_evidence
 
 PROFILES = np.array(
     [[1.5, 0.5, 0.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 3.0, 0.0, 0.0]], np.float32

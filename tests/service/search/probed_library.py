@@ -43,7 +43,7 @@ class Probed(Library):
             if manifest.live_count(task)
         }
         vectors = self.stored(captions)
-        probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older, encoder.modes[-1])
+        probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older)
         with self.store.staging() as staged:
             write_release(staged, state, parent=self.before)
             write_probes(staged, self.change(probes))

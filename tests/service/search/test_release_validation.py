@@ -76,11 +76,13 @@ def test_number_of_probes_is_bounded(backbone: Backbone) -> None:
             return np.ones((len(ids), 4), np.float32) / 2
 
     class Encoder:
+        modes = ("m",)
+
         def encode(self, texts: Any, tasks: Any, mode: str) -> Any:
             return np.ones((len(texts), len(tasks), 4), np.float32) / 2
 
     older: Any = {f"task {n}": Shard() for n in range(100)}
-    probes = make_probes(Encoder(), "new", np.arange(3), np.eye(4, dtype=np.float32)[:3], older, "m")  # type: ignore[arg-type]
+    probes = make_probes(Encoder(), "new", np.arange(3), np.eye(4, dtype=np.float32)[:3], older)  # type: ignore[arg-type]
     assert len(probes) == len(PROBE_TEXTS) + MAX_PROBED_OLDER_TASKS == 32
     assert probes.tasks[len(PROBE_TEXTS) :] == [f"task {n}" for n in range(100 - MAX_PROBED_OLDER_TASKS, 100)]
     assert probes.ids[-1].tolist() == [7, 31, 56, 81, 106]

@@ -20,6 +20,8 @@ DIM = 16
 class NumberEncoder:
     """Encodes the text ``"<video>"`` as that video's vector, and ``"?<seed>"`` as a random one."""
 
+    modes = ("pinned",)
+
     def __init__(self, vectors: np.ndarray) -> None:
         self.rows = vectors
 
@@ -51,7 +53,7 @@ def measure(
     shard = SimpleNamespace(ids=every, vectors=lambda wanted: vectors[[position[int(i)] for i in wanted]])
     domain = [Query(str(video), video) for video in range(own)]
     encoder: Any = NumberEncoder(rows)
-    found = measure_drift(encoder, "day", shard, domain, appended, mode="pinned", is_learned=is_learned)
+    found = measure_drift(encoder, "day", shard, domain, appended, is_learned=is_learned)
     assert found is not None
     return found
 
@@ -121,8 +123,8 @@ def binomial(hits: int, total: int, share: float) -> float:
 def test_without_captions_nothing_is_measured() -> None:
     shard = SimpleNamespace(ids=np.arange(2), vectors=lambda wanted: np.eye(2, dtype=np.float32))
     encoder: Any = NumberEncoder(np.eye(2))
-    assert measure_drift(encoder, "day", shard, [], [Query("1", 1)], mode="pinned") is None
-    assert measure_drift(encoder, "day", shard, [Query("1", 1)], [], mode="pinned") is None
+    assert measure_drift(encoder, "day", shard, [], [Query("1", 1)]) is None
+    assert measure_drift(encoder, "day", shard, [Query("1", 1)], []) is None
 
 
 @pytest.mark.parametrize(("first", "second"), [((0, 5), (5, 5)), ((30, 40), (20, 50)), ((1, 1), (1, 1))])

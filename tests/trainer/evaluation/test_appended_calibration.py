@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.evaluation.appended_calibration import calibrate_appended
-from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS
+from trainer.evaluation.calibration_captions import MAX_TASK_CAPTIONS, calibrate_appended
 
 VOCABULARY = 50
 START, END = 48, 49
@@ -18,6 +17,8 @@ START, END = 48, 49
 
 class DigitEncoder:
     """A text is a row of token ids; its vector is the one-hot vector of its first token."""
+
+    modes = ("pinned",)
 
     profile_factor = 1.0
 
@@ -35,9 +36,7 @@ def calibrate(learned: Sequence[str], appended: Sequence[tuple[int, str]], video
     ids = np.arange(videos, dtype=np.int64)
     shard = SimpleNamespace(ids=ids, vectors=lambda wanted: np.eye(VOCABULARY, dtype=np.float32)[wanted])
     encoder: Any = DigitEncoder()
-    return calibrate_appended(
-        encoder, "day", shard, ids, learned, appended, vocabulary=VOCABULARY, mode="pinned"
-    )
+    return calibrate_appended(encoder, "day", shard, ids, learned, appended, vocabulary=VOCABULARY)
 
 
 def test_profile_contains_all_captions() -> None:

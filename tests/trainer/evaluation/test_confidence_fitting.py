@@ -8,13 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.releases.calibration_captions import CalibrationCaption
+from models.releases.release_state import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
 from tests.word_routing import WordRouting
-from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
-from trainer.evaluation.confidence_fitting import fit_answer, fit_confidence, fit_logistic
-from trainer.evaluation.reliability import area_under_roc, reliability
-from trainer.evaluation.unrelated_texts import unrelated_texts
+from trainer.evaluation.calibration_searches import (
+    CalibrationTask,
+    LabeledResults,
+    label_results,
+    unrelated_texts,
+)
+from trainer.evaluation.confidence_fitting import (
+    area_under_roc,
+    fit_answer,
+    fit_confidence,
+    fit_logistic,
+    reliability,
+)
 from trainer.video_embedding import MemoryShard
 
 DIM, WORDS, PRIOR = 8, 12, 0.04
@@ -80,7 +89,7 @@ def test_captions_are_searched_with_and_without_their_video_and_task(silent: int
     if silent is not None:
         known[silent] = replace(known[silent], captions=())
         profiles[silent] = 0
-    answers = iter(list(label_results(encoder, known, profiles, mode="pinned", prior=PRIOR)))
+    answers = iter(list(label_results(encoder, known, profiles, prior=PRIOR)))
     number = 0
     for own, task in enumerate(known):
         for video, text in task.captions:
@@ -132,7 +141,6 @@ def test_held_out_videos_are_excluded() -> None:
         encoder,
         watched,
         _profiles(3),
-        mode="pinned",
         prior=PRIOR,
         report_alive=lambda: reports.append(len(encoder.encoded_texts)),
     )
@@ -145,11 +153,11 @@ def test_held_out_videos_are_excluded() -> None:
 def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
     encoder = NumberEncoder()
     few, many = _library(encoder, tasks=4, captions=10), _library(encoder, tasks=40, captions=1)
-    list(label_results(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
+    list(label_results(encoder, few, _profiles(4), prior=PRIOR))
     encoded, encoder.encoded_texts = len(encoder.encoded_texts), []
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
     encoder.token_presence = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
-    list(label_results(encoder, many, profiles, mode="pinned", prior=PRIOR))
+    list(label_results(encoder, many, profiles, prior=PRIOR))
     assert encoded == 4 * 40
     assert 5 * 40 <= len(encoder.encoded_texts) <= 6 * 40
 
@@ -157,13 +165,13 @@ def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
 def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -> None:
     encoder = NumberEncoder(noise=0.5)
     known, profiles = _library(encoder, captions=20), _profiles(3)
-    calibrated = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
+    calibrated = fit_confidence(encoder, known, profiles, prior=PRIOR)
     assert calibrated is not None
     assert calibrated.captions == 60
     assert min(calibrated.weights[:RESULT_FEATURES]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     confidences, right = [], []
-    for results in label_results(encoder, known, profiles, mode="pinned", prior=PRIOR):
+    for results in label_results(encoder, known, profiles, prior=PRIOR):
         odds = results.features @ np.array(calibrated.weights) + calibrated.bias
         sure[results.present].append(1 / (1 + np.exp(-odds[0])))
         if results.present:
@@ -177,9 +185,7 @@ def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -
 def test_unrelated_texts_are_searched_once_in_the_whole_library() -> None:
     encoder = NumberEncoder(noise=0.4)
     known = _library(encoder, captions=2)
-    searches = list(
-        label_results(encoder, known, _profiles(3), mode="pinned", prior=PRIOR, unrelated=["0 77", "2 78"])
-    )
+    searches = list(label_results(encoder, known, _profiles(3), prior=PRIOR, unrelated=["0 77", "2 78"]))
     assert [search.searched for search in searches[:3]] == ["all", "without video", "without task"]
     assert [search.searched for search in searches[18:]] == ["unrelated"] * 2
     assert not any(search.relevant.any() for search in searches[18:])
@@ -211,9 +217,7 @@ def test_training_captions_have_their_stored_results_in_their_own_task() -> None
     deleted = replace(stored, video=999)
     unknown = replace(stored, task="7")
     fitted = [stored, deleted, unknown]
-    whole, without, elsewhere = label_results(
-        encoder, known, profiles, mode="pinned", prior=PRIOR, fitted=fitted
-    )
+    whole, without, elsewhere = label_results(encoder, known, profiles, prior=PRIOR, fitted=fitted)
     nats = encoder.token_presence(["1 5"])[0] @ profiles.T
     nats[1] = 1.25
     lifts = PRIOR * (nats - np.log(np.exp(nats).sum()))
@@ -233,7 +237,7 @@ def test_training_captions_have_their_stored_results_in_their_own_task() -> None
 def test_answer_model_tells_texts_with_a_video_from_others() -> None:
     encoder = NumberEncoder(noise=1.0)
     known, profiles = _library(encoder, captions=20), _profiles(3)
-    searches = list(label_results(encoder, known, profiles, mode="pinned", prior=PRIOR))
+    searches = list(label_results(encoder, known, profiles, prior=PRIOR))
     answer = fit_answer(searches)
     assert answer is not None
     assert min(answer.weights) >= 0
@@ -254,11 +258,11 @@ def test_answer_model_tells_texts_with_a_video_from_others() -> None:
 def test_answer_model_needs_texts_without_a_video() -> None:
     encoder = NumberEncoder(noise=0.3)
     known, profiles = _library(encoder, tasks=1, captions=25), _profiles(1)
-    alone = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
+    alone = fit_confidence(encoder, known, profiles, prior=PRIOR)
     assert alone is not None
     assert alone.answer is None
     others = [f"2 {number}" for number in range(20)]
-    fitted = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR, unrelated=others)
+    fitted = fit_confidence(encoder, known, profiles, prior=PRIOR, unrelated=others)
     assert fitted is not None
     assert fitted.answer is not None
     assert fitted.weights == pytest.approx(alone.weights, rel=1e-5)
@@ -274,9 +278,9 @@ def test_no_model_is_fitted_to_few_captions() -> None:
     encoder = NumberEncoder()
     for captions, enough in ((6, False), (7, True)):
         known = _library(encoder, captions=captions)
-        fitted = fit_confidence(encoder, known, _profiles(3), mode="pinned", prior=PRIOR)
+        fitted = fit_confidence(encoder, known, _profiles(3), prior=PRIOR)
         assert (fitted is not None) == enough
-    assert fit_confidence(encoder, [], np.empty((0, WORDS)), mode="pinned", prior=PRIOR) is None
+    assert fit_confidence(encoder, [], np.empty((0, WORDS)), prior=PRIOR) is None
 
 
 def test_logistic_fit_minimizes_the_cross_entropy() -> None:

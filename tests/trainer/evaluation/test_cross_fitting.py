@@ -12,8 +12,8 @@ import pytest
 from benchmarks.learning.sequential_learning import SequentialLearner
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
-from trainer.evaluation import cross_fitting
-from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, cross_fit, limit_captions
+from trainer.evaluation import calibration_captions
+from trainer.evaluation.calibration_captions import MAX_TASK_CAPTIONS, cross_fit, limit_captions
 from trainer.task_data import TaskData
 from trainer.task_pipeline import HeldOutVideos
 from trainer.training_loop import learn_task
@@ -59,7 +59,7 @@ def test_results_equal_those_of_learning_without_the_video(backbone: Backbone, t
     first, learner = _learner(backbone, tasks[:1]), _learner(backbone, tasks)
     method: Any = learner.method
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    found = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned, "pinned")
+    found = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned)
     assert all(np.array_equal(before[name], tensor) for name, tensor in method.state_dict().items())
     train = tasks[1].train
     assert sorted((c.video, c.text) for c in found) == sorted(
@@ -98,9 +98,7 @@ def test_deleted_videos_are_not_read(backbone: Backbone, tasks: list[TaskData]) 
     gone = tasks[1].clips[2]
     gone.frames_path.unlink()
     method: Any = learner.method
-    found = cross_fit(
-        method, tasks[1], learner.query_encoder(), learner.pinned, "pinned", deleted={gone.vector_id}
-    )
+    found = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned, deleted={gone.vector_id})
     assert {caption.video for caption in found} == {0, 1, 3}
     assert {video for caption in found for video in caption.ids} == {0, 1, 3}
 
@@ -109,19 +107,19 @@ def test_one_video_or_gradient_steps_have_no_results(backbone: Backbone, tmp_pat
     alone = write_task(tmp_path, "alone", [["a single video"]])
     learner = _learner(backbone, [alone])
     assert learner.method is not None
-    assert cross_fit(learner.method, alone, learner.query_encoder(), learner.pinned, "pinned") == ()
+    assert cross_fit(learner.method, alone, learner.query_encoder(), learner.pinned) == ()
     task = write_task(tmp_path, "day", DAY)
     trained = SequentialLearner("zero_shot", random_backbone(), {})
     trained.learn([task])
     assert trained.method is not None
-    assert cross_fit(trained.method, task, trained.query_encoder(), trained.pinned, "latest") == ()
+    assert cross_fit(trained.method, task, trained.query_encoder(), trained.pinned) == ()
 
 
 def test_number_of_captions_is_limited(backbone: Backbone, tmp_path: Path) -> None:
     many = write_task(tmp_path, "many", [[f"number {n} of {m}" for m in range(9)] for n in range(10)])
     learner = _learner(backbone, [many])
     assert learner.method is not None
-    found = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned, "pinned")
+    found = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned)
     assert len(found) == MAX_TASK_CAPTIONS
     assert limit_captions(found, 10) == limit_captions(found, 10)
     assert set(limit_captions(found, 10)) < set(found)
@@ -136,11 +134,11 @@ def test_large_task_is_observed_and_searched_in_part(
         searched.append(len(clips))
         return embed_clips(encode, clips, **options)
 
-    monkeypatch.setattr(cross_fitting, "embed_clips", count)
-    monkeypatch.setattr(cross_fitting, "MAX_GALLERY", 3)
+    monkeypatch.setattr(calibration_captions, "embed_clips", count)
+    monkeypatch.setattr(calibration_captions, "MAX_GALLERY", 3)
     learner = SequentialLearner("analytic", backbone, {**SETTINGS, "max_videos": 2})
     learner.learn(tasks)
-    found = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned, "pinned")
+    found = cross_fit(learner.method, tasks[1], learner.query_encoder(), learner.pinned)
     observed = tasks[1].observed(2)
     assert {caption.video for caption in found} == {clip.vector_id for clip in observed}
     assert searched == [3, 3]  # the two observed videos and one further video, for each of two folds

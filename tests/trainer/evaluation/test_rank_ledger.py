@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 import pytest
 
-from media.content_seal import append_seal
+from media.media_paths import append_seal
 from tests.word_routing import WordRouting
 from trainer.evaluation.gallery import Gallery, Query, Vectors
 from trainer.evaluation.mode_evaluation import QueryMemory
@@ -351,9 +351,9 @@ def test_file_with_inconsistent_columns_is_not_read(tmp_path: Path) -> None:
         "pinned/ranks/global/better": columns["pinned/ranks/global/better"][1:],
         "pinned/ranks/global/equal": columns["pinned/ranks/global/equal"].astype(np.float64),
         "pinned/nearest/scores": columns["pinned/nearest/scores"][:, 1:],
-        "pinned/queries": columns["pinned/queries"][:1],
-        "pinned/seals": columns["pinned/seals"][:1],
-        "pinned/own": np.array([{}], object),  # pickled
+        "pinned/query_count": columns["pinned/query_count"][:1],
+        "pinned/digests": columns["pinned/digests"][:1],
+        "pinned/queries": np.array([{}], object),  # pickled
     }.items():
         np.savez(path, **{**columns, name: values})
         append_seal(path)

@@ -37,7 +37,7 @@ from tests.trainer.methods.method_driver import (
     write_task,
 )
 from trainer.errors import TrainingDiverged
-from trainer.evaluation.appended_calibration import calibrate_appended
+from trainer.evaluation.calibration_captions import calibrate_appended
 from trainer.methods import Method, MethodError
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_checkpoint import CheckpointStore
@@ -435,7 +435,5 @@ def test_profile_that_is_computed_again_equals_that_of_the_release(name: str) ->
     found[tokens] = values
     np.testing.assert_array_equal(found, expected)
     ids = np.empty(0, np.int64)
-    calibrated = calibrate_appended(
-        encoder, "one", _Shard(), ids, captions, (), vocabulary=vocabulary, mode=encoder.modes[-1]
-    )
+    calibrated = calibrate_appended(encoder, "one", _Shard(), ids, captions, (), vocabulary=vocabulary)
     np.testing.assert_array_equal(calibrated.profile, expected)

@@ -27,8 +27,7 @@ from tests.trainer.methods.method_driver import (
     weights,
 )
 from trainer.methods.bmu_moco import BmuMoco
-from trainer.methods.shared.key_queues import KeyQueues
-from trainer.methods.shared.momentum import MomentumMethod, moco_loss
+from trainer.methods.shared.momentum import KeyQueues, MomentumMethod, moco_loss
 from trainer.task_data import Clip
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

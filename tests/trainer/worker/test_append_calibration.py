@@ -15,7 +15,7 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.trainer.worker.library_state import call_before, current_release, learn, open_store, post_append
-from trainer.worker import append_job, append_measurement, job_environment
+from trainer.worker import append_job, job_environment
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -30,7 +30,7 @@ def append(
     min_captions: int = len(COLORS),
 ) -> str:
     """Id of a probed append of captioned videos."""
-    monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", min_captions)
+    monkeypatch.setattr(append_job, "MIN_CAPTIONS", min_captions)
     captions = [f"the {{}} video number {number}" for number in range(CAPTIONS)]
     return post_append(domain, {color: color for color in colors}, captions)
 
@@ -105,7 +105,7 @@ def test_running_server_uses_the_model_of_a_resumed_publication(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(append_job, "measure_append", lambda *_: append_measurement.AppendMeasurement())
+        patch.setattr(append_job, "measure_append", lambda *_: append_job.AppendMeasurement())
         patch.setattr(AppendPublication, "complete", die)
         with pytest.raises(KeyboardInterrupt):
             append_job.run_append_job(task)
@@ -143,7 +143,7 @@ def test_failed_measurement_does_not_fail_the_append(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("no model")
 
-    monkeypatch.setattr(append_measurement, "fit_library_confidence", fail)
+    monkeypatch.setattr(append_job, "fit_library_confidence", fail)
     append_job.run_append_job(task)
     view = commands.get_task(task)
     assert (view.state, view.counts.appended, served_captions()) == ("ready", len(COLORS), None)

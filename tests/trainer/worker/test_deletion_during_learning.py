@@ -35,7 +35,7 @@ from trainer import task_pipeline
 from trainer.evaluation.rank_ledger import read_ledger
 from trainer.published_library import Library
 from trainer.task_data import StoredVectors
-from trainer.worker import catalog_reader, learning_job, release_metrics
+from trainer.worker import catalog_reader, learning_job
 
 Post = Callable[..., str]
 
@@ -177,8 +177,7 @@ def test_rank_ledger_with_a_deleted_video_is_removed(
     learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A video of an earlier task is deleted after the evaluation of the next one."""
-    module = release_metrics if stage == "write_ledger" else learning_job
-    call_before(monkeypatch, module, stage, lambda: delete_videos(["day-0"]))
+    call_before(monkeypatch, learning_job, stage, lambda: delete_videos(["day-0"]))
     learn(post_videos("night"))
     assert not library_paths.recall_cache_path().exists()
 

@@ -24,7 +24,7 @@ from service.tasks import commands
 from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import learn, shard_vectors
-from trainer.worker import append_job, cleanup
+from trainer.worker import append_job, job_environment
 
 Post = Callable[..., str]
 
@@ -71,7 +71,8 @@ def test_unfinished_task_keeps_the_frame_caches_that_it_shares_with_a_ready_doma
     assert delete_unneeded_frames({path.stem for path in shared}) == 0
     assert _cached() == shared
     monkeypatch.setattr(
-        "trainer.frame_restoration.VideoDecoder", lambda limits: pytest.fail("the frames are in the cache")
+        "trainer.worker.video_decoding.VideoDecoder",
+        lambda limits: pytest.fail("the frames are in the cache"),
     )
     learn(copies)
     assert _cached() == []
@@ -104,7 +105,7 @@ def test_frame_caches_that_a_worker_left_are_swept_after_an_hour(
         raise Unavailable("The catalog is locked.", 5)
 
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(cleanup, "delete_unneeded_frames", fail)
+        patch.setattr(job_environment, "delete_unneeded_frames", fail)
         learn(task)
     assert [log["error"] for log in logs if log["event"] == "cleanup_failed"] == ["The catalog is locked."]
     young = _cached()

@@ -26,8 +26,8 @@ from tests.claimed_probing import probe
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.killed_worker import die_after, die_before, expire_leases, run_in_process
 from tests.trainer.worker.library_state import catalog_vector_ids, open_store
-from trainer.worker import append_job, append_measurement, learning_job, shared_embedding, video_decoding
-from trainer.worker.part_files import PartFolder
+from trainer.worker import append_job, learning_job, shared_embedding, video_decoding
+from trainer.worker.shared_embedding import PartFolder
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -99,7 +99,7 @@ def test_append_killed_at_every_step_stores_each_video_once(
     learned_task: str, many_attempts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", 2)
-    monkeypatch.setattr(append_measurement, "MIN_CAPTIONS", 2)
+    monkeypatch.setattr(append_job, "MIN_CAPTIONS", 2)
     task, before = _post_append(learned_task), _searchable_videos(learned_task)
     store = open_store()
     release = store.manifest().release or ""

@@ -25,7 +25,7 @@ from service.tasks.lifecycle import Claim, state_machine
 from service.tasks.task_events import events_after
 from tests.measured_library import figures_without_ids
 from tests.trainer.worker.killed_worker import die, die_after, die_before, expire_leases, run_in_process
-from trainer.worker import learning_job, release_metrics, video_decoding
+from trainer.worker import learning_job, video_decoding
 
 Post = Callable[..., str]
 
@@ -55,7 +55,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "moments planned": die_after(video_decoding, "plan_moments"),
     "moments decoded": die_after(VideoDecoder, "sample"),
     "indexed": die_after(learning_job, "index_task"),
-    "evaluating": die_before(release_metrics, "evaluate_release"),
+    "evaluating": die_before(learning_job, "evaluate_release"),
     "evaluated": die_after(learning_job, "evaluate_task"),
     "manifest replaced": die_after(ShardStore, "publish"),
     "committed": die_before(learning_job, "save_ledger"),

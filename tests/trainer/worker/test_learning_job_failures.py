@@ -28,7 +28,7 @@ from tests.trainer.worker.library_state import (
 )
 from trainer.errors import ReplicaKilled, TrainingDiverged
 from trainer.methods.ffa_tame import FfaTame
-from trainer.worker import learning_job, release_metrics
+from trainer.worker import learning_job
 
 Post = Callable[..., str]
 
@@ -75,7 +75,7 @@ def test_published_task_becomes_ready_if_evaluation_fails(
     def run_out_of_memory(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(release_metrics, "evaluate_release", run_out_of_memory)
+    monkeypatch.setattr(learning_job, "evaluate_release", run_out_of_memory)
     assert learn(task).progress.unmeasured == "CUDA out of memory"
     assert recall_cells() == {}
     assert any("could not be measured: CUDA" in e.data.get("message", "") for e in events_after(task))

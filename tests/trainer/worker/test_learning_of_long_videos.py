@@ -35,10 +35,10 @@ from service.tasks.task_events import events_after
 from tests.claimed_probing import probe
 from tests.measured_library import figures_without_ids
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
-from trainer import moment_embedding
+from trainer import video_embedding
 from trainer.methods import start_method
-from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
+from trainer.video_embedding import group_segments
 from trainer.worker import catalog_reader, job_environment, learning_job, video_decoding
 
 Post = Callable[..., str]
@@ -48,7 +48,7 @@ LONG = {0: 30, 3: 45}  # duration in seconds of the videos with moments, by numb
 
 @pytest.fixture(autouse=True)
 def reuse_decoder(library: Any, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moment_embedding, "VideoDecoder", lambda limits: shared_decoder)
+    monkeypatch.setattr(video_embedding, "VideoDecoder", lambda limits: shared_decoder)
 
 
 def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
@@ -263,7 +263,7 @@ def test_full_disk_fails_the_task_and_skips_no_video(
 def test_video_with_a_damaged_second_half_has_no_moments(
     post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", 4)  # two moments at a time
+    monkeypatch.setattr(video_embedding, "MAX_DECODED_FRAMES", 4)  # two moments at a time
     task = post_videos("day", seconds=LONG)
     original = shared_decoder.sample
 
@@ -284,7 +284,7 @@ def test_moment_vectors_do_not_depend_on_frames_decoded_at_a_time(
     task = post_videos("day", seconds={0: 90})
     path = settings().media_root / "day" / "0.mp4"
     spans = [(10.0 * n, 10.0 * n + 20) for n in range(8)]
-    video = moment_embedding.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
+    video = video_embedding.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
     decoded: list[int] = []
     original = shared_decoder.sample
 
@@ -295,8 +295,8 @@ def test_moment_vectors_do_not_depend_on_frames_decoded_at_a_time(
     monkeypatch.setattr(shared_decoder, "sample", sample)
 
     def mean_colors(at_a_time: int) -> np.ndarray:
-        monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", at_a_time)
-        ((ids, vectors),) = moment_embedding.embed_moments(
+        monkeypatch.setattr(video_embedding, "MAX_DECODED_FRAMES", at_a_time)
+        ((ids, vectors),) = video_embedding.embed_moments(
             lambda frames: frames.float().mean(dim=(2, 3, 4)),
             [video],
             4,

@@ -34,7 +34,7 @@ from tests.trainer.worker.library_state import (
     run_job,
     shard_vectors,
 )
-from trainer.worker import append_job, append_measurement, learning_job
+from trainer.worker import append_job, learning_job
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -52,7 +52,7 @@ def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.Mon
         return next(task.id for task in commands.list_tasks() if task.into is None)
     append = post_append(learned_task, {color: color for color in COLORS}, ["the {} video"])
     with monkeypatch.context() as patch:
-        patch.setattr(append_measurement, "MIN_CAPTIONS", 2)
+        patch.setattr(append_job, "MIN_CAPTIONS", 2)
         append_job.run_append_job(append)
     assert commands.get_task(append).counts.appended == len(COLORS)
     dispose()

@@ -23,7 +23,7 @@ from service.tasks.lifecycle import free_chunks, lease, state_machine
 from tests.trainer.worker.library_state import catalog_vector_ids, learn, post_append, run_job, shard_vectors
 from trainer import video_embedding
 from trainer.worker import append_job, catalog_reader, job_environment, learning_job, shared_embedding
-from trainer.worker.part_files import PartFolder
+from trainer.worker.shared_embedding import PartFolder
 
 Post = Callable[..., str]
 

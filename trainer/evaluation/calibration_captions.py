@@ -1,24 +1,32 @@
-"""Cross-fitting: results of training captions in a task that was learned without their videos.
+"""Captions that calibrate a release, with their results in their own task.
 
-The videos of a task are divided into folds. The method learns the task again without the videos of a fold, which a
-method in closed form does from the features that it has computed already, and the captions of the fold are searched in
-the task. These results are as good as those of new captions (Stone, "Cross-validatory choice and assessment of
-statistical predictions", Journal of the Royal Statistical Society B, 1974), so that few captioned videos suffice to
-calibrate a release.
+Captions of training videos are cross-fitted: the videos of a task are divided into folds, and the method learns the
+task again without the videos of a fold, which a method in closed form does from the features that it has computed
+already. The captions of the fold are searched in the task. These results are as good as those of new captions (Stone,
+"Cross-validatory choice and assessment of statistical predictions", Journal of the Royal Statistical Society B, 1974),
+so few captioned videos suffice to calibrate a release.
+
+No encoder has learned from the captions of appended videos, but the routing profile that searches use contains them.
+The evidence of an appended caption for its own task is therefore computed without that caption: its tokens are counted
+once less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import torch
 
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.calibration_captions import CalibrationCaption
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import CalibrationCaption, ReleaseState
+from models.routing.router import distinct_tokens
+from models.routing.token_statistics import profile_values, token_profile
 from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
+from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 from trainer.methods.base import Method
 from trainer.task_data import Clip, TaskData, vector_ids
 from trainer.video_embedding import embed_clips
@@ -34,7 +42,6 @@ def cross_fit(
     task: TaskData,
     encoder: QueryEncoder,
     pinned: Mapping[str, ReleaseState],
-    mode: str,
     *,
     deleted: Set[int] = frozenset(),
     report_alive: Callable[[], object] = lambda: None,
@@ -48,7 +55,6 @@ def cross_fit(
         task: Videos of the task, as they were learned.
         encoder: Query encoder of the method's release.
         pinned: Release of every task's shard by task id.
-        mode: Query mode.
         deleted: Vector ids of videos that were deleted since; they are not searched.
         report_alive: Called after each fold.
 
@@ -71,7 +77,7 @@ def cross_fit(
         all_captions = [(clip.vector_id, text) for clip in searched for text in clip.captions]
         captions = limit_captions(all_captions, MAX_TASK_CAPTIONS - len(found))
         if captions:
-            found += _search_fold(part, task.task_id, captions, gallery, encoder, pinned, mode)
+            found += _search_fold(part, task.task_id, captions, gallery, encoder, pinned)
         report_alive()
     return tuple(found)
 
@@ -100,7 +106,6 @@ def _search_fold(
     gallery: Sequence[Clip],
     encoder: QueryEncoder,
     pinned: Mapping[str, ReleaseState],
-    mode: str,
 ) -> Iterator[CalibrationCaption]:
     """Search for captions of some videos in the task as a method has learned it without these videos.
 
@@ -109,7 +114,6 @@ def _search_fold(
         captions: Vector id of a video and its caption.
         encoder: Query encoder of the release that has learned the whole task.
         pinned: Release of every task's shard by task id.
-        mode: Query mode.
     """
     state = part.release()
     others = [other for other in pinned if other != task]
@@ -123,7 +127,7 @@ def _search_fold(
     profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
     presence = queries.token_presence(texts)
     further = queries.routing_evidence(queries.tokenize(texts), [task])
-    cosines = queries.encode(texts, [task], mode)[:, 0] @ vectors.T
+    cosines = queries.encode(texts, [task], queries.modes[-1])[:, 0] @ vectors.T
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
     for row, (video, text) in enumerate(captions):
         tokens = presence[row] > 0
@@ -138,3 +142,79 @@ def _search_fold(
             ids=tuple(ids[nearest[row]].tolist()),
             cosines=tuple(float(value) for value in cosines[row, nearest[row]]),
         )
+
+
+_CHUNK = 4096  # captions tokenized at a time
+
+
+@dataclass(frozen=True)
+class AppendedCalibration:
+    """Statistics of a task with appended videos.
+
+    Attributes:
+        profile: Routing profile ``[V]`` of the captions of training videos and appended videos.
+        captions: Sample of the appended captions, with their results in the task.
+    """
+
+    profile: Vectors
+    captions: tuple[CalibrationCaption, ...]
+
+
+def calibrate_appended(
+    encoder: Encoder,
+    task: str,
+    shard: ShardVectors,
+    searched: Ids,
+    learned: Sequence[str],
+    appended: Sequence[tuple[int, str]],
+    *,
+    vocabulary: int,
+) -> AppendedCalibration:
+    """Search for a sample of appended captions in their task.
+
+    Args:
+        encoder: Query encoder of the release.
+        shard: Shard with the appended videos.
+        searched: Vector ids of the videos that can be retrieved.
+        learned: Captions of training videos.
+        appended: Vector id and text of each appended caption.
+        vocabulary: Size of the tokenizer's vocabulary.
+    """
+    counts = torch.zeros(vocabulary)
+    texts = [*learned, *(text for _, text in appended)]
+    for start in range(0, len(texts), _CHUNK):
+        for tokens in encoder.tokenize(texts[start : start + _CHUNK]):
+            counts[distinct_tokens(tokens)] += 1
+    factor = encoder.profile_factor
+    profile = token_profile(counts, factor).numpy()
+    present = set(searched.tolist())
+    candidates = [(video, text) for video, text in appended if video in present]
+    order = np.sort(np.random.default_rng(0).permutation(len(candidates))[:MAX_TASK_CAPTIONS])
+    sample = [candidates[row] for row in order.tolist()]
+    if not sample:
+        return AppendedCalibration(profile, ())
+    tokenized = encoder.tokenize([text for _, text in sample])
+    further = encoder.routing_evidence(tokenized, [task])
+    queries = encoder.encode([text for _, text in sample], [task], encoder.modes[-1])[:, 0]
+    cosines = (queries @ shard.vectors(searched).T).astype(np.float64)
+    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
+    columns = {int(video): column for column, video in enumerate(searched)}
+    found = []
+    for row, (video, text) in enumerate(sample):
+        words = distinct_tokens(tokenized[row])
+        others = counts[words] - 1  # without this caption
+        evidence = profile_values(others, counts.sum() - len(words), vocabulary, factor)
+        found.append(
+            CalibrationCaption(
+                task=task,
+                video=video,
+                text=text,
+                words=float(evidence.sum()),
+                captions=0.0 if further is None else float(further[row, 0]),
+                coverage=float((others > 0).float().mean()) if len(words) else 0.0,
+                score=float(cosines[row, columns[video]]),
+                ids=tuple(searched[nearest[row]].tolist()),
+                cosines=tuple(cosines[row, nearest[row]].tolist()),
+            )
+        )
+    return AppendedCalibration(profile, tuple(found))

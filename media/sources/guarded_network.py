@@ -1,16 +1,23 @@
-"""Connections to checked addresses only, so that a URL cannot reach the server's own network.
+"""Guarded connections: to checked addresses only, and with a limit on the time until the headers have arrived.
 
-The name of a host is resolved once per connection, all of its addresses are checked, and the connection is opened to
-one of these addresses. A name server that answers differently a moment later (DNS rebinding) has no effect, and neither
-has the notation of an address (decimal, octal, IPv6 with an embedded IPv4 address), because the resolver's result is
-checked and not the text of the URL.
+A URL must not reach the server's own network. The name of a host is resolved once per connection, all of its addresses
+are checked, and the connection is opened to one of these addresses. A name server that answers differently a moment
+later (DNS rebinding) has no effect, and neither has the notation of an address (decimal, octal, IPv6 with an embedded
+IPv4 address), because the resolver's result is checked and not the text of the URL.
+
+The read timeout of an HTTP client counts from the last byte, so a server that sends its headers byte by byte, or
+interim responses without end, would occupy a thread forever.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from ssl import SSLContext
 from typing import Any
 
 import httpcore
@@ -106,11 +113,7 @@ def _resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedNetwork(httpcore.NetworkBackend):
-    """Network of an HTTP client that connects to allowed addresses only.
-
-    Attributes:
-        allows_private: Whether hosts of private networks and of this machine are allowed, in addition to public ones.
-    """
+    """Network of an HTTP client that connects to allowed addresses only."""
 
     def __init__(self, allows_private: bool, resolve: Resolver = _resolve) -> None:
         self.allows_private = allows_private
@@ -154,3 +157,66 @@ class GuardedNetwork(httpcore.NetworkBackend):
     def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Refuse: a URL names no socket of this machine."""
         raise httpcore.UnsupportedProtocol("Unix sockets are not allowed.")
+
+
+_deadline: ContextVar[float | None] = ContextVar("answer_deadline", default=None)
+
+
+@contextmanager
+def answer_within(seconds: float) -> Iterator[None]:
+    """Limit the time of all reads in the block, from connections of :class:`TimedNetwork`, together."""
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+class TimedNetwork(httpcore.NetworkBackend):
+    """Network whose reads end at the deadline of :func:`answer_within`.
+
+    Args:
+        network: Opens the connections.
+    """
+
+    def __init__(self, network: httpcore.NetworkBackend) -> None:
+        self._network = network
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """Open a connection."""
+        return _TimedStream(self._network.connect_tcp(host, port, timeout, local_address, socket_options))
+
+
+class _TimedStream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        deadline = _deadline.get()
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise httpcore.ReadTimeout("the headers are incomplete")
+            timeout = left if timeout is None else min(timeout, left)
+        return self._stream.read(max_bytes, timeout)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, timeout)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

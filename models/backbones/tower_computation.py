@@ -1,0 +1,170 @@
+"""How towers compute: device, precision, attention and gradient checkpointing.
+
+With mixed precision, matrix products of the towers run in bfloat16: in training, and for queries if the settings say
+so. Weights, gradients, losses, and all vectors that are stored or searched stay float32.
+
+With gradient checkpointing, a block stores only its input and recomputes everything else in the backward pass. The
+memory of the towers then grows with the width of a block's input instead of with all its activations, at the cost of
+one more forward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from models.errors import ModelError
+
+_is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
+
+
+def compute_device(name: str) -> torch.device:
+    """Device that towers compute on.
+
+    Args:
+        name: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
+
+    Raises:
+        ModelError: The name is unknown, or it is ``cuda`` and torch finds no usable GPU.
+    """
+    if name not in ("cpu", "cuda", "auto"):
+        raise ModelError(f"device {name!r} is unknown: use cpu, cuda or auto")
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise ModelError("device 'cuda' needs a GPU, but torch finds no usable one: use cpu or auto")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 faster than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@contextmanager
+def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
+    """Context in which forward passes of the towers compute in bfloat16."""
+    token = _is_mixed.set(enabled)
+    try:
+        yield
+    finally:
+        _is_mixed.reset(token)
+
+
+def is_mixed_precision() -> bool:
+    """Whether the current context is one of :func:`mixed_precision`."""
+    return _is_mixed.get()
+
+
+@contextmanager
+def forward_precision(device: torch.device) -> Iterator[None]:
+    """Context for the forward pass of a tower: autocast to bfloat16 under :func:`mixed_precision`, else unchanged."""
+    if not _is_mixed.get():
+        yield
+        return
+    with torch.autocast(device.type, torch.bfloat16):
+        if device.type == "cpu":
+            # For blocks with their own attention; scaled_dot_product_attention describes the fused kernel.
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        else:
+            yield
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False
+) -> Tensor:
+    """softmax(Q Kᵀ / √d) V.
+
+    For bfloat16 on a CPU, torch has two kernels: a fused one with a slow backward pass, and one that computes in
+    float32 throughout. Here the products stay in bfloat16 and only the softmax between them is float32, which is as
+    exact as the rounding of the queries and keys allows.
+
+    Args:
+        query: ``[..., heads, Q, d]``; there may be fewer queries than keys.
+        key: ``[..., heads, K, d]``.
+        value: ``[..., heads, K, d]``.
+        causal: Whether a query attends only to keys at or before its own position; the queries are those of the last Q
+            positions.
+
+    Returns:
+        ``[..., heads, Q, d]``.
+    """
+    is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    queries, keys = query.shape[-2], key.shape[-2]
+    mask = None
+    # With is_causal, torch would align fewer queries with the first positions instead of the last ones.
+    if causal and (is_explicit or queries < keys):
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    if not is_explicit:
+        is_causal = causal and mask is None
+        if query.dim() > 4 and not torch.is_grad_enabled():
+            # torch fuses attention of four dimensions only, which halves the time of inference.
+            q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+            return attended.view(*query.shape[:-1], value.shape[-1])
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
+    scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)
+
+
+def split_heads(tokens: Tensor, heads: int) -> Tensor:
+    """Reshape ``[..., L, heads · d]`` to ``[..., heads, L, d]``."""
+    return tokens.view(*tokens.shape[:-1], heads, -1).transpose(-2, -3)
+
+
+def merge_heads(tokens: Tensor) -> Tensor:
+    """Reshape ``[..., heads, L, d]`` to ``[..., L, heads · d]``."""
+    return tokens.transpose(-2, -3).flatten(-2)
+
+
+_is_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
+
+
+@contextmanager
+def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
+    """Context in which blocks run by :func:`run_checkpointed` store only their input."""
+    token = _is_enabled.set(enabled)
+    try:
+        yield
+    finally:
+        _is_enabled.reset(token)
+
+
+def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
+    """Run ``block(*inputs)``. Gradients do not depend on checkpointing, dropout and precision included.
+
+    Args:
+        block: Function to run.
+        inputs: Arguments of the function.
+        device: Device that the block computes on.
+    """
+    if not (_is_enabled.get() and torch.is_grad_enabled()):
+        return block(*inputs)
+    is_mixed = is_mixed_precision()
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _recomputation_precision(device, is_mixed=is_mixed)
+
+    result: Tensor = checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
+    return result
+
+
+@contextmanager
+def _recomputation_precision(device: torch.device, *, is_mixed: bool) -> Iterator[None]:
+    """Precision of the first pass, whose own context has ended by the time of the backward pass."""
+    with mixed_precision(enabled=is_mixed), forward_precision(device):
+        yield
