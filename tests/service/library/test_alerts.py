@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from math import inf
 
@@ -173,17 +173,11 @@ def test_two_workers_raise_an_alert_once_and_send_one_message(two_domains: None)
     enable(recall_when_learned=0.6)
     with session_scope(write=True) as session:
         events = ["alert.raised", "alert.cleared"]
-        session.add(
-            Webhook(
-                id="w", url="https://example.com/", secret="s", events=events, enabled=True,
-                created_at=now(session),
-            )
-        )  # fmt: skip
-    threads = [threading.Thread(target=evaluate_alerts) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        fields = {"url": "https://example.com/", "secret": "s", "events": events, "enabled": True}
+        session.add(Webhook(id="w", created_at=now(session), **fields))
+    with ThreadPoolExecutor(4) as threads:
+        for round_ in [threads.submit(evaluate_alerts) for _ in range(4)]:
+            round_.result()
     with session_scope() as session:
         assert len(session.scalars(select(Alert)).all()) == 1
         (message,) = session.scalars(select(Delivery)).all()

@@ -222,22 +222,19 @@ def test_metadata_of_a_deleted_video_is_not_filtered(served: Served) -> None:
     assert len(service.metadata_cache.metadata_by_task) == 2, "metadata of earlier states is evicted"
 
 
-def test_all_videos_of_a_task_can_be_deleted(served: Served) -> None:
-    _, service = served
-    outcome = delete_videos([f"birds-{n}" for n in range(3)], task_id="tsk_birds")
-    assert len(outcome.deleted) == 3
-    service.snapshots.refresh()
-    assert {r.task for r in service.search("an owl", 50).results} == {"cars"}
-    assert service.search("an owl", 50, task="birds").results == []
-
-
 def test_deleted_task_is_removed_from_search_and_keeps_its_position(served: Served) -> None:
     _, service = served
     with session_scope(write=True) as session:
         for number, task in enumerate(("tsk_birds", "tsk_cars"), 1):
             session.get_one(Task, task).learned_order = number
         cells = {(0, 1): 0.2, (1, 1): 0.9, (2, 1): 0.7, (0, 2): 0.1, (2, 2): 0.8}
-        session.add_all(_measured(release, task, value) for (release, task), value in cells.items())
+        session.add_all(
+            Recall(
+                **{"release_order": release, "task_order": task, "mode": "pinned", "gallery": "local"},
+                **{"queries": 10, "r1": value, "r5": value, "r10": value, "medr": 1, "meanr": 1},
+            )
+            for (release, task), value in cells.items()
+        )
     assert read_recall_matrix().bwf_local == pytest.approx(0.2)
     outcome = delete_task("tsk_birds")
     assert (outcome.deleted, outcome.not_found) == ([f"birds-{n}" for n in range(3)], [])
@@ -262,31 +259,22 @@ def test_deleted_task_is_removed_from_search_and_keeps_its_position(served: Serv
     assert read_recall_matrix().matrix_local == []
 
 
-def _measured(release: int, task: int, share: float) -> Recall:
-    return Recall(
-        release_order=release,
-        task_order=task,
-        mode="pinned",
-        gallery="local",
-        queries=10,
-        r1=share,
-        r5=share,
-        r10=share,
-        medr=1,
-        meanr=1,
-    )
-
-
-@pytest.mark.slow
 def test_deleted_unpublished_task_frees_its_name(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
-    task = post("birds", 2)
+    task, other = post("birds", 2), post("cars", 1)
     with pytest.raises(Conflict, match="is queued; cancel it"):
         delete_task(task.id)
     assert commands.get_task(task.id).counts.videos == 2
     commands.cancel_task(task.id)
+    checkpoints = [settings().checkpoints_dir / each.id / "one" for each in (task, other)]
+    for folder in checkpoints:
+        folder.mkdir(parents=True)
+        (folder / "state.safetensors").touch()
     assert len(delete_task(task.id).deleted) == 2
+    assert [folder.parent.exists() for folder in checkpoints] == [False, True]
+    commands.cancel_task(other.id)
+    delete_task(other.id)
     with session_scope() as session:
         assert [session.query(table).count() for table in (Task, Video, Event)] == [0, 0, 0]
     with pytest.raises(NotFound):

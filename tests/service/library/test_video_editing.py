@@ -109,19 +109,12 @@ def _nested(depth: int) -> dict[str, Any]:
     return {"x": _nested(depth - 1)} if depth else {"x": 1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
         ({"captions": ["fine", " "]}, "captions[1]"),
-        ({"captions": ["a\0b"]}, "captions[0]"),
-        ({"captions": ["\ud800"]}, "captions[0]"),
-        ({"captions": ["x" * 2001]}, "captions[0]"),
         ({"captions": ["x"] * 65}, "captions"),
         ({"metadata": {"note": "\0"}}, "metadata"),
-        ({"metadata": {"n": 2**63}}, "metadata"),
-        ({"metadata": {"n": float("inf")}}, "metadata"),
-        ({"metadata": _nested(20)}, "metadata"),
         ({"metadata": _nested(400)}, "metadata"),
         ({"metadata": {"note": "x" * 16_400}}, "metadata"),
     ],

@@ -2,76 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import numpy as np
 import pytest
+from sqlalchemy import update
 
-from cinestrata_schemas.tasks import TaskDetails
-from service.catalog.database import now, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task
 from service.core.settings import Settings
 from service.library.recall.recall_cells import read_measures_version
 from service.library.recall.recall_matrix import read_recall_matrix
+from tests.measured_library import add_measured_domains
 
-Post = Callable[..., TaskDetails]
-
-# rows = releases, columns = tasks
-LOCAL = [[0.9], [0.7, 0.8], [0.5, 0.6, 0.4]]
-UNION = [[0.9], [0.6, 0.7], [0.3, 0.65, 0.4]]
+# Recall by release and task.
+LOCAL = {(1, 1): 0.9, (2, 1): 0.7, (2, 2): 0.8, (3, 1): 0.5, (3, 2): 0.6, (3, 3): 0.4}
+UNION = {(1, 1): 0.9, (2, 1): 0.6, (2, 2): 0.7, (3, 1): 0.3, (3, 2): 0.65, (3, 3): 0.4}
 
 
-def _add_recalls(
-    post_probed: Post, matrices: dict[str, list[list[float]]], mode: str = "pinned"
-) -> list[str]:
-    names = [f"task {t}" for t in range(1, len(LOCAL) + 1)]
-    with session_scope() as session:
-        known = session.query(Task).count()
-    for t, name in enumerate(names if not known else [], 1):
-        view = post_probed(name)
-        with session_scope(write=True) as session:
-            task = session.get_one(Task, view.id)
-            task.state, task.learned_order, task.release_id, task.held_out = (
-                "ready",
-                t,
-                f"release{t}",
-                "given",
-            )
-            task.trained, task.finished_at = True, now(session)
+def _random_cells(releases: int) -> dict[tuple[int, int], float]:
+    values = np.random.default_rng(5).random((releases + 1, releases + 1))
+    return {(i, t): float(values[i, t]) for i in range(1, releases + 1) for t in range(1, i + 1)}
+
+
+def test_matrix_and_its_measures(catalog: Settings) -> None:
+    for gallery, cells in (("local", LOCAL), ("global", UNION), ("local_all", LOCAL), ("global_all", UNION)):
+        add_measured_domains(cells, gallery=gallery)
+    add_measured_domains({(0, 1): 0.2, (0, 3): 0.1})
     with session_scope(write=True) as session:
-        for gallery, matrix in matrices.items():
-            for i, row in enumerate(matrix, 1):
-                for t, value in enumerate(row, 1):
-                    session.add(_cell(i, t, mode, gallery, value))
-    return names
-
-
-def _cell(i: int, t: int, mode: str, gallery: str, value: float) -> Recall:
-    routed = 0.5 + 0.1 * t if gallery == "global" else None
-    return Recall(
-        release_order=i,
-        task_order=t,
-        mode=mode,
-        gallery=gallery,
-        queries=10 * t,
-        r1=value,
-        r5=value,
-        r10=value,
-        medr=1,
-        meanr=1,
-        routing1=routed,
-    )
-
-
-def test_matrix_and_its_measures(catalog: Settings, post_probed: Post) -> None:
-    names = _add_recalls(
-        post_probed, {"local": LOCAL, "global": UNION, "local_all": LOCAL, "global_all": UNION}
-    )
-    with session_scope(write=True) as session:
-        session.add(_cell(0, 1, "pinned", "local", 0.2))
-        session.add(_cell(0, 3, "pinned", "local", 0.1))
+        session.execute(update(Task).values(held_out="given"))
+        session.execute(
+            update(Recall).where(Recall.routing1.is_not(None)).values(routing1=0.5 + 0.1 * Recall.task_order)
+        )
     view = read_recall_matrix()
-    assert (view.tasks, view.mode) == (names, "pinned")
-    assert view.releases == ["release1", "release2", "release3"]
+    assert (view.tasks, view.mode) == (["domain 1", "domain 2", "domain 3"], "pinned")
+    assert view.releases == ["r1", "r2", "r3"]
     assert view.matrix_local == [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.4]]
     assert view.matrix_global == [[0.9, None, None], [0.6, 0.7, None], [0.3, 0.65, 0.4]]
     assert view.matrix_local_all == view.matrix_local
@@ -95,27 +58,23 @@ def test_empty_library_has_no_measures(catalog: Settings) -> None:
     assert (view.tasks, view.matrix_local, view.bwf_local, view.fr, view.hm) == ([], [], None, None, None)
 
 
-def test_single_task_has_no_forgetting(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _add_recalls(post_probed, {"local": [[0.9]]})
+def test_single_task_has_no_forgetting(sqlite_catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.9})
     view = read_recall_matrix()
     assert (view.bwf_local, view.fr, view.hm) == (None, None, pytest.approx(0.9))
     assert view.matrix_local == [[0.9]]
 
 
-def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _add_recalls(post_probed, {"local": [[0.9], [0.7]]})  # task 2 was indexed without captions
+def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.9, (2, 1): 0.7})  # task 2 was indexed without captions
     view = read_recall_matrix()
-    assert view.tasks == ["task 1"]
+    assert view.tasks == ["domain 1"]
     assert view.matrix_local == [[0.9], [0.7]]
     assert view.bwf_local == pytest.approx(0.2)
 
 
-def test_rows_are_a_window_of_the_releases(
-    sqlite_catalog: Settings,
-    measure: Callable[..., None],
-    recalls: Callable[[int], dict[tuple[int, int], float]],
-) -> None:
-    measure(recalls(5))
+def test_rows_are_a_window_of_the_releases(sqlite_catalog: Settings) -> None:
+    add_measured_domains(_random_cells(5))
     complete, newest = read_recall_matrix(), read_recall_matrix(rows=2)
     assert (newest.first_release, newest.matrix_local) == (4, complete.matrix_local[3:])
     assert (newest.releases, newest.after) == (complete.releases[3:], ["domain 4", "domain 5"])
@@ -123,20 +82,14 @@ def test_rows_are_a_window_of_the_releases(
     first = read_recall_matrix(rows=2, first_release=1)
     assert (first.first_release, first.matrix_local) == (1, complete.matrix_local[:2])
     assert first.learned["local"] == [complete.matrix_local[t][t] for t in range(5)]
-    unchanged = {
-        "bwf_local", "served", "tasks", "newest", "zero_shot", "domains", "learned",
-        "recall_over_time_local", "router_accuracy",
-    }  # fmt: skip
+    unchanged = {"bwf_local", "served", "tasks", "newest", "zero_shot", "domains", "learned"}
+    unchanged |= {"recall_over_time_local", "router_accuracy"}
     for shown in (newest, first):
         assert shown.model_dump(include=unchanged) == complete.model_dump(include=unchanged)
 
 
-def test_columns_are_a_window_of_the_domains(
-    sqlite_catalog: Settings,
-    measure: Callable[..., None],
-    recalls: Callable[[int], dict[tuple[int, int], float]],
-) -> None:
-    measure(recalls(5))
+def test_columns_are_a_window_of_the_domains(sqlite_catalog: Settings) -> None:
+    add_measured_domains(_random_cells(5))
     complete, shown = read_recall_matrix(), read_recall_matrix(first_domain=4, domains=3)
     assert (shown.tasks, shown.first_domain, shown.domains) == (["domain 4", "domain 5"], 4, 5)
     assert shown.matrix_local == [row[3:] for row in complete.matrix_local]
@@ -150,17 +103,13 @@ def test_columns_are_a_window_of_the_domains(
     assert (behind.tasks, behind.matrix_local, behind.domains) == ([], [[], []], 5)
 
 
-def test_cells_in_memory_follow_the_catalog(
-    catalog: Settings,
-    measure: Callable[..., None],
-    recalls: Callable[[int], dict[tuple[int, int], float]],
-) -> None:
-    cells = recalls(5)
-    measure({key: value for key, value in cells.items() if key[0] <= 3})
+def test_cells_in_memory_follow_the_catalog(catalog: Settings) -> None:
+    cells = _random_cells(5)
+    add_measured_domains({key: value for key, value in cells.items() if key[0] <= 3})
     versions = [read_measures_version()]
     assert len(read_recall_matrix().releases) == 3
-    measure({key: value for key, value in cells.items() if key[0] > 3})
-    measure({(0, 5): 0.25})
+    add_measured_domains({key: value for key, value in cells.items() if key[0] > 3})
+    add_measured_domains({(0, 5): 0.25})
     versions.append(read_measures_version())
     extended = read_recall_matrix()
     assert extended.matrix_local == [[cells.get((i, t)) for t in range(1, 6)] for i in range(1, 6)]

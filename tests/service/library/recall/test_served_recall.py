@@ -12,8 +12,7 @@ from service.catalog.tables import Recall
 from service.core.settings import Settings
 from service.library.recall.recall_matrix import read_recall_matrix
 from service.library.recall.served_recall import read_served_recall
-
-Measure = Callable[..., None]
+from tests.measured_library import add_measured_domains
 
 
 def _of_domains(*queries: int) -> Callable[[int, int], int]:
@@ -21,8 +20,8 @@ def _of_domains(*queries: int) -> Callable[[int, int], int]:
     return lambda i, t: queries[t - 1]
 
 
-def test_tiny_domain_hardly_changes_the_recall_of_a_library(catalog: Settings, measure: Measure) -> None:
-    measure({(1, 1): 0.2, (2, 1): 0.2, (2, 2): 1.0}, queries=_of_domains(120, 1))
+def test_tiny_domain_hardly_changes_the_recall_of_a_library(catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.2, (2, 1): 0.2, (2, 2): 1.0}, queries=_of_domains(120, 1))
     served = read_served_recall()
     recall = served.recall["local"]
     assert recall is not None
@@ -33,9 +32,9 @@ def test_tiny_domain_hardly_changes_the_recall_of_a_library(catalog: Settings, m
     assert served.recall["global"] is None, "not measured"
 
 
-def test_loss_is_weighted_by_queries_and_has_an_interval(sqlite_catalog: Settings, measure: Measure) -> None:
+def test_loss_is_weighted_by_queries_and_has_an_interval(sqlite_catalog: Settings) -> None:
     cells = {(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.4, (2, 2): 0.5, (3, 2): 0.0, (3, 3): 0.9}
-    measure(cells, queries=_of_domains(90, 10, 500))
+    add_measured_domains(cells, queries=_of_domains(90, 10, 500))
     loss = read_served_recall().loss["local"]
     assert loss is not None
     assert (loss.domains, loss.queries) == (2, 100), "the newest domain cannot have been forgotten"
@@ -51,12 +50,10 @@ def test_loss_is_weighted_by_queries_and_has_an_interval(sqlite_catalog: Setting
     assert view.bwf_local == pytest.approx((0.1 + 0.5) / 2), "BWF weighs domains equally, as in the papers"
 
 
-def test_unchanged_outcomes_in_a_frozen_shard_are_exactly_no_loss(
-    sqlite_catalog: Settings, measure: Measure
-) -> None:
+def test_unchanged_outcomes_in_a_frozen_shard_are_exactly_no_loss(sqlite_catalog: Settings) -> None:
     cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.9}
     for gallery in ("local", "global"):
-        measure(cells, gallery=gallery, queries=_of_domains(24, 24))
+        add_measured_domains(cells, gallery=gallery, queries=_of_domains(24, 24))
     losses = read_served_recall().loss
     own, union = losses["local"], losses["global"]
     assert own is not None
@@ -66,11 +63,11 @@ def test_unchanged_outcomes_in_a_frozen_shard_are_exactly_no_loss(
     assert union.low < 0 == union.loss, "other queries may have lost among all shards"
 
 
-def test_deleted_queries_are_no_loss_of_a_frozen_shard(sqlite_catalog: Settings, measure: Measure) -> None:
+def test_deleted_queries_are_no_loss_of_a_frozen_shard(sqlite_catalog: Settings) -> None:
     """Half of the held-out videos of domain 1 are deleted, all of which were found; no result has changed."""
     cells = {(1, 1): 0.5, (2, 1): 0.0, (2, 2): 0.9}
     for gallery in ("local", "global"):
-        measure(cells, gallery=gallery, queries=lambda i, t: 80 if (i, t) == (1, 1) else 40)
+        add_measured_domains(cells, gallery=gallery, queries=lambda i, t: 80 if (i, t) == (1, 1) else 40)
     losses = read_served_recall().loss
     assert losses["local"] is None
     assert losses["global"] is not None, "among all shards, results may have changed as well"
@@ -79,10 +76,8 @@ def test_deleted_queries_are_no_loss_of_a_frozen_shard(sqlite_catalog: Settings,
 @pytest.mark.parametrize(
     "change", [{"has_outcomes": False}, {"mode": "latest", "queries": lambda i, t: 40 - i}]
 )
-def test_loss_of_other_queries_has_no_interval(
-    sqlite_catalog: Settings, measure: Measure, change: dict[str, Any]
-) -> None:
-    measure({(1, 1): 0.5, (2, 1): 0.4, (2, 2): 0.9}, **change)
+def test_loss_of_other_queries_has_no_interval(sqlite_catalog: Settings, change: dict[str, Any]) -> None:
+    add_measured_domains({(1, 1): 0.5, (2, 1): 0.4, (2, 2): 0.9}, **change)
     loss = read_served_recall().loss["local"]
     assert loss is not None
     assert loss.loss == pytest.approx(0.1)
@@ -91,11 +86,11 @@ def test_loss_of_other_queries_has_no_interval(
     assert (loss.worst.low, loss.worst.high) == (None, None)
 
 
-def test_literature_measures_weigh_domains_equally(sqlite_catalog: Settings, measure: Measure) -> None:
+def test_literature_measures_weigh_domains_equally(sqlite_catalog: Settings) -> None:
     """One query of domain 2 counts like 99 of domain 1."""
-    measure({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 1.0, (3, 3): 0.5})
+    add_measured_domains({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 1.0, (3, 3): 0.5})
     union = {(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5, (2, 2): 1.0, (3, 2): 0.0, (3, 3): 0.5}
-    measure(union, gallery="global", queries=_of_domains(99, 1, 10))
+    add_measured_domains(union, gallery="global", queries=_of_domains(99, 1, 10))
     shown = read_recall_matrix()
     assert (shown.bwf_local, shown.bwf_global) == (0, pytest.approx(0.5))
     assert shown.hm == pytest.approx(2 / 3)
@@ -103,11 +98,11 @@ def test_literature_measures_weigh_domains_equally(sqlite_catalog: Settings, mea
     assert shown.losses["global"].loss == pytest.approx(0.01)
 
 
-def test_domain_that_is_never_found_is_named(sqlite_catalog: Settings, measure: Measure) -> None:
+def test_domain_that_is_never_found_is_named(sqlite_catalog: Settings) -> None:
     """Recall 0 before and after is no loss, but the domain cannot be found."""
     cells = {(i, t): 0.0 if t != 2 else 0.5 for i in range(1, 4) for t in range(1, i + 1)}
-    measure({key: 0.5 for key in cells})
-    measure(cells, gallery="global", queries=_of_domains(3, 40, 25))
+    add_measured_domains({key: 0.5 for key in cells})
+    add_measured_domains(cells, gallery="global", queries=_of_domains(3, 40, 25))
     served = read_served_recall()
     assert served.loss["global"] is not None
     assert served.loss["global"].loss == 0
@@ -115,22 +110,20 @@ def test_domain_that_is_never_found_is_named(sqlite_catalog: Settings, measure: 
     assert [(domain.task, domain.queries) for domain in served.unfound] == [("domain 3", 25), ("domain 1", 3)]
 
 
-def test_domain_that_is_found_only_among_held_out_videos_is_named(
-    sqlite_catalog: Settings, measure: Measure
-) -> None:
+def test_domain_that_is_found_only_among_held_out_videos_is_named(sqlite_catalog: Settings) -> None:
     cells = {(1, 1): 0.5, (2, 1): 0.5, (2, 2): 0.5}
     for gallery in ("local", "global"):
-        measure(cells, gallery=gallery, queries=_of_domains(40, 12))
-    measure(cells | {(2, 2): 0.0}, gallery="global_all", queries=_of_domains(40, 12))
+        add_measured_domains(cells, gallery=gallery, queries=_of_domains(40, 12))
+    add_measured_domains(cells | {(2, 2): 0.0}, gallery="global_all", queries=_of_domains(40, 12))
     served = read_served_recall()
     assert (served.unfound_domains, served.unfound) == (0, [])
     assert served.unfound_all_domains == 1
     assert [(domain.task, domain.queries) for domain in served.unfound_all] == [("domain 2", 12)]
 
 
-def test_router_accuracy_has_its_queries(sqlite_catalog: Settings, measure: Measure) -> None:
-    measure({(1, 1): 0.9})
-    measure({(1, 1): 0.9}, gallery="global")
+def test_router_accuracy_has_its_queries(sqlite_catalog: Settings) -> None:
+    add_measured_domains({(1, 1): 0.9})
+    add_measured_domains({(1, 1): 0.9}, gallery="global")
     with session_scope(write=True) as session:
         session.query(Recall).filter_by(gallery="global").one().routing1 = 0.8
     accuracy = read_served_recall().router_accuracy
