@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from index.files.manifest_format import SegmentEntry
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Release, Shard, Video
+from service.catalog.tables import Release, Shard, Task, Video
 from service.tasks.lifecycle.publishing import ShardRecord
 
 
@@ -15,6 +15,14 @@ def accepted_videos(task_id: str) -> list[Video]:
     with session_scope() as session:
         query = select(Video).where(Video.task_id == task_id, Video.status == "accepted")
         return list(session.scalars(query.order_by(Video.vector_id)))
+
+
+def mark_learned(task_id: str, order: int = 1) -> str:
+    """Make a task a learned domain without files of the index; returns the identifier."""
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, task_id)
+        task.state, task.learned_order, task.finished_at = "ready", order, now(session)
+    return task_id
 
 
 def add_release_and_shard(

@@ -57,14 +57,6 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
     assert "does not exist" in outcome.output
 
 
-def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    outcome = run("tasks", "list", "--url", "http://127.0.0.1:9")
-    assert outcome.exit_code == 1
-    assert "does not answer" in outcome.output
-    assert "Traceback" not in outcome.output
-
-
 def test_invalid_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_METHOD", "magic")
     outcome = run("tasks", "list")
@@ -183,17 +175,6 @@ def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.Captu
     assert "3 of 4 videos have captions" in capsys.readouterr().out
     with pytest.raises(InvalidInput, match=r"deep/A\.txt:1"):
         read_videos(tmp_path)
-
-
-def test_manifest_in_windows_text_is_read_on_request(tmp_path: Path) -> None:
-    (tmp_path / "captions.csv").write_bytes("Datei;file;Text\n1;a.mp4;Küche\n".encode("cp1252"))
-    (tmp_path / "a.mp4").write_bytes(b"video")
-    outcome = run("ingest", tmp_path)
-    assert outcome.exit_code == 2
-    assert "captions.csv:2: Byte 10 of the line is not UTF-8" in outcome.output
-    assert "--encoding cp1252" in outcome.output
-    _, (video,) = read_videos(tmp_path, encoding="cp1252")
-    assert (video.captions, video.metadata) == (["Küche"], {"Datei": "1"})
 
 
 def test_all_missing_files_are_listed(tmp_path: Path) -> None:

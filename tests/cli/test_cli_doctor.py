@@ -70,10 +70,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda s: _flip(_release(s, "tsk_a") / "weights.safetensors"),
         r"release \w{12}: weights\.safetensors was altered; restore releases/\w{64}",
     ),
-    "a flipped byte of an old release's words": (
-        lambda s: _flip(_release(s, "tsk_a") / "routing.safetensors"),
-        r"release \w{12}: routing\.safetensors was altered; restore releases/\w{64}",
-    ),
     "a missing release": (
         lambda s: shutil.rmtree(_release(s, "tsk_b")),
         r"release \w{12}: .*is missing",

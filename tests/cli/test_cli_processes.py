@@ -17,7 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 import typer
 
@@ -25,7 +24,7 @@ from cli.demo import demo_command
 from cli.demo.demo_command import embedded_service
 from cli.embedded.data_folder import FolderBusy, data_folder_settings, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import ChildProcess, StartFailed, Supervisor
-from cli.embedded.up_command import probing_worker_names, readiness_check, run_up
+from cli.embedded.up_command import probing_worker_names, run_up
 from service.catalog.database import dispose
 from service.core.settings import settings
 
@@ -255,38 +254,6 @@ def test_interrupt_during_rendering_stops_the_demo() -> None:
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (outcome.returncode, outcome.stdout) == (0, "in order\n"), outcome.stderr
-
-
-def test_start_closes_its_connections_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The HTTP client of the readiness check, and the pipe from which the demo reads the address."""
-    clients: list[httpx.Client] = []
-    made = httpx.Client
-
-    def client(**how: Any) -> httpx.Client:
-        clients.append(made(**how))
-        return clients[-1]
-
-    monkeypatch.setattr(httpx, "Client", client)
-    with readiness_check("http://127.0.0.1:9") as ready:
-        assert not ready()
-        assert not clients[0].is_closed
-    assert clients[0].is_closed
-
-    processes: list[subprocess.Popen[str]] = []
-    spawn = subprocess.Popen
-    code = "import time; print('Cinestrata is up at http://127.0.0.1:9', flush=True); time.sleep(60)"
-
-    def popen(_command: list[str], **how: Any) -> subprocess.Popen[str]:
-        processes.append(spawn(script(code), **how))
-        return processes[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    with embedded_service(tmp_path, None) as url:
-        assert url == "http://127.0.0.1:9"
-        assert processes[0].poll() is None
-    assert processes[0].poll() is not None
-    assert processes[0].stdout is not None
-    assert processes[0].stdout.closed
 
 
 def test_demo_reports_the_end_of_its_service(

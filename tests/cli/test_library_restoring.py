@@ -31,7 +31,7 @@ from service.core.settings import Settings, settings
 from service.library.deletion import delete_videos
 from service.storage import index_lock
 from tests.cli.invocation import run
-from tests.index_lock_holder import compaction
+from tests.index_locking import compaction
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
 UPLOADED = "a-0"  # of the first domain, which has a deleted video

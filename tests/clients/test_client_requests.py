@@ -137,13 +137,6 @@ def test_unreachable_service_is_named_without_its_password(base_url: str, shown:
             assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("call", [lambda c: c.livez(), lambda c: c.cancel_task("x")])
-def test_unreachable_service_raises_an_error_of_its_own(call: Callable[[Client], Any]) -> None:
-    client = Client("http://127.0.0.1:9", retries=RetryPolicy(max_retries=0))
-    with client, pytest.raises(UnreachableError, match="/v1/"):
-        call(client)
-
-
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8000", "ftp://host", "", "http://", "http://[::1", "http://host:99999"]
 )
@@ -157,18 +150,6 @@ def test_key_that_a_header_cannot_have_is_refused_without_showing_it(key: str) -
     with pytest.raises(ValueError, match="api_key") as refused:
         Client(api_key=key)
     assert key.strip() not in str(refused.value)
-
-
-def test_deleted_upload_cannot_become_a_task(address: str, tmp_path: Path) -> None:
-    path = tmp_path / "bus.mp4"
-    path.write_bytes(b"bus")
-    with Client(address) as client:
-        upload = client.upload_file(path)
-        client.delete_upload(upload.id)
-        with pytest.raises(InvalidInputError):
-            client.create_task(TaskSpec(name="bus", videos=[VideoSpec(uri=upload.uri)]))
-        with pytest.raises(NotFoundError):
-            client.delete_upload(upload.id)
 
 
 @pytest.mark.parametrize(

@@ -131,14 +131,6 @@ def test_unknown_fields_and_values_of_later_services_are_accepted() -> None:
     assert client.delete_video("x").deleted == []
 
 
-def test_only_fields_that_were_set_are_sent() -> None:
-    client, requests = _client([httpx.Response(404, json={})])
-    with pytest.raises(Exception, match="404"):
-        client.create_task(SPEC)
-    assert requests[0].content == b'{"name":"kitchen","videos":[{"uri":"a.mp4"}]}'
-    assert requests[0].url.path == "/v1/tasks"
-
-
 @pytest.mark.parametrize("is_ready", [True, False])
 def test_documented_answer_with_an_error_status_is_no_error(pauses: list[float], is_ready: bool) -> None:
     answer = httpx.Response(200 if is_ready else 503, json={"ready": is_ready}, headers={"Retry-After": "5"})

@@ -16,7 +16,6 @@ from service.core.settings import OidcSettings
 
 PRODUCT = ("api", "worker-cpu", "worker-gpu")
 REQUIRED = {"POSTGRES_PASSWORD", "CINESTRATA_API_KEY", "CINESTRATA_MEDIA"}
-COMPOSE_VARIABLES = {"CINESTRATA_MEDIA", "CINESTRATA_WEIGHTS", "CINESTRATA_BIND"}
 
 
 def test_services_start_after_the_migration(compose: dict[str, Any]) -> None:
@@ -129,17 +128,6 @@ def test_compose_passes_the_settings_of_proxies_and_of_sign_in(compose: dict[str
     fields = OidcSettings.model_fields
     for name in ("FORWARDED_ALLOW_IPS", *(f"CINESTRATA_OIDC__{field.upper()}" for field in fields)):
         assert environment[name] is None
-
-
-def test_settings_in_deployment_files_exist(
-    root: Path, compose: dict[str, Any], setting_variables: set[str]
-) -> None:
-    text = yaml.safe_dump(compose["services"]["api"]["environment"])
-    for name in ("docker/Dockerfile", "deploy/kubernetes/cinestrata.yaml"):
-        text += (root / name).read_text()
-    named = set(re.findall(r"\bCINESTRATA_[A-Z]+(?:_+[A-Z]+)*\b(?!_)", text))
-    assert named
-    assert named - setting_variables <= COMPOSE_VARIABLES
 
 
 def test_every_image_has_a_health_check_and_an_unprivileged_user(root: Path) -> None:

@@ -57,27 +57,6 @@ def test_documented_commands_are_accepted_by_the_command_line() -> None:
     assert not problems
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "nosuch",
-        "tasks nosuch",
-        "tasks show",
-        "tasks show a b",
-        "search a --nosuch",
-        "search a -k many",
-        "worker --queue tpu",
-        "search a --mode",
-    ],
-)
-def test_wrong_command_is_not_accepted(arguments: str) -> None:
-    with pytest.raises(
-        Exception,
-        match=r"[Nn]o such|[Mm]issing|unexpected|Invalid|requires an argument|not one of|Input should be",
-    ):
-        _parse(COMMAND_LINE, arguments.split())
-
-
 def test_commands_and_options_in_the_text_exist() -> None:
     commands = _commands("cinestrata")
     assert len(commands) > 80

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 
@@ -81,6 +83,20 @@ class Machine:
         while not condition():
             assert time.monotonic() < deadline, f"still waiting after {seconds} seconds: {description}"
             time.sleep(0.1)
+
+    @staticmethod
+    def free_port() -> int:
+        """A port that no process listens on."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            return int(free.getsockname()[1])
+
+    @staticmethod
+    def answers(url: str) -> bool:
+        """Whether a service answers a GET request with success."""
+        try:
+            return httpx.get(url).is_success
+        except httpx.TransportError:
+            return False
 
     def end(self) -> None:
         """Kill the processes that still run."""

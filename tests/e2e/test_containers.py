@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +20,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 import yaml
+
+from tests.e2e.conftest import Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -32,6 +33,8 @@ BASE_IMAGES = ("python:3.11-slim-bookworm", "redis:7-alpine", "postgres:16-alpin
 DOMAINS = ("microscope", "pixel-arcade", "night-traffic")
 UID = 10001
 OBSERVABILITY = ("--profile", "observability")
+
+until = partial(Machine.until, seconds=600)
 
 
 def require_engine() -> None:
@@ -61,8 +64,7 @@ class Deployment:
         self.name = f"cinestrata-test-{uuid.uuid4().hex[:8]}"
         self.media = folder / "media"
         self.media.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = Machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.environment = folder / "environment"
         self.environment.write_text(
@@ -124,13 +126,11 @@ class Deployment:
             assert state not in ("failed", "cancelled"), self.task(task_id)
             return bool(state == "ready")
 
-        wait_until(is_settled, f"task {task_id} is ready")
+        until(is_settled, f"task {task_id} is ready")
         ready = self.task(task_id)
         # An API process loads a release after the worker has published it; until then it answers 503 or 404.
         search = {"q": "a", "task": ready["name"]}
-        wait_until(
-            lambda: self.client.get("/search", params=search).is_success, f"task {task_id} is searched"
-        )
+        until(lambda: self.client.get("/search", params=search).is_success, f"task {task_id} is searched")
         return ready
 
     def restart_count(self, service: str) -> int:
@@ -151,14 +151,6 @@ class Deployment:
     def search(self, text: str) -> list[tuple[str, float]]:
         answer = self.client.get("/search", params={"q": text, "k": 5}).raise_for_status().json()
         return [(result["video_id"], result["score"]) for result in answer["results"]]
-
-
-def wait_until(condition: Callable[[], bool], description: str, seconds: float = 600) -> None:
-    """Poll a condition; the bound only ends a test that would never end."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still waiting after {seconds} seconds: {description}"
-        time.sleep(0.5)
 
 
 def assert_json(lines: list[str]) -> None:
@@ -249,9 +241,7 @@ def assert_same_answers(
 def test_task_resumes_after_its_worker_was_killed(deployment: Deployment, captions: list[str]) -> None:
     before = [deployment.search(caption) for caption in captions]
     task_id = deployment.post_domain(DOMAINS[1], epochs=40)
-    wait_until(
-        lambda: (deployment.task(task_id)["progress"]["epoch"] or 0) >= 1, "the task has learned an epoch"
-    )
+    until(lambda: (deployment.task(task_id)["progress"]["epoch"] or 0) >= 1, "the task has learned an epoch")
     assert deployment.task(task_id)["state"] == "training"
     # The engine restarts a container whose main process dies, but not one that `docker kill` has stopped.
     deployment.python(
@@ -265,7 +255,7 @@ def test_task_resumes_after_its_worker_was_killed(deployment: Deployment, captio
     assert_same_answers([deployment.search(caption) for caption in captions], before)
     deployment.wait_until_ready(task_id)
     assert deployment.restart_count("worker-gpu") >= 1
-    wait_until(lambda: set(deployment.health().values()) == {"healthy"}, "the worker is healthy again")
+    until(lambda: set(deployment.health().values()) == {"healthy"}, "the worker is healthy again")
 
 
 def test_tasks_survive_a_redis_that_loses_its_volume(deployment: Deployment, captions: list[str]) -> None:
@@ -331,7 +321,7 @@ def test_prometheus_scrapes_the_api_and_evaluates_every_rule(
     check = ("promtool", "check", "config", "/etc/prometheus/prometheus.yml")
     checked = deployment.compose("exec", "-T", "prometheus", *check)
     assert "SUCCESS" in checked
-    wait_until(
+    until(
         lambda: [target["health"] for target in prometheus("targets")["activeTargets"]] == ["up"],
         "Prometheus has scraped the API",
     )
@@ -340,7 +330,7 @@ def test_prometheus_scrapes_the_api_and_evaluates_every_rule(
     def rules() -> dict[str, str]:
         return {rule["name"]: rule["health"] for rule in prometheus("rules")["groups"][0]["rules"]}
 
-    wait_until(lambda: set(rules().values()) == {"ok"}, "every rule was evaluated")
+    until(lambda: set(rules().values()) == {"ok"}, "every rule was evaluated")
     assert set(rules()) == {rule["alert"] for rule in expected}
 
 
@@ -363,4 +353,4 @@ def test_every_query_of_the_dashboard_finds_series(
         waiting.difference_update([*filter(finds_series, waiting)])
         return waiting <= without_series
 
-    wait_until(is_answered, "every query has found a series")
+    until(is_answered, "every query has found a series")

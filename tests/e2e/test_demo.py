@@ -6,13 +6,12 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Machine
+from tests.e2e.conftest import Machine
 
 pytestmark = pytest.mark.slow  # the tests of the API, the workers and the CLI cover each step of the demo
 

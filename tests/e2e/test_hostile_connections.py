@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Machine
+from tests.e2e.conftest import Machine
 
 pytestmark = pytest.mark.slow
 
@@ -66,8 +64,7 @@ class Service:
 @pytest.fixture(scope="module")
 def service(machine: Machine, postgres_url: str) -> Iterator[Service]:
     """The API on PostgreSQL, with a secret in every setting that takes one."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = machine.free_port()
     plain = postgres_url.replace("postgresql+psycopg://", "postgresql://")
     name = plain.replace("postgres:", f"postgres:{SECRETS['database password']}", 1)
     environment = {
@@ -91,17 +88,10 @@ def service(machine: Machine, postgres_url: str) -> Iterator[Service]:
         assert migrated.returncode == 0, migrated.stderr
         process = machine.start("serve", env=environment, stdout=output, stderr=subprocess.STDOUT)
         running = Service(process, port, log)
-        machine.until(lambda: _answers(port), "the API answers")
+        machine.until(lambda: machine.answers(f"http://127.0.0.1:{port}/livez"), "the API answers")
         yield running
         process.terminate()
         assert process.wait(60) == 0
-
-
-def _answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/livez").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 HEAD = b"Host: 127.0.0.1\r\nX-API-Key: " + KEY.encode() + b"\r\n"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Machine
+from tests.e2e.conftest import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 QUEUES = ("cpu", "gpu")
@@ -24,8 +22,6 @@ KEY = "key-of-the-production-test"
 @pytest.fixture
 def environment(machine: Machine, fresh_postgres_url: str, broker_url: str) -> dict[str, object]:
     """Environment that the Compose file and the images set."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     media = machine.folder / "media"
     media.mkdir(exist_ok=True)
     return {
@@ -34,7 +30,7 @@ def environment(machine: Machine, fresh_postgres_url: str, broker_url: str) -> d
         "CINESTRATA_DATA_DIR": machine.folder / "volume",
         "CINESTRATA_MEDIA_ROOT": media,
         "CINESTRATA_HOST": "127.0.0.1",
-        "CINESTRATA_PORT": port,
+        "CINESTRATA_PORT": machine.free_port(),
         "CINESTRATA_API_KEY": KEY,
         "CINESTRATA_LOG_FORMAT": "json",
     }
@@ -58,7 +54,7 @@ def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.
     ]
     url = f"http://127.0.0.1:{environment['CINESTRATA_PORT']}"
     with httpx.Client(base_url=url, headers={"X-API-Key": KEY}, timeout=60) as client:
-        machine.until(lambda: _answers(client, "/readyz"), "the API is ready")
+        machine.until(lambda: machine.answers(f"{url}/readyz"), "the API is ready")
         yield client
     for part in parts:
         part.terminate()
@@ -86,15 +82,7 @@ def test_processes_of_the_images_learn_and_search_a_domain(
 
     url = str(service.base_url)
     posted = machine.run(
-        "ingest",
-        manifest,
-        "--name",
-        "cells",
-        "--set",
-        "epochs=3",
-        "--in-place",
-        "--url",
-        url,
+        *("ingest", manifest, "--name", "cells", "--set", "epochs=3", "--in-place", "--url", url),
         env={"CINESTRATA_API_KEY": KEY},
     )
     assert posted.returncode == 0, posted.stdout + posted.stderr
@@ -116,10 +104,3 @@ def test_processes_of_the_images_learn_and_search_a_domain(
     assert "cells" in log or "task" in log
     assert KEY not in log, "no process writes the key to its log"
     assert KEY not in report.stdout + report.stderr
-
-
-def _answers(client: httpx.Client, path: str) -> bool:
-    try:
-        return client.get(path).status_code == 200
-    except httpx.HTTPError:
-        return False

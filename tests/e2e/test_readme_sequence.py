@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -69,13 +68,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def port() -> int:
-    """A free port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-@pytest.fixture
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a user, with the processes of this checkout."""
     activate = folder / "venv" / "bin" / "activate"
@@ -86,9 +78,8 @@ def environment(folder: Path) -> dict[str, str]:
     return variables | {"PYTHON": sys.executable, "PYTHONPATH": sources, "CINESTRATA_BACKBONE": "tiny"}
 
 
-def test_blocks_of_the_readme_run_in_their_order(
-    folder: Path, environment: dict[str, str], port: int
-) -> None:
+def test_blocks_of_the_readme_run_in_their_order(folder: Path, environment: dict[str, str]) -> None:
+    port = Machine.free_port()
     start, *blocks = [
         block.replace("8000", str(port)).replace(".venv/bin/activate", "venv/bin/activate")
         for block in _sequence()
@@ -104,7 +95,9 @@ def test_blocks_of_the_readme_run_in_their_order(
             stderr=subprocess.STDOUT,
         )
     try:
-        Machine.until(lambda: _is_ready(url) or service.poll() is not None, "the service starts")
+        Machine.until(
+            lambda: Machine.answers(f"{url}/livez") or service.poll() is not None, "the service starts"
+        )
         assert service.poll() is None, (folder / "up.log").read_text()
         script = PRELUDE + "\n".join(f"echo '--- block {n}'\n{block}" for n, block in enumerate(blocks))
         outcome = subprocess.run(
@@ -115,13 +108,6 @@ def test_blocks_of_the_readme_run_in_their_order(
     finally:
         service.terminate()
         service.wait()
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/livez").is_success
-    except httpx.TransportError:
-        return False
 
 
 def _check_results(folder: Path, url: str, output: str) -> None:

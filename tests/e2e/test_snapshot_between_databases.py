@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Machine
+from tests.e2e.conftest import Machine
 
 WORDS = [
     "cell",
@@ -70,14 +68,13 @@ def test_snapshots_of_running_libraries_answer_alike_on_both_databases(
 
 @contextmanager
 def _served(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.Client]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = machine.free_port()
     log = (machine.folder / "serve.log").open("a")
     process = machine.start(
         "serve", env={**environment, "CINESTRATA_PORT": port}, stdout=log, stderr=subprocess.STDOUT
     )
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        machine.until(lambda: _is_ready(client), "the API is ready")
+        machine.until(lambda: machine.answers(f"http://127.0.0.1:{port}/readyz"), "the API is ready")
         yield client
     process.terminate()
     assert process.wait(60) == 0
@@ -109,13 +106,6 @@ def _answer(client: httpx.Client, query: str) -> list[tuple[str, float]]:
     response = client.get("/search", params={"q": query, "k": 10})
     response.raise_for_status()
     return [(result["video_id"], result["score"]) for result in response.json()["results"]]
-
-
-def _is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/readyz").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def _require_success(process: subprocess.CompletedProcess[str]) -> None:

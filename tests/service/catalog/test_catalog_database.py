@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -30,12 +31,8 @@ from service.tasks.lifecycle.state_machine import lock_positions
 
 def test_migrations_and_models_agree(catalog: Settings) -> None:
     with engine().connect() as connection:
-        assert (
-            compare_metadata(
-                MigrationContext.configure(connection, opts={"compare_type": True}), CATALOG_SCHEMA
-            )
-            == []
-        )
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, CATALOG_SCHEMA) == []
 
 
 def test_json_of_the_wrong_shape_is_refused_when_it_is_read(
@@ -59,47 +56,30 @@ def test_processes_that_start_together_create_one_schema(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     settings_factory(tmp_path, upgraded=False)
-    problems: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            upgrade()
-        except BaseException as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    with ThreadPoolExecutor(4) as threads:
+        for started in [threads.submit(upgrade) for _ in range(4)]:
+            started.result()
     with session_scope() as session:
         assert session.scalars(select(PositionCounter.last_position)).all() == [0]
 
 
 def test_processes_can_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     """SQLite occasionally refuses one of the connections, regardless of its timeout."""
-    problems: list[BaseException] = []
     together = threading.Barrier(4)
 
-    def run(url: str) -> None:
+    def connect(url: str) -> None:
         own = database.open_engine(url)  # as each process has one
         together.wait()
         try:
             own.connect().close()
-        except BaseException as error:
-            problems.append(error)
         finally:
             own.dispose()
 
-    for number in range(60):
-        url = f"sqlite:///{tmp_path / str(number)}.sqlite3"
-        threads = [threading.Thread(target=run, args=(url,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert problems == []
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(60):
+            url = f"sqlite:///{tmp_path / str(number)}.sqlite3"
+            for opened in [threads.submit(connect, url) for _ in range(4)]:
+                opened.result()
 
 
 def test_vector_ids_are_never_reused(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
@@ -133,20 +113,11 @@ def test_concurrent_writers_lose_no_updates(catalog: Settings) -> None:
                 line = session.scalars(select(PositionCounter).with_for_update()).one()
                 line.last_position += 1
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for counted in [threads.submit(count) for _ in range(4)]:
+            counted.result()
     with session_scope() as session:
         assert session.get_one(PositionCounter, 1).last_position == 40
-
-
-def test_foreign_keys_are_enforced(catalog: Settings) -> None:
-    with engine().connect() as connection:
-        if connection.dialect.name == "sqlite":
-            assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
-            assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
 
 
 def test_deleted_rows_are_erased_from_the_file(
@@ -174,9 +145,8 @@ def test_full_disk_raises_unavailable_and_stores_nothing(
         with session_scope(write=True) as session:
             session.execute(update(Task).values(name="cars"))
             if session.get_bind().dialect.name == "sqlite":
-                session.execute(
-                    text("PRAGMA max_page_count = 1")
-                )  # the current number of pages, so that no page can be added
+                # The current number of pages, so that no page can be added.
+                session.execute(text("PRAGMA max_page_count = 1"))
                 session.execute(update(Video).values(captions=["long " * 100_000]))
             else:
                 session.execute(text("DO $$ BEGIN RAISE SQLSTATE '53100'; END $$"))

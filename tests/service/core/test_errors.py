@@ -10,7 +10,6 @@ def test_every_error_has_a_status_and_a_title() -> None:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     kinds = {kind for kind in below(errors.CinestrataError) if kind.__module__ == "service.core.errors"}
-    assert {kind.__name__ for kind in kinds} <= set(errors.__all__)
     for kind in kinds - {errors.CinestrataError, errors.TaskInterruption}:
         assert 400 <= kind.status < 600
         assert kind.title

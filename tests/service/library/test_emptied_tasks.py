@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from cli.commands.library_checks import check_catalog, check_releases
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
 from service import maintenance
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Recall, Task, Video
@@ -31,7 +30,6 @@ from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_status import library_status
 from service.search.engine import SearchEngine
-from service.search.snapshots import generation_loader
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import lifecycle
 from tests.audited_changes import audit_entries
@@ -44,28 +42,14 @@ torch.set_num_threads(1)
 Served = tuple[Probed, SearchEngine]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
 @pytest.fixture
-def served(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Served]:
-    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
-    configured = settings_factory(tmp_path)
+def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> Served:
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
     library.add_task("birds", BIRDS)
     library.add_task("cars", CARS)
     _record(library)
-    service = SearchEngine(configured)
     assert service.snapshots.refresh(), service.snapshots.last_error
-    yield library, service
-    service.close()
+    return library, service
 
 
 def _record(library: Library) -> None:

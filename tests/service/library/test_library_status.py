@@ -18,7 +18,7 @@ from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, librar
 from service.library.shard_listing import list_shards
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle.publishing import ShardRecord
-from tests.catalog_rows import add_release_and_shard
+from tests.catalog_rows import add_release_and_shard, mark_learned
 from tests.measured_library import add_measured_domains
 
 Post = Callable[..., TaskDetails]
@@ -30,9 +30,7 @@ def _changed(before: LibraryVersions) -> set[str]:
 
 
 def _publish(task_id: str, order: int) -> None:
-    with session_scope(write=True) as session:
-        task = session.get_one(Task, task_id)
-        task.state, task.learned_order, task.finished_at = "ready", order, now(session)
+    mark_learned(task_id, order)
     add_release_and_shard(
         task_id, ShardRecord(f"s{order}", f"r{order}", "f", count=3, dim=8, bytes=200), order=order
     )

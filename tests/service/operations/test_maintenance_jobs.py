@@ -77,13 +77,6 @@ def test_failed_job_reports_its_reason_and_its_worker(
     assert "No space left on device" in (report.error or "")
 
 
-def test_empty_library_has_no_backup(sqlite_catalog: Settings) -> None:
-    run_job(start_job(JobSpec(kind="snapshot")).id)
-    (failed,) = list_jobs()
-    assert (failed.state, failed.error) == ("failed", "The library is empty: there is nothing to back up.")
-    assert list((sqlite_catalog.data_dir / "backups").iterdir()) == []
-
-
 def test_job_of_a_dead_worker_starts_again_at_most_three_times(
     tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> None:

@@ -17,7 +17,7 @@ from service.library import compaction as library_compaction
 from service.tasks import lifecycle
 from service.tasks.archives import upload_storage
 from service.tasks.lifecycle import ReconcileReport
-from tests.index_lock_holder import compaction
+from tests.index_locking import compaction
 from tests.service.search.caption_library import Library
 
 

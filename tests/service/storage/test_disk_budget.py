@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 
 from cinestrata_schemas.syncs import SyncSpec
 from cinestrata_schemas.tasks import AppendSpec, RelearnSpec, TaskDetails, TaskSpec
-from service.catalog.database import now, session_scope
+from service.catalog.database import session_scope
 from service.catalog.tables import Sync, Task, Video
 from service.core.errors import InsufficientStorage
 from service.core.settings import settings
@@ -22,6 +22,7 @@ from service.syncs.registered_syncs import register_sync
 from service.syncs.sync_run import run_sync
 from service.tasks import commands
 from service.tasks.relearning import relearn_appended_videos
+from tests.catalog_rows import mark_learned
 from tests.packed_files import pack_zip
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
@@ -82,10 +83,7 @@ def test_task_is_refused_with_needed_and_free_bytes(
 def test_append_needs_no_space_for_a_release(
     set_free: Callable[[int], None], post: Callable[..., TaskDetails], make_file: Callable[[str], Path]
 ) -> None:
-    domain = post("birds").id
-    with session_scope(write=True) as session:
-        task = session.get_one(Task, domain)
-        task.state, task.learned_order, task.finished_at = "ready", 1, now(session)
+    domain = mark_learned(post("birds").id)
     make_file("new.mp4")
     spec = AppendSpec.model_validate({"videos": [{"uri": "new.mp4"}]})
     needed = estimate_task_bytes(1, is_append=True)
@@ -115,10 +113,8 @@ def test_retry_is_refused_and_leaves_the_task(
 def test_relearning_is_refused_before_a_video_is_copied(
     set_free: Callable[[int], None], post: Callable[..., TaskDetails]
 ) -> None:
-    domain = post("birds", videos=2).id
+    domain = mark_learned(post("birds", videos=2).id)
     with session_scope(write=True) as session:
-        task = session.get_one(Task, domain)
-        task.state, task.learned_order, task.finished_at = "ready", 1, now(session)
         session.execute(update(Video).values(status="accepted", effective_split="appended"))
     needed = estimate_task_bytes(2)
     set_free(needed - 1)

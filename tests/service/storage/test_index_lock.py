@@ -15,8 +15,7 @@ from service.storage import index_lock as locking
 from service.storage.index_lock import index_lock
 from service.tasks import lifecycle
 from tests.catalog_rows import add_release_and_shard
-from tests.index_lock_holder import compaction
-from tests.index_lock_order import require_unlocked_catalog
+from tests.index_locking import compaction, require_unlocked_catalog
 from tests.service.search.caption_library import Library
 
 Change = Callable[[], Any]

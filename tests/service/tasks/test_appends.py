@@ -22,6 +22,7 @@ from service.storage import library_paths
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
 from service.tasks.task_requests import CreateOutcome
+from tests.catalog_rows import mark_learned
 
 Post = Callable[..., TaskDetails]
 
@@ -29,14 +30,7 @@ Post = Callable[..., TaskDetails]
 @pytest.fixture
 def domain(catalog: Settings, post_probed: Post) -> str:
     """Id of a learned domain; its rows exist, but no files of the index."""
-    return _learned(post_probed("birds").id)
-
-
-def _learned(task_id: str, order: int = 1) -> str:
-    with session_scope(write=True) as session:
-        task = session.get_one(Task, task_id)
-        task.state, task.learned_order, task.finished_at = "ready", order, now(session)
-    return task_id
+    return mark_learned(post_probed("birds").id)
 
 
 @pytest.fixture
@@ -72,7 +66,7 @@ def test_repeated_request_does_not_append_again(
     domain: str, make_file: Callable[..., Any], append: Callable[..., TaskDetails], post_probed: Post
 ) -> None:
     """Whatever happened to the append and its domain meanwhile; another body or domain is refused."""
-    other = _learned(post_probed("other").id, 2)
+    other = mark_learned(post_probed("other").id, 2)
     make_file("new.mp4")
     spec = AppendSpec.model_validate({"videos": [{"uri": "new.mp4"}]})
 
@@ -141,7 +135,7 @@ def test_appends_and_trainings_do_not_wait_for_each_other(
 def test_message_of_a_due_append_is_sent_again(
     with_broker: redis.Redis, post_probed: Post, append_probed: Callable[..., TaskDetails]
 ) -> None:
-    domain = _learned(post_probed("birds").id)
+    domain = mark_learned(post_probed("birds").id)
     view, training = append_probed(domain), post_probed("cars")
     with_broker.flushall()
     assert lifecycle.send_due() == (view.id, training.id)

@@ -7,7 +7,8 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -82,6 +83,18 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> type[InstantDecoder]:
     monkeypatch.setattr(probing, "VideoDecoder", InstantDecoder)
     monkeypatch.setattr(probing, "CHUNK_VIDEOS", CHUNK)
     return InstantDecoder
+
+
+@contextmanager
+def _failing(target: Any, name: str, error: Exception) -> Iterator[None]:
+    """Let a function raise an error."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, refuse)
+        yield
 
 
 def _plan(task_id: str) -> lifecycle.Claim:
@@ -191,11 +204,7 @@ def test_broken_worker_does_not_fail_the_task_of_another(
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError("the decoder is not installed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decoder, "decode", refuse)
+    with _failing(decoder, "decode", RuntimeError("the decoder is not installed")):
         for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
     assert lifecycle.claim_chunk(task.id, "probing", "other") is None, "no attempt is left"
@@ -218,11 +227,7 @@ def test_chunk_is_released_if_its_worker_fails_before_it_begins(
     task = post(videos=CHUNK)
     _plan(task.id)
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(24, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*step, refuse)
+    with _failing(*step, OSError(24, "Too many open files")):
         probing.probe_free_chunks(task.id, "broken")
     with session_scope() as session:
         chunk = session.scalars(select(Chunk)).one()
@@ -237,11 +242,7 @@ def test_task_fails_if_every_video_is_an_error_for_its_worker(
 ) -> None:
     task = post(videos=6 * CHUNK)
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError("the codec is not installed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decoder, "decode", refuse)
+    with _failing(decoder, "decode", RuntimeError("the codec is not installed")):
         view = probe(task.id)
     assert (view.state, view.rejected) == ("failed", [])
     assert "the codec is not installed" in (view.error or "")
@@ -307,11 +308,7 @@ def test_broken_decoder_uses_no_attempts_and_rejects_nothing(
     task = post(videos=2 * CHUNK)
     claim = _plan(task.id)
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise DecoderUnavailable("the decoder process does not start")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decoder, "decode", refuse)
+    with _failing(decoder, "decode", DecoderUnavailable("the decoder process does not start")):
         for _ in range(2 * state_machine.MAX_ATTEMPTS):
             probing.probe_free_chunks(task.id, "broken")
         with claim:

@@ -17,11 +17,10 @@ from media.sources.downloading import DownloadLimits
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
-from service.core.errors import InvalidInput, SourceUnavailable
+from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
 from service.library import video_details
 from service.storage import video_access
-from service.storage.video_access import local_video
 from service.tasks import commands, lifecycle, probing_completion, task_events
 from service.tasks.lifecycle import source_outages
 from tests.catalog_rows import accepted_videos
@@ -182,9 +181,3 @@ def test_postponed_task_is_cancelled_at_once(remote: WebFiles) -> None:
     task = post(f"{remote.url}/videos/0.mp4")
     probe(task.id)
     assert commands.cancel_task(task.id).state == "cancelled"
-
-
-def test_outage_is_an_error_of_its_own(remote: WebFiles) -> None:
-    remote.status("/videos/0.mp4", 503, **{"Retry-After": "3600"})
-    with pytest.raises(SourceUnavailable, match="status 503"), local_video(f"{remote.url}/videos/0.mp4"):
-        pytest.fail("the video was opened")

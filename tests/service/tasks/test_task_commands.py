@@ -199,11 +199,6 @@ def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, captio
 class TestConflicts:
     """Names and ids of other tasks."""
 
-    def test_name_of_another_task_is_refused(self, catalog: Settings, post: Post) -> None:
-        post("birds")
-        with pytest.raises(Conflict, match=r"name: .*birds"):
-            post("birds")
-
     def test_video_id_of_another_task_is_refused(
         self, catalog: Settings, make_file: Callable[[str], Path]
     ) -> None:
@@ -212,22 +207,6 @@ class TestConflicts:
         with pytest.raises(Conflict, match=r"videos\[1\]\.id: .*'v'.*'one'"):
             commands.create_task(_spec(name="two", videos=[{"uri": "a.mp4"}, {"uri": "a.mp4", "id": "v"}]))
         assert [t.name for t in commands.list_tasks()] == ["one"]
-
-    def test_one_of_several_equal_requests_is_accepted(
-        self, catalog: Settings, make_file: Callable[[str], Path]
-    ) -> None:
-        make_file("a.mp4")
-
-        def create(_: int) -> str:
-            try:
-                return commands.create_task(_spec(videos=[{"uri": "a.mp4", "id": "v"}])).task.id
-            except Conflict:
-                return "conflict"
-
-        with ThreadPoolExecutor(5) as threads:
-            outcomes = list(threads.map(create, range(5)))
-        assert outcomes.count("conflict") == 4
-        assert len(commands.list_tasks()) == 1
 
 
 class TestIdempotency:

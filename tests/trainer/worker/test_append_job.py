@@ -27,7 +27,7 @@ from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.audited_changes import audit_entries
-from tests.index_lock_order import require_unlocked_catalog
+from tests.index_locking import require_unlocked_catalog
 from tests.trainer.worker import library_state
 from tests.trainer.worker.library_state import (
     call_before,
