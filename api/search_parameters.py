@@ -95,7 +95,7 @@ class _FilterParameters(StrictParameters):
         """
         arguments = dict(self)
         if self.where is not None:
-            from service.search.requests.video_filters import parse_where_json  # imports torch
+            from service.search.video_filters import parse_where_json  # imports torch
 
             arguments["where"] = parse_where_json(self.where)
         return arguments

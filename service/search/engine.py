@@ -28,21 +28,21 @@ from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
 from service.search.admission import AdmissionControl
 from service.search.batch_scheduler import BatchScheduler, Unfinished
+from service.search.captioning import CaptionIndex, caption_video
 from service.search.catalog_mirror import CatalogMirror
+from service.search.clip_search import ClipSearch
 from service.search.errors import TaskNotLoaded, UnknownTask
-from service.search.explanations.query_reports import QueryReports
-from service.search.explanations.result_explanation import explain_result
-from service.search.requests.search_request import SearchRequest, parse_requests
-from service.search.requests.video_filters import NO_FILTER
+from service.search.query_reports import QueryReports
+from service.search.result_explanation import explain_result
+from service.search.search_request import SearchRequest, parse_requests
+from service.search.similar_search import search_similar
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
 from service.search.text_search.executor import advance_searches, execute, start_searches
 from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
+from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
-from service.search.video_search.captioning import CaptionIndex, caption_video
-from service.search.video_search.clip_search import ClipSearch
-from service.search.video_search.similar_search import search_similar
 
 MAX_BATCH = 32  # searches per step; with more, each search waits longer for the others
 # Steps take turns at the interpreter lock, so a few large ones are faster than many; scans release the lock.
@@ -218,7 +218,7 @@ class SearchEngine:
     # -- explanations -------------------------------------------------------------------------------------------
 
     def report_queries(self, name_or_id: str, worst: int = 10) -> QueryReport:
-        """Captions of a domain, searched like queries; see :mod:`service.search.explanations.query_reports`.
+        """Captions of a domain, searched like queries; see :mod:`service.search.query_reports`.
 
         Args:
             name_or_id: Name or identifier of the domain's task.
@@ -228,7 +228,7 @@ class SearchEngine:
         )
 
     def explain(self, video_id: str, query: SearchQuery) -> ResultExplanation:
-        """Parts of the score of a video; see :func:`service.search.explanations.result_explanation.explain_result`."""
+        """Parts of the score of a video; see :func:`service.search.result_explanation.explain_result`."""
         (request,) = parse_requests([query], self.settings)
         return self._with_loaded_tasks(
             lambda snapshot: explain_result(snapshot, self.settings, self.metadata_cache, video_id, request)
@@ -239,7 +239,7 @@ class SearchEngine:
     def search_similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
     ) -> SimilarVideosResponse:
-        """The k videos most similar to a library video; see :mod:`service.search.video_search.similar_search`."""
+        """The k videos most similar to a library video; see :mod:`service.search.similar_search`."""
         return self._with_loaded_tasks(
             lambda snapshot: search_similar(snapshot, self.settings, video_id, k, scope, min_score)
         )
@@ -252,7 +252,7 @@ class SearchEngine:
         captions: int | None = None,
         **parameters: Any,
     ) -> ClipSearchResponse:
-        """The k videos most similar to an uploaded clip or picture; see :mod:`service.search.video_search.clip_search`.
+        """The k videos most similar to an uploaded clip or picture; see :mod:`service.search.clip_search`.
 
         Args:
             k: Number of results.
@@ -269,7 +269,7 @@ class SearchEngine:
         return self._with_loaded_tasks(search)
 
     def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
-        """The k captions of the library nearest to a video; see :mod:`service.search.video_search.captioning`."""
+        """The k captions of the library nearest to a video; see :mod:`service.search.captioning`."""
         return self._with_loaded_tasks(
             lambda snapshot: caption_video(snapshot, self.settings, self.caption_index, video_id, k, scope)
         )

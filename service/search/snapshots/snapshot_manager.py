@@ -17,16 +17,15 @@ from index.errors import ShardStoreError
 from models.backbones.backbone import Backbone
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_caption_edits
 from service.catalog.task_names import find_task
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
 from service.search.errors import TaskNotServed
-from service.search.snapshots.edited_captions import EditedCaptions
 from service.search.snapshots.generation_loader import EarlierReleases, GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.snapshots.snapshot_readiness import NOTHING_LEARNED, describe_readiness
 
 log = structlog.get_logger(__name__)
 
@@ -380,3 +379,86 @@ def _is_ready(task: str) -> bool:
     with session_scope() as session:
         found = find_task(session, task)
         return found is not None and found.state == "ready" and found.target_id is None
+
+
+MAX_EDIT_SHARE = 0.1  # of the time: captions of a domain of many videos take seconds to read
+
+
+class EditedCaptions:
+    """Follows the caption edits of the catalog. Calls must not overlap."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[SearchSnapshot, dict[str, int]] | None = None
+        self._due = 0.0  # monotonic time
+
+    def apply(self, snapshot: SearchSnapshot) -> SearchSnapshot | None:
+        """Return a snapshot with the routing profiles of edited captions; None if nothing has changed or is due.
+
+        Raises:
+            Unavailable: the catalog cannot be read.
+        """
+        started = time.monotonic()
+        if started < self._due:
+            return None
+        edits = read_caption_edits()
+        if self._seen is not None and self._seen[0] is snapshot and self._seen[1] == edits:
+            return None
+        fresh = snapshot.with_current_captions()
+        if fresh is not None:
+            finished = time.monotonic()
+            self._due = finished + (finished - started) * (1 / MAX_EDIT_SHARE - 1)
+        self._seen = fresh or snapshot, edits
+        return fresh
+
+
+NOTHING_LEARNED = "no domain has been learned yet"
+
+
+def describe_readiness(
+    snapshot: SearchSnapshot | None, error: str | None, *, is_loaded: bool, has_looked: bool
+) -> Readiness:
+    """Readiness of a process.
+
+    Args:
+        snapshot: Current snapshot; None where none is loaded.
+        error: Reason why the newest generation or the backbone cannot be loaded.
+        is_loaded: Whether the backbone is loaded.
+        has_looked: Whether the process has read the index at least once.
+    """
+    if snapshot is not None or error is not None:
+        index_state = error or "ok"
+    else:
+        index_state = NOTHING_LEARNED if has_looked else "still loading"
+    return Readiness(
+        ready=is_loaded and (snapshot is not None or (has_looked and error is None)),
+        release=snapshot.release_id if snapshot else None,
+        pinned=snapshot is not None and snapshot.is_pinned,
+        generation=snapshot.generation if snapshot else 0,
+        tasks=len(snapshot.shards) if snapshot else 0,
+        degraded=snapshot.degraded_by_name if snapshot else {},
+        checks={
+            "model": "ok" if is_loaded else error or "still loading",
+            "index": index_state if is_loaded else "ok",
+            **_describe_pin(snapshot),
+            **_describe_verification(snapshot),
+        },
+    )
+
+
+def _describe_pin(snapshot: SearchSnapshot | None) -> dict[str, str]:
+    """The release that an operator pinned."""
+    if snapshot is None or not snapshot.is_pinned:
+        return {}
+    later = len(snapshot.index_snapshot.manifest.releases_after(snapshot.release_id))
+    return {"release": f"{snapshot.release_id[:12]} is pinned; later releases that are not searched: {later}"}
+
+
+def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
+    """Progress of shard verification, while it runs."""
+    unread = snapshot.index_snapshot.unverified_segments if snapshot else []
+    if snapshot is None or not unread:
+        return {}
+    manifest = snapshot.index_snapshot.manifest
+    total = sum(len(manifest.segments(task)) for task in manifest.shards)
+    gigabytes = sum(entry.bytes for entry in unread) / 1e9
+    return {"checksums": f"{len(unread)} of {total} shards ({gigabytes:.1f} GB) are not verified yet"}

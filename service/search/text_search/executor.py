@@ -14,15 +14,15 @@ from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
 from service.core.errors import Unavailable
 from service.core.settings import Settings
-from service.search.requests.request_resolution import resolve_mode, resolve_tasks
-from service.search.requests.search_request import SearchRequest
-from service.search.requests.video_filters import NO_FILTER, VideoFilter, find_passing_videos
+from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import has_moments
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
+from service.search.text_search.request_resolution import resolve_mode, resolve_tasks
 from service.search.text_search.result_confidence import applicable_calibration, require_calibration
 from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
+from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 
 Ids = npt.NDArray[np.int64]

@@ -33,7 +33,7 @@ import numpy as np
 
 from index.hits import Hit, Hits, merge_hits
 from models.routing.router import COSINE_LIMIT, can_reach_score
-from service.search.requests.search_request import Routes
+from service.search.search_request import Routes
 
 
 @dataclass(frozen=True)

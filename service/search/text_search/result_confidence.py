@@ -11,7 +11,7 @@ import numpy as np
 from index.hits import Hit
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core.errors import InvalidInput
-from service.search.requests.search_request import SearchRequest
+from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 
 

@@ -1,19 +1,28 @@
-"""Responses of completed text searches."""
+"""Responses of completed text searches: results joined with the catalog, and their best moments."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from cinestrata_schemas.search import SearchResponse, SearchResult, SearchTiming, TaskRouting
+import numpy as np
+import numpy.typing as npt
+
+from cinestrata_schemas.search import MomentMatch, SearchResponse, SearchResult, SearchTiming, TaskRouting
 from index.hits import Hit
-from service.search.catalog_mirror import ResultRows
-from service.search.requests.cursors import Cursor
-from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search.best_moments import find_best_moments
-from service.search.text_search.result_confidence import compute_confidence
-from service.search.text_search.result_views import build_results
+from index.vector_ids import video_ids_of
+from service.core.errors import Unavailable
+from service.library.video_details import stream_url, thumbnail_url
+from service.search.catalog_mirror import ResultRows, VideoRow
+from service.search.search_request import Cursor
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.text_search.result_confidence import (
+    UNKNOWN_CONFIDENCE,
+    ListConfidence,
+    compute_confidence,
+)
 from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
@@ -141,3 +150,94 @@ def _response(state: SearchState, results: list[SearchResult], rows: ResultRows)
         metadata_as_of=rows.as_of,
         next_cursor=str(next_cursor) if next_cursor else None,
     )
+
+
+def build_results(
+    hits: Sequence[Hit],
+    rows: Mapping[int, VideoRow],
+    snapshot: SearchSnapshot,
+    *,
+    first_rank: int = 1,
+    confidence: ListConfidence = UNKNOWN_CONFIDENCE,
+    moments: Mapping[int, list[MomentMatch]] = MappingProxyType({}),
+) -> list[SearchResult]:
+    """Join hits with their catalog rows. Hits without a row (deleted videos) are left out.
+
+    Args:
+        hits: Hits by falling score.
+        rows: Vector ID → row.
+        snapshot: Snapshot that found the hits.
+        moments: Vector ID → best moments of the video.
+    """
+    results: list[SearchResult] = []
+    for hit in hits:
+        row = rows.get(hit.id)
+        if row is None:
+            continue
+        best = moments.get(hit.id, [])
+        results.append(
+            SearchResult(
+                rank=first_rank + len(results),
+                video_id=row.video_id,
+                uri=row.uri,
+                task=snapshot.task_names[hit.task],
+                task_id=hit.task,
+                score=hit.score,
+                confidence=confidence.results.get(hit.id),
+                matches=None if confidence.reached is None else hit.id in confidence.reached,
+                captions=row.captions,
+                thumbnail_url=thumbnail_url(row.video_id),
+                stream_url=stream_url(row.video_id, best[0] if best else None),
+                moments=best,
+            )
+        )
+    return results
+
+
+Vector = npt.NDArray[np.float32]
+
+
+def find_best_moments(
+    snapshot: SearchSnapshot,
+    hits: Sequence[Hit],
+    query_vectors: Mapping[str, Vector],
+    lifts: Mapping[str, float],
+    max_moments: int,
+    cache: VideoMetadataCache,
+) -> dict[int, list[MomentMatch]]:
+    """The best moments of each video, by falling score, then by time.
+
+    All moments of the videos are scored, because only some of them may be among the hits.
+
+    Args:
+        snapshot: Snapshot that found the hits.
+        hits: Hits of videos in tasks that may have moments.
+        query_vectors: Task ID → query vector ``float32 [dim]``.
+        lifts: Task ID → value added to cosines of the task.
+        max_moments: Maximum number of moments per video.
+        cache: Source of the moments' times.
+
+    Returns:
+        Vector ID of the video → moments.
+    """
+    moments_by_video: dict[int, list[MomentMatch]] = {}
+    for task in dict.fromkeys(hit.task for hit in hits):
+        try:
+            moments = cache.moments(task, snapshot.shards[task].state)
+        except Unavailable:  # the videos are found without their moments
+            continue
+        rows = moments.rows_of(np.array([hit.id for hit in hits if hit.task == task], np.int64))
+        spans = {int(moments.ids[row]): moments.spans[row].tolist() for row in rows}
+        if not spans:
+            continue
+        ids = moments.ids[rows]
+        (found,) = snapshot.scan([ShardScan(task, query_vectors[task], len(ids), ids, group=None)])
+        scores = found.scores + np.float32(lifts[task])
+        for moment, video, score in zip(
+            found.ids.tolist(), video_ids_of(found.ids).tolist(), scores.tolist(), strict=True
+        ):
+            best = moments_by_video.setdefault(video, [])
+            if len(best) < max_moments:
+                start, end = spans[moment]
+                best.append(MomentMatch(start=start, end=end, score=score))
+    return moments_by_video

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
 from index.hits import Hit
-from service.search.requests.search_request import SearchRequest
+from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner
 from service.search.text_search.result_confidence import UNKNOWN_CONFIDENCE, ListConfidence

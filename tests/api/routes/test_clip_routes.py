@@ -24,8 +24,8 @@ from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
 from service.search import video_metadata_cache
-from service.search.video_search.captioning import CaptionIndex
-from service.search.video_search.clip_search import ClipSearch, mean_cosine
+from service.search.captioning import CaptionIndex
+from service.search.clip_search import ClipSearch, mean_cosine
 
 torch.set_num_threads(1)
 

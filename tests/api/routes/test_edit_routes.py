@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.search.snapshots import edited_captions
+from service.search.snapshots import snapshot_manager
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def video(client: TestClient, library: list[str]) -> str:
 
 @pytest.fixture(autouse=True)
 def _captions_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edited_captions, "MAX_SHARE", 1)
+    monkeypatch.setattr(snapshot_manager, "MAX_EDIT_SHARE", 1)
 
 
 def _search(client: TestClient, q: str, **parameters: Any) -> dict[str, Any]:

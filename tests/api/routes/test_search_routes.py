@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.core import request_limits
-from service.search.requests.cursors import parse_cursor
+from service.search.search_request import parse_cursor
 from tests.api.learned_library import FIRST, SECOND
 from tests.catalog_rows import accepted_videos
 

@@ -21,7 +21,7 @@ from service.core import request_limits
 from service.core.errors import Gone, InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.requests.cursors import Cursor, digest_parameters, parse_cursor
+from service.search.search_request import Cursor, digest_parameters, parse_cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 

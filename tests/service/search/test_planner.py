@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from index.hits import Hit, Hits
 from index.vector_ids import moment_ids
 from models.routing.router import COSINE_LIMIT
-from service.search.requests.search_request import Routes, parse_routes
+from service.search.search_request import Routes, parse_routes
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 

@@ -13,9 +13,9 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Task, Video
 from service.core import request_limits
 from service.core.errors import Conflict, NotFound
+from service.search import query_reports
 from service.search.engine import SearchEngine
-from service.search.explanations import query_reports
-from service.search.explanations.caption_samples import sample_captions
+from service.search.query_reports import sample_captions
 from tests.service.search.caption_library import BIRDS, CARS, Library, settled
 
 torch.set_num_threads(1)

@@ -19,10 +19,10 @@ from service.catalog.database import engine, now, session_scope
 from service.catalog.moment_rows import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings
+from service.search import captioning
 from service.search.catalog_mirror import CatalogMirror
 from service.search.snapshots.appended_captions import appended_profiles
 from service.search.video_metadata_cache import VideoMetadataCache
-from service.search.video_search import captioning
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values
 TOKENS = {"a heron": 3, "a taxi": 5}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.search.video_rows import VideoRow, VideoRows
+from service.search.catalog_mirror import VideoRow, VideoRows
 
 ROWS = [
     (

@@ -20,10 +20,10 @@ from service.catalog.tables import Task
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.requests.request_resolution import resolve_tasks
-from service.search.requests.search_request import parse_requests
+from service.search.search_request import parse_requests
 from service.search.snapshots import snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search.request_resolution import resolve_tasks
 from tests.service.search.caption_library import BIRDS, SEA, Library
 
 

@@ -8,7 +8,7 @@ from cinestrata_schemas.choice_types import QueryMode
 from service.core.errors import InvalidInput
 from service.search.catalog_mirror import CatalogMirror
 from service.search.errors import UnknownTask
-from service.search.requests.search_request import SearchRequest
+from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
 _MAX_LISTED_TASKS = 20  # in an error

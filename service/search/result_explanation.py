@@ -14,15 +14,15 @@ from index.hits import Hit
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from service.search.requests.search_request import SearchRequest
+from service.search.search_request import SearchRequest
+from service.search.similar_search import load_stored_vector
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import has_moments
-from service.search.text_search.best_moments import find_best_moments
 from service.search.text_search.executor import advance_searches, start_searches
 from service.search.text_search.result_confidence import compute_confidence
+from service.search.text_search.search_responses import find_best_moments
 from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
-from service.search.video_search.similar_search import load_stored_vector
 
 Vector = npt.NDArray[np.float32]
 

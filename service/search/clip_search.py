@@ -43,16 +43,16 @@ from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.settings import Settings
+from service.search.captioning import CaptionIndex
 from service.search.catalog_mirror import read_rows
-from service.search.requests.request_resolution import resolve_tasks
-from service.search.requests.search_request import SearchRequest, describe_count, parse_requests
-from service.search.requests.video_filters import find_passing_videos
+from service.search.search_request import SearchRequest, describe_count, parse_requests
 from service.search.snapshots.search_snapshot import DEGRADED_RETRY_SECONDS, SearchSnapshot, ShardScan
 from service.search.snapshots.snapshot_releases import PinnedVideoReleases
 from service.search.snapshots.video_grouping import drop_moments
-from service.search.text_search.result_views import build_results
+from service.search.text_search.request_resolution import resolve_tasks
+from service.search.text_search.search_responses import build_results
+from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
-from service.search.video_search.captioning import CaptionIndex
 
 Vectors = npt.NDArray[np.float32]
 

@@ -24,9 +24,9 @@ from service.catalog.domain_videos import in_domain, read_caption_edits
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
+from service.search.similar_search import find_scope_errors, load_stored_vector
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_search.similar_search import find_scope_errors, load_stored_vector
 
 Vector = npt.NDArray[np.float32]
 

@@ -26,10 +26,10 @@ from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
 from service.core.settings import Settings
 from service.search.catalog_mirror import read_rows
 from service.search.errors import TaskNotLoaded
-from service.search.requests.search_request import describe_count
+from service.search.search_request import describe_count
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import drop_moments
-from service.search.text_search.result_views import build_results
+from service.search.text_search.search_responses import build_results
 
 Vector = npt.NDArray[np.float32]
 

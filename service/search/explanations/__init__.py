@@ -1,1 +1,0 @@
-"""Explanations of search results: ranks of a domain's own captions, and parts of a result's score."""

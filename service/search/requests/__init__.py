@@ -1,1 +1,0 @@
-"""Parsing and validation of search requests: fields, filters and cursors."""

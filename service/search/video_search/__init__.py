@@ -1,1 +1,0 @@
-"""Searches whose query is a video: similar videos, uploaded clips and captions."""
