@@ -65,7 +65,7 @@ class ServiceClient(Client):
         """Address of a video that a browser or a player opens: its page, or its file in a data folder."""
         if self._is_remote:
             return f"{str(self.base_url).rstrip('/')}/watch/{quote(video_id, safe='')}"
-        from service.library.video_details import stream_path
+        from service.library.video_listing import stream_path
 
         return stream_path(video_id).as_uri()
 

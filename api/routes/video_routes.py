@@ -21,7 +21,7 @@ from cinestrata_schemas.search import SimilarVideosResponse
 from cinestrata_schemas.videos import VideoDetails, VideoPage, VideoPatch
 from media.sources.media_source import file_name, is_source_uri
 from service.core import request_limits
-from service.library import video_details, video_editing, video_listing
+from service.library import video_editing, video_listing
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
 
@@ -42,7 +42,7 @@ def list_videos(
 @requires("search")
 def get_video(video_id: str, request: Request) -> Response:
     """Details of a video. The header `ETag` is the condition of an edit; see `PATCH`."""
-    video = video_details.get_video(video_id)
+    video = video_listing.get_video(video_id)
     return conditional_response(request, video, entity_tag=video_editing.entity_tag(video))
 
 
@@ -108,7 +108,7 @@ def explain_result(
 def get_thumbnail(video_id: str, request: Request) -> Response:
     """A JPEG image from the middle of the video, at most 320 pixels wide."""
     return range_response(
-        request, video_details.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
+        request, video_listing.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
     )
 
 
@@ -122,12 +122,12 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
 @requires("search")
 async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:
     """The video file, with support for byte ranges. The service forwards videos of remote sources."""
-    uri = await run_in_threadpool(video_details.video_uri, video_id)
+    uri = await run_in_threadpool(video_listing.video_uri, video_id)
     # Files of users are untrusted: a browser must treat them as videos and never execute them.
     headers = {"Cache-Control": _CACHE_ONE_DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
     if is_source_uri(uri):
         return await remote_response(request, caller, video_id, uri, _media_type(file_name(uri)), headers)
-    path = await run_in_threadpool(video_details.stream_path, video_id)
+    path = await run_in_threadpool(video_listing.stream_path, video_id)
     return await run_in_threadpool(range_response, request, path, _media_type(path.name), headers)
 
 

@@ -29,7 +29,7 @@ from service.core.errors import NotFound
 from service.library.recall.proportion_intervals import difference_interval
 from service.library.recall.recall_cells import RecallCells, read_recall_cells
 from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES
-from service.library.recall.served_recall import read_served_recall, until_served
+from service.library.recall.recall_matrix import read_served_recall, until_served
 from service.webhooks.events import emit
 
 # The local loss of pinned queries is 0 by construction, so a small one is a fault. The global loss grows with the

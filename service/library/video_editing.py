@@ -29,7 +29,7 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, NotFound, PreconditionFailed, Unavailable
-from service.library.video_details import read_video
+from service.library.video_listing import read_video
 from service.storage import library_paths
 from service.tasks.ingestion_checks import validate_edit
 from service.tasks.lifecycle.state_machine import lock_task

@@ -1,19 +1,23 @@
-"""Lists of videos, in pages by keyset."""
+"""Lists of videos, in pages by keyset; details, files and URLs of single videos."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.videos import VideoPage, VideoSummary
+from cinestrata_schemas.videos import VideoDetails, VideoMoment, VideoPage, VideoSummary
+from media import MediaError
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.keyset_paging import KeysetOrders, contains_text
+from service.catalog.moment_rows import moment_spans
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
-from service.library.video_details import video_fields
+from service.core.errors import NotFound
+from service.storage import library_paths
 
 _ORDERS = KeysetOrders(
     {"added": Video.vector_id, "id": Video.id, "duration": Video.duration, "bytes": Video.bytes},
@@ -67,3 +71,108 @@ def _of_domain(session: Session, query: Select[Any], name_or_id: str) -> Select[
     if session.scalars(appends.limit(1)).first() is None:
         return query.where(Video.task_id == task_id)  # rows in the order of an index
     return query.where(in_domain(task_id))
+
+
+def get_video(video_id: str) -> VideoDetails:
+    """Return the details of a video.
+
+    Raises:
+        NotFound: the video does not exist.
+    """
+    with session_scope() as session:
+        return read_video(session, video_id)
+
+
+def read_video(session: Session, video_id: str) -> VideoDetails:
+    """Return the details of a video in a session; errors as for :func:`get_video`."""
+    row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
+    if row is None:
+        raise _no_video(video_id)
+    video, task = row
+    return VideoDetails(
+        **video_fields(video),
+        task=task,
+        split=video.split,  # type: ignore[arg-type]
+        container=video.container,
+        codec=video.codec,
+        width=video.width,
+        height=video.height,
+        fps=video.fps,
+        frames=video.frames,
+        moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
+    )
+
+
+def video_fields(video: Video) -> dict[str, Any]:
+    """Return the fields that the details of a video and its entry in a list have in common."""
+    return {
+        "id": video.id,
+        "task_id": video.task_id,
+        "uri": video.uri,
+        "status": video.status,
+        "reason": video.reason,
+        "captions": video.captions,
+        "effective_split": video.effective_split,
+        "metadata": video.extra,
+        "content_hash": video.content_hash,
+        "bytes": video.bytes,
+        "duration": video.duration,
+        "thumbnail_url": thumbnail_url(video.id),
+        "stream_url": stream_url(video.id),
+    }
+
+
+def thumbnail_url(video_id: str) -> str:
+    """Return the URL path of a thumbnail."""
+    return f"/videos/{video_id}/thumbnail"
+
+
+def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
+    """Return the URL path of a video's stream; a moment becomes a media fragment, which players play alone."""
+    fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
+    return f"/videos/{video_id}/stream{fragment}"
+
+
+def thumbnail_path(video_id: str) -> Path:
+    """Return the thumbnail file of a video.
+
+    Raises:
+        NotFound: the video is unknown, rejected or not probed yet.
+    """
+    video_uri(video_id)  # an id of a request becomes a path only if the catalog has it
+    path = library_paths.thumbnail_path(video_id)
+    if not path.is_file() or not path.stat().st_size:  # a power cut may leave an empty file
+        raise NotFound(f"Video {video_id!r} has no thumbnail: it is not probed yet, or was rejected.")
+    return path
+
+
+def stream_path(video_id: str) -> Path:
+    """Return the file of a video.
+
+    Raises:
+        NotFound: the video is unknown, or its file no longer exists.
+    """
+    try:
+        return library_paths.resolve_video_path(video_uri(video_id))
+    except (MediaError, OSError) as error:
+        raise NotFound(
+            f"The file of video {video_id!r} no longer exists, so the video cannot be played. An accepted video stays "
+            "searchable; an uploaded file of a rejected video is removed when its task is ready."
+        ) from error
+
+
+def video_uri(video_id: str) -> str:
+    """Return the URI of a video as the catalog has it; it may contain a token.
+
+    Raises:
+        NotFound: the video is unknown.
+    """
+    with session_scope() as session:
+        uri = session.scalar(select(Video.uri).where(Video.id == video_id))
+    if uri is None:
+        raise _no_video(video_id)
+    return uri
+
+
+def _no_video(video_id: str) -> NotFound:
+    return NotFound(f"There is no video {video_id!r}.")

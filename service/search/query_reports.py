@@ -27,7 +27,7 @@ from service.core import request_limits
 from service.core.errors import Conflict
 from service.core.settings import Settings
 from service.library.recall.recall_matrix import newest_recall
-from service.library.video_details import thumbnail_url
+from service.library.video_listing import thumbnail_url
 from service.search.catalog_mirror import read_rows
 from service.search.errors import UnknownTask
 from service.search.search_request import parse_requests
@@ -41,6 +41,10 @@ from service.search.video_metadata_cache import VideoMetadataCache
 _SHOWN_RESULTS = 3
 _BATCH = 16  # captions searched at a time; other searches run between batches
 _MAX_CACHED_DOMAINS = 256
+
+MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
+# Held-out captions come first: the ranks of learned captions are better than those of new queries.
+_SPLITS = ("test", "val", "appended", "train")
 
 
 @dataclass(frozen=True)
@@ -208,12 +212,6 @@ def _report(
 
 def _share_within(ranks: Sequence[int | None], k: int) -> float:
     return sum(rank is not None and rank <= k for rank in ranks) / len(ranks)
-
-
-MAX_SAMPLED_CAPTIONS = 128  # about a second of searches with the default backbone
-
-# Held-out captions come first: the ranks of learned captions are better than those of new queries.
-_SPLITS = ("test", "val", "appended", "train")
 
 
 class SampledCaption(NamedTuple):

@@ -27,6 +27,24 @@ _MAX_ERRORS = 20
 _MAX_MOMENTS = 100  # per video
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
+_CHECKSUM_BYTES = 8
+_MAX_CHARS = 2000
+# Created once, because every response with a next page encodes several values.
+_BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
+# Attribute → key in the encoded form.
+_KEYS = {
+    "release": "release",
+    "generation": "generation",
+    "mode": "mode",
+    "hit_offset": "passed",
+    "result_offset": "shown",
+    "parameters": "query",
+    "tasks_in_first_page": "chosen",
+    "last_hit": "last",
+}
+_ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
+
 
 @dataclass(frozen=True)
 class SearchRequest:
@@ -203,25 +221,6 @@ def _parse_tasks(task: str | list[str] | None) -> tuple[str, ...] | None:
 def _seconds_since_epoch(time: datetime | None) -> float | None:
     """Seconds since 2000. Conversion to UTC would fail for the first and last representable times."""
     return None if time is None else (time - _EPOCH).total_seconds()
-
-
-_CHECKSUM_BYTES = 8
-_MAX_CHARS = 2000
-# Created once, because every response with a next page encodes several values.
-_BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
-_VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
-# Attribute → key in the encoded form.
-_KEYS = {
-    "release": "release",
-    "generation": "generation",
-    "mode": "mode",
-    "hit_offset": "passed",
-    "result_offset": "shown",
-    "parameters": "query",
-    "tasks_in_first_page": "chosen",
-    "last_hit": "last",
-}
-_ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
 
 
 @dataclass(frozen=True)

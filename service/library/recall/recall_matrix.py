@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
 from cachetools import LRUCache, cached
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
-from cinestrata_schemas.library import RecallFigures, RecallMatrix
+from cinestrata_schemas.library import MeasuredShare, RecallFigures, RecallMatrix, ServedRecall, UnfoundDomain
+from index.files.manifest_format import Manifest
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Task
+from service.catalog.tables import Recall, Release, Task
 from service.library.recall.proportion_intervals import wilson_interval
 from service.library.recall.recall_cells import (
     LearnedTask,
@@ -24,13 +27,13 @@ from service.library.recall.recall_cells import (
     query_mean,
     read_recall_cells,
 )
-from service.library.recall.recall_losses import GALLERIES, measured_losses
-from service.library.recall.served_recall import read_served_recall, until_served
-from service.library.served_order import last_served_order
+from service.library.recall.recall_losses import FEW_QUERIES, GALLERIES, measured_losses
 from service.storage.index_manifest import published_manifest
 
 DEFAULT_ROWS = 50
 DEFAULT_DOMAINS = 100
+
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -137,3 +140,83 @@ def recall_figures(cell: Recall) -> RecallFigures:
     """The figures of a cell of the recall matrix, with the confidence interval of its Recall@1."""
     low, high = wilson_interval(cell.r1, max(1, cell.queries))
     return RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10, r1_low=low, r1_high=high)
+
+
+def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
+    """Recall of the served release on the domains that it has learned.
+
+    Every mean is weighted by queries: a library of one large and one tiny domain has nearly the recall of the large one.
+
+    Args:
+        served: Cells of all galleries, see :func:`until_served`; None: they are read.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+    """
+    return _served_recall(served or until_served(read_recall_cells(GALLERIES)))
+
+
+def until_served(cells: RecallCells) -> RecallCells:
+    """Return the cells of the releases and domains up to the served release.
+
+    Raises:
+        Unavailable: The catalog is unreachable.
+    """
+    manifest, _ = published_manifest()
+    with session_scope() as session:
+        order = last_served_order(session, manifest)
+    return cells if order is None else cells.until(order)
+
+
+@cached(LRUCache(8), key=lambda cells: cells.version, lock=Lock())
+def _served_recall(cells: RecallCells) -> ServedRecall:
+    union = cells.galleries["global"]
+    newest = cells.releases[-1].order if cells.releases else 0
+    accuracy = union.router_accuracy(newest)
+    unfound, unfound_all = _unfound(cells, "global"), _unfound(cells, "global_all")
+    queries = cells.queries("local")[-1:].ravel()
+    return ServedRecall(
+        mode=cells.mode,
+        domains=len(cells.tasks),
+        domains_with_few_queries=int(((queries > 0) & (queries < FEW_QUERIES)).sum()),
+        recall={gallery: _share(cells, gallery) for gallery in GALLERIES},
+        loss=measured_losses(cells),
+        router_accuracy=None if accuracy is None else _measured_share(accuracy, int(union.routable[newest])),
+        unfound_domains=len(unfound),
+        unfound=unfound[:_NAMED],
+        unfound_all_domains=len(unfound_all),
+        unfound_all=unfound_all[:_NAMED],
+    )
+
+
+def _share(cells: RecallCells, gallery: str) -> MeasuredShare | None:
+    row, queries = cells.matrix(gallery)[-1:], cells.queries(gallery)[-1:]
+    count = int(queries.sum())
+    return _measured_share(float(query_mean(row, queries)[0]), count) if count else None
+
+
+def _measured_share(share: float, queries: int) -> MeasuredShare:
+    low, high = wilson_interval(share, queries)
+    return MeasuredShare(share=share, queries=queries, low=low, high=high)
+
+
+def _unfound(cells: RecallCells, gallery: str) -> list[UnfoundDomain]:
+    """Domains without a query that ranks its video first in a gallery, those with most queries first."""
+    row, queries = cells.matrix(gallery)[-1:].ravel(), cells.queries(gallery)[-1:].ravel()
+    columns = sorted(np.flatnonzero((row == 0) & (queries > 0)), key=lambda column: -queries[column])
+    return [
+        UnfoundDomain(task_id=task.id, task=task.name, queries=int(queries[column]))
+        for column, task in ((column, cells.tasks[column]) for column in columns)
+    ]
+
+
+def last_served_order(session: Session, manifest: Manifest) -> int | None:
+    """Return the learned order of the last domain that is searched; None: all learned domains are searched.
+
+    Args:
+        session: Session of the caller.
+        manifest: Manifest of the index, which names a pinned release.
+    """
+    if manifest.pinned is None:
+        return None
+    return session.scalar(select(Release.learned_order).where(Release.id == manifest.pinned))

@@ -36,6 +36,9 @@ RETRY_SECONDS = 30.0  # between attempts to load a refused release or a degraded
 CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
 _CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
 
+MAX_EDIT_SHARE = 0.1  # of the time: captions of a domain of many videos take seconds to read
+NOTHING_LEARNED = "no domain has been learned yet"
+
 
 class SnapshotManager:
     """Loads the newest generation of the index and replaces the current snapshot with one reference assignment.
@@ -381,9 +384,6 @@ def _is_ready(task: str) -> bool:
         return found is not None and found.state == "ready" and found.target_id is None
 
 
-MAX_EDIT_SHARE = 0.1  # of the time: captions of a domain of many videos take seconds to read
-
-
 class EditedCaptions:
     """Follows the caption edits of the catalog. Calls must not overlap."""
 
@@ -409,9 +409,6 @@ class EditedCaptions:
             self._due = finished + (finished - started) * (1 / MAX_EDIT_SHARE - 1)
         self._seen = fresh or snapshot, edits
         return fresh
-
-
-NOTHING_LEARNED = "no domain has been learned yet"
 
 
 def describe_readiness(

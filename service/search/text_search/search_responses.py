@@ -14,7 +14,7 @@ from cinestrata_schemas.search import MomentMatch, SearchResponse, SearchResult,
 from index.hits import Hit
 from index.vector_ids import video_ids_of
 from service.core.errors import Unavailable
-from service.library.video_details import stream_url, thumbnail_url
+from service.library.video_listing import stream_url, thumbnail_url
 from service.search.catalog_mirror import ResultRows, VideoRow
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -27,6 +27,8 @@ from service.search.text_search.search_state import SearchState
 from service.search.video_metadata_cache import VideoMetadataCache
 
 _LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, in addition to the searched tasks
+
+Vector = npt.NDArray[np.float32]
 
 
 def finish_searches(
@@ -192,9 +194,6 @@ def build_results(
             )
         )
     return results
-
-
-Vector = npt.NDArray[np.float32]
 
 
 def find_best_moments(

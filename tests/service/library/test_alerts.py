@@ -17,7 +17,7 @@ from service.core.settings import Settings
 from service.library import alerts, prometheus_metrics
 from service.library.alerts import dismiss_alert, evaluate_alerts, list_alerts, sweep_alerts
 from service.library.library_status import library_status
-from service.library.recall.served_recall import read_served_recall
+from service.library.recall.recall_matrix import read_served_recall
 from tests.measured_library import add_measured_domains, first_hits
 
 OFF = {"forgetting_local": inf, "forgetting_global": inf, "recall_when_learned": 0.0, "failed_tasks": inf}

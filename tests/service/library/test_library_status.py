@@ -15,7 +15,7 @@ from service.catalog.worker_reports import ALIVE, report_worker
 from service.core.settings import Settings
 from service.library.alerts import dismiss_alert, evaluate_alerts, list_alerts
 from service.library.library_status import MAX_ACTIVE, MAX_FIRST_DOMAINS, library_status
-from service.library.shard_listing import list_shards
+from service.library.release_listing import list_shards
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle.publishing import ShardRecord
 from tests.catalog_rows import add_release_and_shard, mark_learned

@@ -16,8 +16,8 @@ from service.catalog.domain_videos import read_caption_edits, read_metadata_edit
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from service.core.settings import Settings
-from service.library.video_details import get_video
 from service.library.video_editing import edit_video, entity_tag
+from service.library.video_listing import get_video
 from service.storage import library_paths
 from service.tasks import task_events
 

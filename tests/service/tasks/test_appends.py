@@ -16,7 +16,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import FileRemoval, Shard, Task, Video
 from service.core.errors import Conflict, IdempotencyMismatch, NotFound, TaskCancelled
 from service.core.settings import Settings, settings
-from service.library import video_details
+from service.library import video_listing
 from service.library.deletion import delete_videos
 from service.storage import library_paths
 from service.storage.video_files import remove_deleted_files
@@ -205,7 +205,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(
         assert session.query(FileRemoval).count() == 0
     assert [video.reason for video in commands.get_task(view.id).rejected] == ["no video"]
     with pytest.raises(NotFound, match="file of a rejected video is removed"):
-        video_details.stream_path("new")
+        video_listing.stream_path("new")
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])

@@ -16,7 +16,7 @@ from cinestrata_schemas.tasks import TaskDetails, TaskSpec
 from media import frame_cache_path, load_frames
 from models.backbones.backbone_loading import frame_spec
 from service.core.settings import Settings, settings
-from service.library import video_details as library
+from service.library import video_listing as library
 from service.tasks import commands, lifecycle, probing, probing_completion, task_events
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from tests.catalog_rows import accepted_videos

@@ -19,7 +19,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import InvalidInput
 from service.core.settings import Settings, settings
-from service.library import video_details
+from service.library import video_listing
 from service.storage import video_access
 from service.tasks import commands, lifecycle, probing_completion, task_events
 from service.tasks.lifecycle import source_outages
@@ -76,10 +76,10 @@ def test_videos_of_a_web_server_are_accepted_and_their_downloads_dropped(remote:
     assert list(settings().sources_dir.glob("*.download")) == []
     spec = frame_spec(settings().backbone, settings().frames)
     for video in accepted_videos(view.id):
-        assert video_details.thumbnail_path(video.id).is_file()
+        assert video_listing.thumbnail_path(video.id).is_file()
         path = frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
         assert path.is_file(), "training and embedding need no second download"
-        assert video_details.get_video(video.id).uri.endswith(".mp4?***")
+        assert video_listing.get_video(video.id).uri.endswith(".mp4?***")
     assert remote.requests == [f"/videos/{number}.mp4?token=hunter2" for number in range(4)]
 
 

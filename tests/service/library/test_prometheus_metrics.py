@@ -10,7 +10,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import WorkerReport
 from service.catalog.tables import Task
 from service.core.settings import Settings
-from service.library.measure_metrics import GpuMemoryCollector, MeasureCollector
+from service.library.prometheus_metrics import GpuMemoryCollector, MeasureCollector
 from tests.measured_library import add_measured_domains
 
 
