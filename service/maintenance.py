@@ -25,8 +25,7 @@ from service.storage.gpu_memory import read_gpu_memory
 from service.storage.library_paths import check_data_folder
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
-from service.tasks.archives import upload_storage
-from service.tasks.uploads import upload_store
+from service.tasks.uploads import upload_store, uploaded_videos
 
 RECONCILE_SECONDS = 5.0
 _SWEEP_SECONDS = 600.0
@@ -94,7 +93,7 @@ class MaintenanceThread(threading.Thread):
                     if caches := compaction.sweep_frame_caches():
                         log.info("unused_frame_caches_removed", files=caches)
                     video_files.remove_deleted_files()
-                    if removed := upload_storage.sweep_uploads():
+                    if removed := uploaded_videos.sweep_uploads():
                         log.info("orphan_uploads_removed", uploads=removed)
                     if expired := upload_store.sweep_incoming():
                         log.info("expired_uploads_removed", uploads=len(expired))

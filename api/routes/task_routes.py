@@ -29,7 +29,7 @@ from cinestrata_schemas.tasks import (
 from service.core.errors import FieldError, InvalidInput
 from service.library import task_listing
 from service.tasks import commands, relearning
-from service.tasks.task_requests import CreateOutcome
+from service.tasks.task_storage import CreateOutcome
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 

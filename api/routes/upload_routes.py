@@ -16,7 +16,7 @@ from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.audit import audit_log
 from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge
-from service.tasks.previews.upload_preview import preview_upload
+from service.tasks.upload_preview import preview_upload
 from service.tasks.uploads import upload_store
 from service.tasks.uploads.upload_store import Upload, UploadWriter
 

@@ -26,8 +26,6 @@ from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
-from service.tasks.archives import upload_storage
-from service.tasks.archives.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.ingestion_checks import (
     AppendRecord,
     TaskRecord,
@@ -38,11 +36,18 @@ from service.tasks.ingestion_checks import (
 )
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
-from service.tasks.remaining_time import progress_with_times
-from service.tasks.task_details import task_details
+from service.tasks.task_details import progress_with_times, task_details
 from service.tasks.task_events import record
-from service.tasks.task_requests import CreateOutcome, TaskRequest
-from service.tasks.task_storage import new_id, refuse_duplicates, require_learned, store_task
+from service.tasks.task_storage import (
+    CreateOutcome,
+    TaskRequest,
+    new_id,
+    refuse_duplicates,
+    require_learned,
+    store_task,
+)
+from service.tasks.uploads import uploaded_videos
+from service.tasks.uploads.archive_unpacking import archive_bytes, unpack_archive
 from service.tasks.uploads.uploaded_videos import adopted_uploads
 
 _Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
@@ -120,7 +125,7 @@ def create_task_from_archive(
     """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.manifest_parser``).
 
     After an error no file of the archive is left, except if the catalog did not confirm the commit: the task may be
-    stored, so its files stay, and ``upload_storage.sweep_uploads`` removes them if the task is not stored.
+    stored, so its files stay, and ``uploaded_videos.sweep_uploads`` removes them if the task is not stored.
 
     Raises:
         InvalidInput, TooLarge: the archive or its manifest is invalid.
@@ -304,7 +309,7 @@ def _create_from_archive(
             stored = store_task(task_id, checked, request)
         except BaseException as error:
             if not isinstance(error, InDoubt):
-                upload_storage.remove_upload(task_id)
+                uploaded_videos.remove_upload(task_id)
             raise
         # Outside of the try block: the stored task needs its files even if sending fails.
         broker.send_probe(task_id)

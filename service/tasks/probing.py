@@ -46,7 +46,6 @@ from service.storage.library_backbone import library_backbone
 from service.storage.library_paths import require_writable
 from service.storage.video_access import local_video
 from service.storage.video_files import remove_deleted_files
-from service.tasks.chunk_isolation import isolate_failures
 from service.tasks.lifecycle import (
     ChunkClaim,
     Claim,
@@ -57,7 +56,7 @@ from service.tasks.lifecycle import (
     send_due,
 )
 from service.tasks.lifecycle.publishing import SAME_CONTENT
-from service.tasks.probing_completion import complete_probing
+from service.tasks.probing_completion import complete_probing, isolate_failures
 from service.tasks.task_events import record
 
 CHUNK_VIDEOS = 64  # a kill loses at most the results of one chunk

@@ -1,22 +1,24 @@
-"""Completion of probing: copies are rejected, splits assigned, videos counted, and the task is given back or failed."""
+"""Completion of probing: failed chunks, copies and splits; the task is given back or failed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import aliased
 
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.uri_redaction import redact_uri
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos
-from service.catalog.tables import Video
+from service.catalog.tables import Chunk, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
-from service.tasks.dataset_splits import SplitCandidate, assign_splits
-from service.tasks.lifecycle import Claim
+from service.tasks.lifecycle import Claim, plan_chunks
+from service.tasks.lifecycle.chunks import ISOLATED, is_unleased
 from service.tasks.lifecycle.publishing import SAME_CONTENT
 from service.tasks.lifecycle.state_machine import lock_owned_task
 from service.tasks.task_events import record
@@ -24,6 +26,8 @@ from service.tasks.task_events import record
 MAX_BAD_SHARE = 0.2  # a task with a larger share of unusable videos fails
 CALIBRATION_SHARE = 0.05  # share of the validation split, which calibrates confidences, where none is given
 _TRANSACTION_ROWS = 5000  # short enough that other writers of the catalog hardly wait
+
+_MAX_ATTEMPTS = 2  # of a single video
 
 
 def complete_probing(claim: Claim) -> None:
@@ -166,3 +170,138 @@ def _write_split(claim: Claim, split: str | None, vector_ids: Sequence[int]) -> 
                     .values(effective_split=split)
                     .execution_options(synchronize_session=False)
                 )
+
+
+def isolate_failures(claim: Claim) -> None:
+    """Divide the failed chunks of a task, and reject single videos that failed again.
+
+    A chunk may fail because of one of its videos, or because a worker is broken: it dies at once, or every video is an
+    error for it. The owner of the task therefore divides a failed chunk into chunks of one video each, which it
+    processes itself. A video whose own chunk fails twice is rejected.
+
+    Raises:
+        LeaseLost, TaskCancelled: see ``Claim.transaction``.
+    """
+    with session_scope() as session:
+        failed = _failed(claim.task.id) & is_unleased(now(session))
+        if session.scalars(select(Chunk.id).where(failed).limit(1)).first() is None:
+            return
+    with claim.transaction() as session:
+        at = now(session)
+        for chunk in session.scalars(select(Chunk).where(failed).order_by(Chunk.number).with_for_update()):
+            pending = session.scalars(
+                select(Video)
+                .where(
+                    Video.task_id == chunk.task_id,
+                    Video.status == "pending",
+                    Video.vector_id.between(chunk.first_id, chunk.last_id),
+                )
+                .order_by(Video.vector_id)
+            ).all()
+            # The row stays: SQLite would give its id, and with it the claim of its last worker, to a new chunk.
+            chunk.fencing_token += 1
+            chunk.done_at = at
+            if chunk.run == ISOLATED:
+                for video in pending:
+                    _reject(video, chunk)
+                    record(
+                        session,
+                        chunk.task_id,
+                        "rejected",
+                        {"uri": redact_uri(video.uri), "video_id": video.id, "reason": video.reason},
+                    )
+                chunk.finished = chunk.videos
+                task = session.get_one(Task, chunk.task_id)
+                task.attempts = min(
+                    task.attempts, 1
+                )  # progress, of which there is as much as there are videos
+                continue
+            chunk.videos -= len(pending)
+            chunk.finished = chunk.videos
+            ids = [video.vector_id for video in pending]
+            plan_chunks(session, chunk.task_id, "probing", ids, 1, run=ISOLATED)
+
+
+def _failed(task_id: str) -> ColumnElement[bool]:
+    return and_(
+        Chunk.task_id == task_id,
+        Chunk.stage == "probing",
+        Chunk.done_at.is_(None),
+        or_(
+            Chunk.run.is_(None) & (Chunk.attempts >= 1),
+            (Chunk.run == ISOLATED) & (Chunk.attempts >= _MAX_ATTEMPTS),
+        ),
+    )
+
+
+def _reject(video: Video, chunk: Chunk) -> None:
+    cause = f"It cannot be processed ({chunk.error})" if chunk.error else "Its decoding ended the worker"
+    video.status, video.content_hash = "rejected", None
+    video.reason = (
+        f"{cause} in {chunk.attempts} attempts with this video alone. Export it again, or leave it out."
+    )
+
+
+@dataclass(frozen=True)
+class SplitCandidate:
+    """The properties of an accepted video that determine its split. ``split`` is the one given by the user."""
+
+    vector_id: int
+    content_hash: str
+    captioned: bool
+    split: str | None
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Effective splits of a task.
+
+    Attributes:
+        by_vector_id: Split of each video; None for a video without captions and without a given split, which is only
+            indexed.
+        held_out: Origin of the test split; None if there is none.
+    """
+
+    by_vector_id: dict[int, str | None]
+    held_out: Literal["given", "derived"] | None
+
+
+def assign_splits(
+    candidates: Sequence[SplitCandidate], test_share: float, calibration_share: float = 0.0
+) -> Splits:
+    """Keep given splits, and derive a test and a validation split where none is given.
+
+    The choice depends on content alone (lowest hashes first), so the same videos are held out every time, in any order.
+    A derived test split has at least one video and leaves at least one for training.
+
+    Args:
+        candidates: Accepted videos of the task.
+        test_share: Share of the captioned videos, 0..1; 0 derives no test split.
+        calibration_share: Share of the captioned videos, 0..1, rounded down, that validates if no captioned video has
+            the given split ``val``; taken from the training videos without a given split.
+    """
+    splits = _assign_test(candidates, test_share)
+    if any(c.captioned and c.split == "val" for c in candidates):
+        return splits
+    wanted = int(calibration_share * sum(c.captioned for c in candidates))
+    free = sorted(
+        (c.content_hash, c.vector_id)
+        for c in candidates
+        if c.captioned and c.split is None and splits.by_vector_id[c.vector_id] == "train"
+    )
+    chosen = free[: min(wanted, max(0, len(free) - 1))]  # one is left for training
+    return Splits(splits.by_vector_id | {vector_id: "val" for _, vector_id in chosen}, splits.held_out)
+
+
+def _assign_test(candidates: Sequence[SplitCandidate], share: float) -> Splits:
+    """Keep given splits, and derive a test split where none is given."""
+    effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
+    if any(c.captioned and c.split == "test" for c in candidates):
+        return Splits(effective, "given")
+    captioned = sum(c.captioned for c in candidates)
+    free = sorted((c.content_hash, c.vector_id) for c in candidates if c.captioned and c.split is None)
+    keep_one = 0 if any(c.captioned and c.split == "train" for c in candidates) else 1
+    wanted = min(max(1, int(share * captioned)), len(free) - keep_one) if share > 0 and captioned >= 2 else 0
+    if wanted <= 0:
+        return Splits(effective, None)
+    return Splits(effective | {vector_id: "test" for _, vector_id in free[:wanted]}, "derived")

@@ -12,7 +12,7 @@ from media.scenes.scene_domains import make_scenes
 from media.scenes.scene_files import manifest_line, write_scene
 from service.core.errors import Unavailable
 from service.tasks import commands
-from service.tasks.task_requests import CreateOutcome
+from service.tasks.task_storage import CreateOutcome
 
 SAMPLE_DOMAIN = "street"
 _TRAIN, _TEST = 24, 8

@@ -1,29 +1,37 @@
-"""Storage of the task of a request, and the conditions that the catalog sets on it."""
+"""Requests that create a task, their repetition with the same Idempotency-Key, and the storage of the task."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
-from cinestrata_schemas.tasks import StageTimes, TaskProgress, VideoCounts, VideoSpec
+from cinestrata_schemas.tasks import StageTimes, TaskDetails, TaskProgress, VideoCounts, VideoSpec
 from service.audit.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
+from service.tasks import idempotency
 from service.tasks.ingestion_checks import AppendRecord, TaskRecord, VideoRecord
+from service.tasks.lifecycle.heartbeat import Heartbeat
 from service.tasks.lifecycle.state_machine import next_position
 from service.tasks.task_details import task_details
 from service.tasks.task_events import record
-from service.tasks.task_requests import CreateOutcome, TaskRequest
+from service.tasks.uploads.archive_unpacking import archive_digest
 
 _INSERTED_ROWS = 1000  # videos of one statement
 
@@ -161,3 +169,77 @@ def _record_creation(session: Session, task: Task, videos: int) -> None:
         )
     else:
         record_change(session, "task.append", task.target_id, {"append": task.id, "videos": videos})
+
+
+@dataclass(frozen=True)
+class CreateOutcome:
+    """The task of a request. ``replayed``: an earlier request with the same Idempotency-Key created it."""
+
+    task: TaskDetails
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """A request for a new task.
+
+    Attributes:
+        key: Its ``Idempotency-Key``.
+        caller: Identity of the caller; keys of different callers are independent.
+        target_id: For an append, the identifier of the domain's task.
+    """
+
+    key: str | None
+    caller: str
+    target_id: str | None = None
+
+    def create_once(
+        self, content: Any, create: Callable[[], CreateOutcome], *, archive: BinaryIO | None = None
+    ) -> CreateOutcome:
+        """Return the outcome of an earlier request with the same key; otherwise create the task.
+
+        Args:
+            content: JSON value that identifies the request; the same key with another value is refused.
+            create: Function that stores the task and calls :meth:`settle` in the same transaction. If it fails and no
+                task is stored, the key can be used again.
+            archive: Archive of the videos; a part of the content. It is rewound.
+
+        Raises:
+            IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
+        """
+        if self.key is None:
+            return create()
+        stored = idempotency.reserve(self.caller, self.key, _content_hash(content, archive))
+        if stored is not None:
+            return CreateOutcome(TaskDetails.model_validate(stored), replayed=True)
+        with self._holding(self.key):
+            return create()
+
+    @contextmanager
+    def _holding(self, key: str) -> Iterator[None]:
+        """Hold the reserved key until the end of the ``with`` statement; free it if no task was stored."""
+        finished = threading.Event()
+        heartbeat = Heartbeat(partial(idempotency.renew, self.caller, key), finished, "idempotency-key")
+        heartbeat.start()
+        try:
+            yield
+        except BaseException:
+            finished.set()
+            heartbeat.join()
+            idempotency.drop(self.caller, key)
+            raise
+        finally:
+            finished.set()
+
+    def settle(self, session: Session, task: TaskDetails) -> None:
+        """Store the answer under the key, in the transaction that stores the task."""
+        if self.key is not None:
+            idempotency.settle(session, self.caller, self.key, task.id, task.model_dump(mode="json"))
+
+
+def _content_hash(content: Any, archive: BinaryIO | None) -> str:
+    body = json.dumps(content, sort_keys=True, default=str)
+    digest = hashlib.sha256(body.encode("utf-8", "surrogatepass"))  # strings may contain lone surrogates
+    if archive is not None:
+        digest.update(archive_digest(archive))
+    return digest.hexdigest()

@@ -11,7 +11,7 @@ import pytest
 
 from service.catalog.database import dispose
 from service.core.settings import Settings, settings
-from service.tasks.archives import upload_storage
+from service.tasks.uploads import upload_storage
 from tests.cli.invocation import run
 
 STORED, NEWER = "0123456789abcdef", "tsk_00000000000000aa"

@@ -145,7 +145,7 @@ def recall_figures(cell: Recall) -> RecallFigures:
 def read_served_recall(served: RecallCells | None = None) -> ServedRecall:
     """Recall of the served release on the domains that it has learned.
 
-    Every mean is weighted by queries: a library of one large and one tiny domain has nearly the recall of the large one.
+    Every mean is weighted by queries: one large and one tiny domain have nearly the recall of the large one.
 
     Args:
         served: Cells of all galleries, see :func:`until_served`; None: they are read.

@@ -39,9 +39,14 @@ from service.core.tracing import TaskTrace
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.heartbeat import Heartbeat, is_stopping
 from service.tasks.lifecycle.publishing import AppendPublication, Publication, reject_duplicates
-from service.tasks.lifecycle.source_outages import postpone
-from service.tasks.lifecycle.state_machine import clear_lease, is_published, lock_owned_task, set_state
-from service.tasks.remaining_time import StageClock, progress_with_times
+from service.tasks.lifecycle.state_machine import (
+    clear_lease,
+    is_published,
+    lock_owned_task,
+    postpone,
+    set_state,
+)
+from service.tasks.task_details import StageClock, progress_with_times
 from service.tasks.task_events import record
 
 EVENT_SECONDS = 0.5  # minimum time between two progress events of a task

@@ -20,7 +20,7 @@ from service.core.errors import Conflict, LeaseLost
 from service.storage.video_files import register_rejected_uploads
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
-from service.tasks.remaining_time import progress_with_times
+from service.tasks.task_details import progress_with_times
 from service.tasks.task_events import record
 
 SAME_CONTENT = "same content as "  # prefix of the reason of a duplicate, which does not count as a bad video

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
 import structlog
-from sqlalchemy import ColumnElement, Select, delete, select
+from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
+from cinestrata_schemas.tasks import StageTimes, TaskProgress
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionCounter, Task, Video
-from service.core.errors import LeaseLost, NotFound
+from service.core.errors import LeaseLost, NotFound, SourceUnavailable
 from service.core.request_ids import current_request_id, use_request_id
 from service.storage import index_manifest
 from service.tasks.task_events import record
@@ -23,6 +26,10 @@ MAX_ATTEMPTS = 3  # claims of a task or chunk without progress in between
 _Row = TypeVar("_Row")
 
 log = structlog.get_logger(__name__)
+
+MAX_OUTAGES = 12  # attempts in a row in which no video was finished
+_FIRST_PAUSE = 30.0  # seconds; each further pause is twice as long
+_MAX_PAUSE = 900.0
 
 
 def lock_task(session: Session, task_id: str) -> Task:
@@ -162,3 +169,38 @@ def is_published(session: Session, task: Task) -> bool:
         return index_manifest.is_published(task.id)
     ids = session.scalars(select(Video.vector_id).where(Video.task_id == task.id)).all()
     return bool(len(index_manifest.stored_ids(task.target_id, np.array(ids, np.int64))))
+
+
+def postpone(session: Session, task: Task, former: Mapping[str, Any], error: SourceUnavailable) -> None:
+    """Give a task back until its source may be available again; the attempt does not count. Or fail it.
+
+    Args:
+        session: Transaction that locks the task.
+        former: Progress of the task when it was claimed.
+        error: The outage.
+    """
+    finished = session.scalar(select(func.count()).where(Video.task_id == task.id, Video.status != "pending"))
+    outages = 1 + (int(former.get("outages") or 0) if former.get("done") == finished else 0)
+    if outages > MAX_OUTAGES:
+        set_state(
+            session,
+            task,
+            "failed",
+            error=error.detail,
+            hint=f"No video was rejected for this. Make {error.awaited} available, then retry the task.",
+            remedy=Action(name="retry_task", id=task.id),
+        )
+        return
+    pause = min(_FIRST_PAUSE * 2 ** (outages - 1), _MAX_PAUSE)
+    clear_lease(task)
+    task.lease_expires_at = now(session) + timedelta(
+        seconds=pause
+    )  # without an owner: nobody may claim it earlier
+    task.attempts = max(task.attempts - 1, 0)
+    task.progress = TaskProgress(
+        stage=f"waiting for {error.awaited}",
+        done=finished,
+        outages=outages,
+        times=StageTimes.of(task.progress),
+    ).model_dump(exclude_none=True)
+    record(session, task.id, "log", {"message": f"{error.detail} The task is repeated in {pause:.0f} s."})

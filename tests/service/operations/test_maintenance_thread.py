@@ -15,7 +15,7 @@ from service import maintenance
 from service.core.settings import settings
 from service.library import compaction as library_compaction
 from service.tasks import lifecycle
-from service.tasks.archives import upload_storage
+from service.tasks.uploads import uploaded_videos
 from service.tasks.lifecycle import ReconcileReport
 from tests.index_locking import compaction
 from tests.service.search.caption_library import Library
@@ -50,7 +50,7 @@ def test_maintenance_continues_during_a_compaction(
 ) -> None:
     monkeypatch.setattr(library_compaction, "_LOCK_SECONDS", 0.01)
     unused, swept = _add_unused_shard(), list[None]()
-    monkeypatch.setattr(upload_storage, "sweep_uploads", lambda: swept.append(None))
+    monkeypatch.setattr(uploaded_videos, "sweep_uploads", lambda: swept.append(None))
     thread = maintenance.MaintenanceThread(Path("health.json"))
     with capture_logs() as events, compaction() as finish:
         thread.start()

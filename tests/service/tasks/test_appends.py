@@ -21,7 +21,7 @@ from service.library.deletion import delete_videos
 from service.storage import library_paths
 from service.storage.video_files import remove_deleted_files
 from service.tasks import commands, lifecycle
-from service.tasks.task_requests import CreateOutcome
+from service.tasks.task_storage import CreateOutcome
 from tests.catalog_rows import mark_learned
 
 Post = Callable[..., TaskDetails]

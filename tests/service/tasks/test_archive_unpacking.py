@@ -25,9 +25,9 @@ from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarg
 from service.core.settings import Settings, settings
 from service.storage import library_paths
 from service.tasks import broker, commands
-from service.tasks.archives import archive_reader, archive_unpacking
-from service.tasks.archives.archive_unpacking import unpack_archive
-from service.tasks.archives.upload_storage import remove_upload
+from service.tasks.uploads import archive_reader, archive_unpacking
+from service.tasks.uploads.archive_unpacking import unpack_archive
+from service.tasks.uploads.uploaded_videos import remove_upload
 from tests.packed_files import pack_tar, pack_zip, tar_member
 
 MANIFEST = '{"uri": "a.mp4", "captions": ["a bird"]}\n{"uri": "clips/b.mp4", "id": "b", "split": "test"}\n'

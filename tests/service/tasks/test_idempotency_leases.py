@@ -17,7 +17,7 @@ from service.core.errors import IdempotencyInFlight, NotFound
 from service.core.settings import Settings
 from service.tasks import commands, idempotency
 from service.tasks.idempotency import renew, reserve, settle
-from service.tasks.task_requests import CreateOutcome, TaskRequest
+from service.tasks.task_storage import CreateOutcome, TaskRequest
 
 
 def _store_task(make_file: Callable[[str], Path]) -> str:

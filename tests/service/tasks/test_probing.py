@@ -18,7 +18,7 @@ from models.backbones.backbone_loading import frame_spec
 from service.core.settings import Settings, settings
 from service.library import video_listing as library
 from service.tasks import commands, lifecycle, probing, probing_completion, task_events
-from service.tasks.dataset_splits import SplitCandidate, assign_splits
+from service.tasks.probing_completion import SplitCandidate, assign_splits
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
 

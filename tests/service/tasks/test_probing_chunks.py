@@ -26,9 +26,9 @@ from service.catalog.tables import Chunk, Task, Video
 from service.core.errors import LeaseLost, TaskCancelled
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle, probing, probing_completion
-from service.tasks.chunk_isolation import isolate_failures
 from service.tasks.lifecycle import free_chunks, state_machine
 from service.tasks.lifecycle.state_machine import set_state
+from service.tasks.probing_completion import isolate_failures
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
 

@@ -12,7 +12,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.errors import SourceUnavailable, WorkerStopping
 from service.core.settings import Settings
-from service.tasks import commands, lifecycle, remaining_time, task_events
+from service.tasks import commands, lifecycle, task_details, task_events
 from service.tasks.lifecycle import ReleaseRecord, ShardRecord, lease
 
 Post = Callable[..., TaskDetails]
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(remaining_time, "monotonic", clock)
+    monkeypatch.setattr(task_details, "monotonic", clock)
     monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
     return clock
 

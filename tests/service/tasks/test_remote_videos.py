@@ -22,7 +22,7 @@ from service.core.settings import Settings, settings
 from service.library import video_listing
 from service.storage import video_access
 from service.tasks import commands, lifecycle, probing_completion, task_events
-from service.tasks.lifecycle import source_outages
+from service.tasks.lifecycle import state_machine
 from tests.catalog_rows import accepted_videos
 from tests.claimed_probing import probe
 from tests.web_files import WebFiles
@@ -145,7 +145,7 @@ def test_outage_rejects_nothing_and_the_task_continues_after_it(remote: WebFiles
 def test_long_outage_fails_the_task_and_a_retry_continues(
     remote: WebFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_outages, "MAX_OUTAGES", 2)
+    monkeypatch.setattr(state_machine, "MAX_OUTAGES", 2)
     for number in range(4):
         remote.status(f"/videos/{number}.mp4", 503, **{"Retry-After": "3600"})
     task = post(*(f"{remote.url}/videos/{number}.mp4" for number in range(4)))

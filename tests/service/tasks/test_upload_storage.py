@@ -24,8 +24,8 @@ from service.core.settings import Settings, settings
 from service.library.deletion import delete_task, delete_videos
 from service.storage import index_manifest, library_paths, video_files
 from service.tasks import commands, lifecycle, task_storage
-from service.tasks.archives import upload_storage
-from service.tasks.archives.archive_unpacking import unpack_archive
+from service.tasks.uploads import uploaded_videos
+from service.tasks.uploads.archive_unpacking import unpack_archive
 from tests.packed_files import pack_zip
 
 ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
@@ -57,7 +57,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(
-            "service.tasks.archives.upload_storage.time.time",
+            "service.tasks.uploads.uploaded_videos.time.time",
             lambda: time.monotonic() - begun[0] + begun[1] + seconds,
         )
 
@@ -68,14 +68,14 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_files_of_a_killed_upload_are_removed_after_a_day(later: Callable[[float], None]) -> None:
     stored = _post()
     _unpack()
-    assert upload_storage.sweep_uploads() == [], "it may be running now"
+    assert uploaded_videos.sweep_uploads() == [], "it may be running now"
     later(DAY - 60)
-    assert upload_storage.sweep_uploads() == []
+    assert uploaded_videos.sweep_uploads() == []
     later(DAY + 60)
-    assert upload_storage.sweep_uploads() == [ORPHAN]
+    assert uploaded_videos.sweep_uploads() == [ORPHAN]
     assert _uploads() == {stored}
     assert library_paths.resolve_video_path(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
-    assert upload_storage.sweep_uploads() == []
+    assert uploaded_videos.sweep_uploads() == []
 
 
 def test_recently_written_file_keeps_its_folder(
@@ -92,7 +92,7 @@ def test_recently_written_file_keeps_its_folder(
         return os.stat_result((*found[:9], int(time.time() + DAY)))
 
     monkeypatch.setattr(Path, "lstat", written_just_now)
-    assert upload_storage.sweep_uploads() == []
+    assert uploaded_videos.sweep_uploads() == []
     assert folder.is_dir()
 
 
@@ -105,7 +105,7 @@ def test_files_of_another_task_are_kept(later: Callable[[float], None]) -> None:
         commands.cancel_task(task)
     delete_task(one)
     later(DAY + 60)
-    assert upload_storage.sweep_uploads() == []
+    assert uploaded_videos.sweep_uploads() == []
     kept = library_paths.resolve_video_path(f"upload://{one}/a.mp4")
     assert kept.is_file()
     delete_task(other)
@@ -121,8 +121,8 @@ def test_files_of_an_indexed_task_are_kept_without_its_catalog_row(
 
     with monkeypatch.context() as patch:
         patch.setattr(index_manifest, "read_manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
-        assert upload_storage.sweep_uploads() == []
-    assert upload_storage.sweep_uploads() == [ORPHAN]
+        assert uploaded_videos.sweep_uploads() == []
+    assert uploaded_videos.sweep_uploads() == [ORPHAN]
 
 
 def test_files_of_users_are_kept(later: Callable[[float], None]) -> None:
@@ -131,7 +131,7 @@ def test_files_of_users_are_kept(later: Callable[[float], None]) -> None:
         (settings().uploads_dir / name).mkdir(parents=True)
     (settings().uploads_dir / ORPHAN).write_bytes(b"a file")
     later(DAY + 60)
-    assert upload_storage.sweep_uploads() == []
+    assert uploaded_videos.sweep_uploads() == []
     assert len(_uploads()) == 4
 
 
@@ -140,9 +140,9 @@ def test_unavailable_catalog_removes_no_files(
 ) -> None:
     _unpack()
     later(DAY + 60)
-    monkeypatch.setattr(upload_storage, "session_scope", _unreachable)
+    monkeypatch.setattr(uploaded_videos, "session_scope", _unreachable)
     with pytest.raises(Unavailable):
-        upload_storage.sweep_uploads()
+        uploaded_videos.sweep_uploads()
     assert _uploads() == {ORPHAN}
 
 
@@ -157,7 +157,7 @@ def test_maintenance_thread_sweeps_once_per_hour(monkeypatch: pytest.MonkeyPatch
         swept.release()
         return []
 
-    monkeypatch.setattr(upload_storage, "sweep_uploads", sweep)
+    monkeypatch.setattr(uploaded_videos, "sweep_uploads", sweep)
     removed: list[None] = []
     monkeypatch.setattr(video_files, "remove_deleted_files", lambda: removed.append(None))
 
@@ -222,7 +222,7 @@ def test_commit_in_doubt_leaves_the_files_to_the_sweep(stored: bool, later: Call
     with session_scope() as session:
         assert (session.get(Task, name) is not None) is stored
     later(DAY + 60)
-    assert upload_storage.sweep_uploads() == ([] if stored else [name])
+    assert uploaded_videos.sweep_uploads() == ([] if stored else [name])
     assert (_post(key="k") == name) is stored, "a repeated request is stored once"
     assert len(commands.list_tasks()) == 1
 

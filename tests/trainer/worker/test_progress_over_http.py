@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from service.core.settings import Settings
-from service.tasks import lifecycle, remaining_time
+from service.tasks import lifecycle, task_details
 from service.tasks.lifecycle import lease
 from trainer.worker import learning_job, shared_embedding
 
@@ -47,7 +47,7 @@ def _learn(task_id: str, client: TestClient, monkeypatch: pytest.MonkeyPatch) ->
     assert claim is not None
     embedding = _Embedding(client, task_id)
     with monkeypatch.context() as patch, claim:
-        patch.setattr(remaining_time, "monotonic", embedding.read_clock)
+        patch.setattr(task_details, "monotonic", embedding.read_clock)
         patch.setattr(shared_embedding, "embed_clips", embedding)
         learning_job.process_claim(claim)
     return embedding.answers
@@ -59,7 +59,7 @@ def test_indexing_shows_done_total_and_time_left(
 ) -> None:
     monkeypatch.setattr(lease, "EVENT_SECONDS", 0)
     monkeypatch.setattr(
-        remaining_time, "monotonic", lambda: 0.0
+        task_details, "monotonic", lambda: 0.0
     )  # stages outside of the embedding take no time
     monkeypatch.setattr(shared_embedding, "CHUNK_VIDEOS", CHUNK)
     with TestClient(create_app(library), base_url="http://127.0.0.1") as client:

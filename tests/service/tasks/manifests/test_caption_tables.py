@@ -12,9 +12,9 @@ from cinestrata_schemas.uploads import LocalFile, LocalText, PreviewRequest
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 from service.syncs.source_listing import list_source
-from service.tasks.archives.archive_unpacking import unpack_archive
 from service.tasks.manifests.folder_videos import list_folder_videos
-from service.tasks.previews.upload_preview import preview_upload
+from service.tasks.upload_preview import preview_upload
+from service.tasks.uploads.archive_unpacking import unpack_archive
 from tests.packed_files import pack_zip
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")

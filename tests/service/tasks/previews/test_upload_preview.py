@@ -15,8 +15,8 @@ from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.core import request_limits
 from service.core.settings import settings
 from service.tasks import commands
-from service.tasks.previews.selected_files import FileMatcher
-from service.tasks.previews.upload_preview import preview_upload
+from service.tasks.selected_files import FileMatcher
+from service.tasks.upload_preview import preview_upload
 from service.tasks.uploads.upload_store import create_upload
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")

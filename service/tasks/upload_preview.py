@@ -29,7 +29,7 @@ from service.tasks.manifests.manifest_lines import read_lines
 from service.tasks.manifests.manifest_parser import parse_manifest
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
 from service.tasks.manifests.video_tables import find_delimiter
-from service.tasks.previews.selected_files import FileMatcher, SelectedFiles
+from service.tasks.selected_files import FileMatcher, SelectedFiles
 from service.tasks.uploads import upload_store
 
 _MAX_PROBLEMS = 20

@@ -23,7 +23,14 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
-from service.tasks.archives.archive_reader import (
+from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.sidecar_captions import (
+    SIDECAR_SUFFIXES,
+    is_hidden,
+    read_sidecars,
+    subtitle_aliases,
+)
+from service.tasks.uploads.archive_reader import (
     Archive,
     ArchiveMember,
     archive_too_large,
@@ -32,14 +39,7 @@ from service.tasks.archives.archive_reader import (
     open_archive,
     safe_path,
 )
-from service.tasks.archives.upload_storage import remove_upload
-from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES, parse_manifest
-from service.tasks.manifests.sidecar_captions import (
-    SIDECAR_SUFFIXES,
-    is_hidden,
-    read_sidecars,
-    subtitle_aliases,
-)
+from service.tasks.uploads.uploaded_videos import remove_upload
 
 _MAX_MANIFEST_BYTES = 32 * 1024**2  # or of all sidecar files
 _MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at its top."

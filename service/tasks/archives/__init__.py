@@ -1,1 +1,0 @@
-"""Uploaded archives of videos: reading, manifests, and the files they are unpacked to."""
