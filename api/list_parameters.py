@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from cinestrata_schemas.choice_types import EffectiveSplit, TaskKind, TaskState, VideoStatus
-from service.audit.actor import ActorKind
+from service.access.audit_log import ActorKind
 
 
 def _without_nul(text: str) -> str:

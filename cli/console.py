@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from service.core.control_characters import CONTROL_CHARACTERS
+from service.core.domain_names import CONTROL_CHARACTERS
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -90,7 +90,7 @@ def _load_application(data: Path | None) -> ASGIApp:
     import structlog
 
     from api.operator_app import create_operator_app
-    from service.audit.actor import command_line_actor, set_process_actor
+    from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
 
     settings = data_folder_settings(data)

@@ -20,7 +20,7 @@ from typing import Any
 from celery.apps import worker as celery_worker_app
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
-from service.audit.actor import Actor, set_process_actor
+from service.access.audit_log import Actor, set_process_actor
 from service.core.logging import configure_logging
 from service.core.settings import settings
 from service.core.tracing import start_tracing
@@ -30,7 +30,7 @@ from service.syncs import sync_run
 from service.tasks import lifecycle, probing
 from service.tasks.broker import MAINTAIN, PROBE, SYNC, celery_app
 from service.tasks.lifecycle import heartbeat, send_due
-from service.webhooks.delivery_slots import DeliveryThread
+from service.webhooks.deliveries import DeliveryThread
 
 __all__ = ["celery_app", "worker_name"]
 

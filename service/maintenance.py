@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import structlog
 
+from cinestrata_schemas.operations import GpuMemory
 from index.files.durable_files import replace_text
 from service.backups.stored_snapshots import sweep_unfinished_snapshots
 from service.catalog import database
@@ -21,17 +23,52 @@ from service.library import compaction
 from service.library.alerts import evaluate_alerts, sweep_alerts
 from service.operations import maintenance_jobs
 from service.storage import video_files
-from service.storage.gpu_memory import read_gpu_memory
 from service.storage.library_paths import check_data_folder
 from service.syncs import registered_syncs
 from service.tasks import broker, lifecycle
 from service.tasks.uploads import upload_store, uploaded_videos
 
 RECONCILE_SECONDS = 5.0
+
 _SWEEP_SECONDS = 600.0
 _ALERT_SECONDS = 30.0
+_GPU_QUERY = ("--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits")
+_GPU_TIMEOUT_SECONDS = 10
+_MIB = 1024**2
 
 log = structlog.get_logger(__name__)
+
+
+def read_gpu_memory() -> list[GpuMemory]:
+    """Return used and total memory by device, read with ``nvidia-smi``; without a GPU or its driver, no entries.
+
+    A CUDA call would occupy several hundred megabytes on the device in each process that reports, and the process could
+    no longer fork children that use the device.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        answer = subprocess.run(  # noqa: S603 (no part of the command is input)
+            [program, *_GPU_QUERY],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GPU_TIMEOUT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):  # a driver without a device, or one that hangs
+        return []
+    return [memory for line in answer.stdout.splitlines() if (memory := _parse_gpu(line)) is not None]
+
+
+def _parse_gpu(line: str) -> GpuMemory | None:
+    """The entry of a line such as ``0, 1024, 81559`` in MiB; None for a device that reports no memory."""
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != 3 or not all(field.isascii() and field.isdecimal() for field in fields):
+        return None
+    device, used, total = map(int, fields)
+    return GpuMemory(device=device, used_bytes=used * _MIB, total_bytes=total * _MIB)
 
 
 def write_health(path: Path) -> None:

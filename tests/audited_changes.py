@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cinestrata_schemas.access import AuditRecord
-from service.audit.audit_log import AuditFilter, list_entries
+from service.access.audit_log import AuditFilter, list_entries
 
 
 def audit_entries(**conditions: Any) -> list[AuditRecord]:

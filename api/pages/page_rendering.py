@@ -8,7 +8,7 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api.security.route_scopes import current_principal
-from service.access.principal import includes_scope
+from service.access.credentials import includes_scope
 from service.core import request_limits
 
 PAGE_METHODS = ["GET", "HEAD"]

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.pages.page_rendering import PAGE_METHODS
 from api.security.route_scopes import ScopedRoute, requires
-from service.access.principal import Principal
+from service.access.credentials import Principal
 from service.core.errors import CinestrataError
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)

@@ -19,10 +19,10 @@ from api.security.browser_cookies import delete_cookie, read_cookie, set_cookie
 from api.security.route_scopes import ScopedRoute, request_actor, requires
 from cinestrata_schemas.domain_names import normalize_name
 from service.access import sessions
+from service.access.audit_log import acting_as
 from service.access.failed_attempts import SIGN_IN_LIMIT
 from service.access.passwords import verify_password
 from service.access.sessions import SESSION_SECONDS, SessionOwner
-from service.audit.actor import acting_as
 from service.core.domain_names import name_key
 from service.core.errors import NotFound, TooManyRequests
 from service.core.thread_priority import lower_thread_priority

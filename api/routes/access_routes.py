@@ -20,9 +20,8 @@ from cinestrata_schemas.access import (
     UserPatch,
     UserSpec,
 )
-from service.access import api_keys, sessions, users
-from service.audit import audit_log
-from service.audit.audit_log import AuditFilter
+from service.access import api_keys, audit_log, sessions, users
+from service.access.audit_log import AuditFilter
 
 router = APIRouter(tags=["access"], route_class=ScopedRoute)
 

@@ -12,7 +12,7 @@ from api.list_parameters import StrictParameters
 from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.operations import SnapshotDetails
-from service.audit import audit_log
+from service.access import audit_log
 from service.backups import stored_snapshots
 
 router = APIRouter(prefix="/snapshots", tags=["operation"], route_class=ScopedRoute)

@@ -13,7 +13,7 @@ from api.request_paths import api_link
 from api.request_threads import run_long
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
-from service.audit import audit_log
+from service.access import audit_log
 from service.core import request_limits
 from service.core.errors import CinestrataError, TooLarge
 from service.tasks.upload_preview import preview_upload

@@ -25,6 +25,7 @@ from api.security.browser_cookies import read_cookie
 from api.security.cross_origin import is_cross_site_change
 from cinestrata_schemas.choice_types import AccessScope
 from service.access import credentials
+from service.access.credentials import OPEN_PRINCIPAL, Principal
 from service.access.failed_attempts import (
     FLUSH_SECONDS,
     KEY_LIMIT,
@@ -32,7 +33,6 @@ from service.access.failed_attempts import (
     FailedAttempts,
     address_group,
 )
-from service.access.principal import OPEN_PRINCIPAL, Principal
 from service.catalog.catalog_reads import CatalogReads
 from service.core.errors import CinestrataError, TooManyRequests, Unavailable
 from service.core.settings import Settings

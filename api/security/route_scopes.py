@@ -25,8 +25,8 @@ from starlette.routing import Mount
 
 from api.security.authentication import client_address
 from cinestrata_schemas.choice_types import AccessScope
-from service.access.principal import OPEN_PRINCIPAL, Principal, includes_scope
-from service.audit.actor import Actor, acting_as
+from service.access.audit_log import Actor, acting_as
+from service.access.credentials import OPEN_PRINCIPAL, Principal, includes_scope
 from service.core.errors import CinestrataError, Unauthorized
 from service.core.request_ids import current_request_id
 

@@ -22,8 +22,8 @@ from api.security.authentication import Authenticator, is_loopback
 from api.security.body_limits import body_limit, check_content_length, limit_body
 from api.security.cross_origin import is_cross_site_change
 from api.security.route_scopes import Forbidden, request_actor
+from service.access.audit_log import acting_as
 from service.access.credentials import KEY_PATTERN
-from service.audit.actor import acting_as
 from service.core.errors import CinestrataError, InvalidInput, NotFound
 from service.core.settings import Settings
 

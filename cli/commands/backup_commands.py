@@ -84,7 +84,7 @@ def restore(
 
     from index.errors import ShardStoreError
     from index.integrity_audit import audit
-    from service.audit.actor import command_line_actor, set_process_actor
+    from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.database import sqlite_path
     from service.core.errors import CinestrataError
     from service.storage.vector_store_selection import library_store
@@ -154,7 +154,7 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
         data: Data folder; None takes it from the environment.
         index_only: Whether to omit the catalog.
     """
-    from service.audit.actor import command_line_actor, set_process_actor
+    from service.access.audit_log import command_line_actor, set_process_actor
     from service.backups.snapshot_writing import write_snapshot
 
     settings = data_folder_settings(data)

@@ -108,7 +108,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
         dry_run: Whether to show the space without freeing it.
         data: Data folder; None takes it from the environment.
     """
-    from service.audit.actor import command_line_actor, set_process_actor
+    from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.compaction import (
         compact,

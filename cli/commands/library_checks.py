@@ -315,8 +315,8 @@ def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
     """Add the missing uploads to a report: as faults, or as a number where a backup was restored without them."""
     from sqlalchemy import func, select
 
-    from service.catalog.access_tables import AuditEntry
     from service.catalog.database import id_chunks, session_scope
+    from service.catalog.operation_tables import AuditEntry
     from service.catalog.tables import Video
 
     if not uploads.missing:

@@ -74,7 +74,7 @@ def _restore_manifest(
     from index.errors import ManifestError
     from index.files.durable_files import replace_text
     from index.files.manifest_format import Manifest
-    from service.storage.index_lock import index_lock
+    from service.storage.index_manifest import index_lock
 
     with suppress(ManifestError):  # an intact manifest needs no lock
         manifest = store.manifest()

@@ -25,7 +25,7 @@ def move(
 ) -> None:
     """Copy the vectors of all tasks to another vector store. The service may run, and nothing is embedded again."""
     from index.errors import ShardStoreError
-    from service.audit.actor import command_line_actor, set_process_actor
+    from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
     from service.library.compaction import update_shard_rows
     from service.storage.vector_store_selection import library_store

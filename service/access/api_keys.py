@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import delete, or_, select
 
 from cinestrata_schemas.access import KeyDetails, KeySecret, KeySpec
+from service.access.audit_log import current_actor, record_change
 from service.access.credentials import digest, note_change
-from service.audit.actor import current_actor
-from service.audit.audit_log import record_change
-from service.catalog.access_tables import ApiKey, BrowserSession
 from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import ApiKey, BrowserSession
 from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
 

@@ -10,21 +10,54 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import get_args
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import AccessScope
-from service.access.principal import Principal
-from service.catalog.access_tables import ApiKey, BrowserSession, User
+from service.access.audit_log import ActorKind
 from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import ApiKey, BrowserSession, User
+
+SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 
 KEY_PATTERN = re.compile(r"cine_([0-9a-z]{12})_[0-9A-Za-z_-]{43}")
-
 _USE_INTERVAL = timedelta(minutes=1)  # between two writes of the time of last use
 _UNKNOWN_HASH = hashlib.sha256(b"unknown").hexdigest()
 _changes = 0
+
+
+def includes_scope(granted: AccessScope, required: AccessScope) -> bool:
+    """Whether a scope permits what another scope permits."""
+    return SCOPES.index(granted) >= SCOPES.index(required)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The authenticated originator of a request.
+
+    Attributes:
+        kind: Kind of the actor in the audit log.
+        name: Name in the audit log.
+        scope: The granted scope.
+        caller: Identifier that distinguishes idempotency keys of different callers.
+        session_id: Identifier of the session of a browser; None for a key.
+        expires_at: Time at which the key or the session ends; None where it does not end.
+    """
+
+    kind: ActorKind
+    name: str
+    scope: AccessScope
+    caller: str
+    session_id: str | None = None
+    expires_at: datetime | None = None
+
+
+# Without keys and users, every request on loopback is permitted.
+OPEN_PRINCIPAL = Principal("anonymous", "anonymous", "admin", "")
 
 
 def digest(secret: str) -> str:

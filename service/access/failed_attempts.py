@@ -25,9 +25,8 @@ from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage, Storage
 from limits.strategies import FixedWindowRateLimiter
 
+from service.access.audit_log import Actor, record_change
 from service.access.credentials import is_key
-from service.audit.actor import Actor
-from service.audit.audit_log import record_change
 from service.catalog.database import session_scope
 from service.core.errors import TooManyRequests
 

@@ -27,7 +27,7 @@ from joserfc.jwk import KeySet, OctKey
 from joserfc.jws import JWSRegistry
 
 from cinestrata_schemas.choice_types import AccessScope
-from service.access.principal import SCOPES
+from service.access.credentials import SCOPES
 from service.core.errors import CinestrataError
 from service.core.settings import OidcSettings
 

@@ -11,11 +11,10 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.access import SessionDetails
 from cinestrata_schemas.domain_names import normalize_name
+from service.access.audit_log import Actor, ActorKind, current_actor, record_change
 from service.access.credentials import digest, environment_key_code, note_change
-from service.audit.actor import Actor, ActorKind, current_actor
-from service.audit.audit_log import record_change
-from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.core.domain_names import name_key
 from service.core.errors import NotFound
 

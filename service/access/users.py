@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.access import UserDetails, UserPatch, UserSpec
 from cinestrata_schemas.choice_types import AccessScope
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS, name_problem, normalize_name
+from service.access.audit_log import record_change
 from service.access.credentials import note_change
 from service.access.passwords import check_password, hash_password
-from service.audit.audit_log import record_change
-from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import now, session_scope
+from service.catalog.operation_tables import BrowserSession, User
 from service.core.domain_names import name_key
 from service.core.errors import Conflict, InvalidInput, NotFound
 

@@ -169,7 +169,7 @@ def _use_engine(url: str) -> Iterator[Engine]:
 def _complete_restoration(connection: Connection, origin: Path, last_video: int) -> None:
     from sqlalchemy.orm import Session
 
-    from service.audit.audit_log import record_change
+    from service.access.audit_log import record_change
     from service.catalog.catalog_copy import reserve_generated_ids
     from service.catalog.tables import Video
 

@@ -23,7 +23,7 @@ from index.files.durable_files import sync
 from index.files.manifest_format import Manifest
 from index.files.store_folder import list_manifest_files
 from index.shard_store import ShardStore
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.backups.backup_catalog import open_catalog_copy
 from service.backups.backup_files import (
     CATALOG,
@@ -42,7 +42,7 @@ from service.catalog.database import session_scope, sqlite_path
 from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 from service.storage.disk_budget import RESERVE_BYTES
-from service.storage.index_lock import index_lock
+from service.storage.index_manifest import index_lock
 
 _LOCK_SECONDS = 600.0  # a compaction of a large shard takes minutes
 

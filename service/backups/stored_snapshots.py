@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from cinestrata_schemas.operations import SnapshotDetails
 from index.files.durable_files import sync
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings

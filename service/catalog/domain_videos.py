@@ -1,4 +1,4 @@
-"""Videos of a domain: their condition and numbers, and counters of their edits, which version the caches of searches.
+"""Rows of a domain: its videos, counters of their edits, moments of long videos, and refitted confidence models.
 
 Each process compares the counters with those that its caches were computed for. The counters are increased in the
 transaction that changes the videos, so rows that are read after a counter are at least as new as the counter.
@@ -6,11 +6,20 @@ transaction that changes the videos, so rows that are read after a counter are a
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from index.vector_ids import moment_ids
 from service.catalog.database import session_scope
-from service.catalog.tables import Task, Video
+from service.catalog.tables import FINAL_STATES, Calibration, Moment, Task, Video
+
+Item = TypeVar("Item")
+Span = tuple[float, float]  # start and end, in seconds since the first frame
+_ROWS = 10_000  # in one INSERT
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
@@ -76,3 +85,74 @@ def read_metadata_edits() -> dict[str, int]:
 def _read(counter: InstrumentedAttribute[int]) -> dict[str, int]:
     with session_scope() as session:
         return dict(session.execute(select(Task.id, counter).where(counter > 0)).all())
+
+
+def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:
+    """Replace all moments of a task.
+
+    Args:
+        session: Open transaction.
+        spans: Moments by the vector id of their video, in order of time.
+    """
+    video_ids = select(Video.vector_id).where(Video.task_id == task_id)
+    session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
+    rows = (
+        {"vector_id": vector_id, "video_vector_id": video, "start_seconds": start, "end_seconds": end}
+        for video, own in spans.items()
+        for vector_id, (start, end) in zip(moment_ids(video, len(own)).tolist(), own, strict=True)
+    )
+    for batch in _batched(rows, _ROWS):
+        session.execute(insert(Moment), batch)
+
+
+def drop_moments(session: Session, video: int) -> None:
+    """Delete the moments of a video, given by its vector id."""
+    session.execute(delete(Moment).where(Moment.video_vector_id == video))
+
+
+def moment_spans(session: Session, video: int) -> list[Span]:
+    """Return the moments of a video, given by its vector id, in order of time."""
+    query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
+    return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]
+
+
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def store_calibration(
+    session: Session, task_id: str, release_id: str, generation: int, model: dict[str, Any]
+) -> None:
+    """Store the confidence model that an append fitted again, in place of one of an earlier attempt.
+
+    A release never changes, so such a model is stored in the catalog, before the manifest lists the append.
+    Models of other releases stay: no release is ever removed, so each of them may be served again.
+
+    Args:
+        session: Transaction that locks the append.
+        release_id: Identifier of the release that the model was fitted to.
+        generation: First generation of the index that the model applies to.
+        model: JSON object of the model.
+    """
+    session.execute(delete(Calibration).where(Calibration.task_id == task_id))
+    session.add(Calibration(task_id=task_id, release_id=release_id, generation=generation, model=model))
+
+
+def read_calibration(session: Session, release_id: str, generation: int) -> dict[str, Any] | None:
+    """Return the newest model of a release for a generation of the index; None without one.
+
+    Models of appends that failed or were cancelled do not apply.
+    """
+    return session.scalars(
+        select(Calibration.model)
+        .join(Task, Task.id == Calibration.task_id)
+        .where(
+            Calibration.release_id == release_id,
+            Calibration.generation <= generation,
+            Task.state.not_in([state for state in FINAL_STATES if state != "ready"]),
+        )
+        .order_by(Calibration.generation.desc(), Calibration.id.desc())
+        .limit(1)
+    ).one_or_none()

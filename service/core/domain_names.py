@@ -1,4 +1,4 @@
-"""Keys of domain names, which decide whether two are equal, and slugs."""
+"""Keys of domain names, which decide whether two are equal, slugs, and characters that no name shows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from cinestrata_schemas.domain_names import JOINERS
 
 _MAX_KEY_CHARS = 240
 _MAX_SLUG_CHARS = 64
+
+# Ranges of a character class of a regular expression: C0 and C1 controls, separators of lines and paragraphs, and
+# overrides of the writing direction, with which a text shows another ending than it has.
+CONTROL_CHARACTERS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 
 
 def name_key(name: str) -> str:

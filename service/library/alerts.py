@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.alerts import AlertDetails, AlertKind, AlertPage
 from cinestrata_schemas.library import DomainLoss, MeasuredLoss
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert
 from service.catalog.tables import Task

@@ -11,7 +11,7 @@ from sqlalchemy import exists, select, update
 
 from index.errors import ShardStoreError
 from index.files.manifest_format import Manifest
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import LEARNING_STATES, Shard, Task, Video
 from service.catalog.task_names import find_task

@@ -38,7 +38,7 @@ from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.videos import DeletionResult
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
-from service.audit.audit_log import MAX_LISTED_IDS, record_change
+from service.access.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
@@ -46,7 +46,7 @@ from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
-from service.storage.index_lock import index_lock
+from service.storage.index_manifest import index_lock
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks.lifecycle.state_machine import is_published, lock_task
 from service.tasks.task_events import record

@@ -25,7 +25,7 @@ from cinestrata_schemas.releases import DomainChange, PinnedRelease, ServedChang
 from cinestrata_schemas.webhooks import ServedReleaseFacts
 from index.errors import ReleaseCorrupt, ShardStoreError
 from index.files.manifest_format import Manifest
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import Release, Task, Video
 from service.catalog.task_names import find_task
@@ -33,7 +33,7 @@ from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.alerts import evaluate_alerts
 from service.storage import index_manifest
-from service.storage.index_lock import index_lock
+from service.storage.index_manifest import index_lock
 from service.storage.vector_store_selection import library_store
 from service.webhooks.events import emit
 

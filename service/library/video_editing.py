@@ -24,7 +24,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.videos import VideoDetails, VideoPatch
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Task, Video

@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.videos import VideoDetails, VideoMoment, VideoPage, VideoSummary
 from media import MediaError
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain
+from service.catalog.domain_videos import in_domain, moment_spans
 from service.catalog.keyset_paging import KeysetOrders, contains_text
-from service.catalog.moment_rows import moment_spans
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
 from service.core.errors import NotFound

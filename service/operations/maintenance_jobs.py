@@ -16,7 +16,7 @@ import structlog
 from sqlalchemy import or_, select, update
 
 from cinestrata_schemas.operations import JobDetails, JobSpec
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.backups.snapshot_writing import write_snapshot
 from service.backups.stored_snapshots import snapshot_name
 from service.catalog.database import now, session_scope

@@ -20,7 +20,7 @@ from cinestrata_schemas.choice_types import VanishedVideos
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.uri_redaction import redact_uri
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Sync, Task
 from service.catalog.task_names import lock_names

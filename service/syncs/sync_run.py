@@ -18,7 +18,7 @@ from cinestrata_schemas.syncs import SyncCounts
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from cinestrata_schemas.uploads import OmittedPath
 from cinestrata_schemas.videos import VideoPatch, VideoSummary
-from service.audit.actor import Actor, acting_as
+from service.access.audit_log import Actor, acting_as
 from service.core import request_limits
 from service.core.domain_names import name_key
 from service.core.errors import CinestrataError, Conflict, InvalidInput, LeaseLost, NotFound

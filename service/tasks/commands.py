@@ -18,7 +18,7 @@ from cinestrata_schemas.tasks import (
     VideoCounts,
     VideoSpec,
 )
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import RelearnSpec, StageTimes
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.domain_names import MAX_NAME_CHARS
 from cinestrata_schemas.tasks import StageTimes, TaskDetails, TaskProgress, VideoCounts, VideoSpec
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name

@@ -17,7 +17,7 @@ from cinestrata_schemas.webhooks import (
     WebhookSecret,
     WebhookSpec,
 )
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders
 from service.catalog.operation_tables import Delivery, Webhook

@@ -27,7 +27,7 @@ from media.sources.guarded_network import (
     read_address,
 )
 from media.sources.media_source import SourcePrefix, SourceUri
-from service.core.control_characters import CONTROL_CHARACTERS
+from service.core.domain_names import CONTROL_CHARACTERS
 from service.core.errors import InvalidInput
 from service.core.settings import settings
 

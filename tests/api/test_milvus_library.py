@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from index.milvus import milvus_connection
-from service.catalog.access_tables import AuditEntry
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
+from service.catalog.operation_tables import AuditEntry
 from service.catalog.tables import Shard
 from service.core.settings import Settings, settings
 from service.storage import vector_store_selection

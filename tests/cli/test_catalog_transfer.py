@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, insert, select, text
 
-from service.catalog.access_tables import ApiKey, User
 from service.catalog.database import dispose
 from service.catalog.migrations import CATALOG_SCHEMA
-from service.catalog.operation_tables import Webhook
+from service.catalog.operation_tables import ApiKey, User, Webhook
 from service.core.settings import Settings
 
 pytestmark = pytest.mark.slow  # fills every table, and copies it between two databases

@@ -17,7 +17,7 @@ from index.files.manifest_format import AnnStructure, Manifest
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.releases.release_lineage import ParentRelease
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings

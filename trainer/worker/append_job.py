@@ -27,13 +27,13 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from service.catalog.calibration_rows import store_calibration
+from service.catalog.domain_videos import store_calibration
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, Unavailable
 from service.library.compaction import update_shard_rows
-from service.storage.index_lock import index_lock
+from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
 from service.tasks.lifecycle import Claim, send_due

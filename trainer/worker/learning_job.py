@@ -25,7 +25,7 @@ from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
 from service.core.settings import settings
 from service.storage import library_paths
-from service.storage.index_lock import index_lock
+from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due, state_machine

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path, moment_windows
 from models.backbones.backbone import Backbone
-from service.catalog.moment_rows import drop_moments, replace_moments
+from service.catalog.domain_videos import drop_moments, replace_moments
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import settings

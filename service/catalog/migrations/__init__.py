@@ -15,7 +15,7 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
-from service.catalog import access_tables, operation_tables  # noqa: F401
+from service.catalog import operation_tables  # noqa: F401
 from service.catalog.database import engine
 from service.catalog.tables import Base
 from service.core.errors import Unavailable

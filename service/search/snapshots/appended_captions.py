@@ -23,9 +23,8 @@ from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values
-from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import in_domain, read_caption_edits
+from service.catalog.domain_videos import in_domain, read_calibration, read_caption_edits
 from service.catalog.tables import Task, Video
 
 _CHUNK = 4096  # captions tokenized at a time

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.choice_types import Gallery, QueryMode
 from cinestrata_schemas.tasks import Drift, TaskProgress
 from cinestrata_schemas.uri_redaction import redact_uri
-from service.audit.audit_log import record_change
+from service.access.audit_log import record_change
 from service.catalog.database import now
 from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Recall, Release, Shard, Task, Video

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from index.files.durable_files import sync
-from service.audit.audit_log import record_event
+from service.access.audit_log import record_event
 from service.core import request_limits
 from service.core.errors import (
     CinestrataError,

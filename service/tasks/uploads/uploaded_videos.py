@@ -20,7 +20,7 @@ from cinestrata_schemas.tasks import AppendSpec, TaskSpec, VideoSpec
 from index.files.durable_files import sync
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
-from service.core.control_characters import CONTROL_CHARACTERS
+from service.core.domain_names import CONTROL_CHARACTERS
 from service.core.errors import CinestrataError, FieldError, InDoubt, InvalidInput, NotFound
 from service.core.settings import settings
 from service.storage import index_manifest

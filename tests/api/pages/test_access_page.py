@@ -12,11 +12,11 @@ from selenium.webdriver.support.ui import Select
 
 from cinestrata_schemas.access import KeySpec, UserSpec
 from service.access.api_keys import create_key
+from service.access.audit_log import record_event
 from service.access.credentials import find_key, note_change
 from service.access.users import create_user
-from service.audit.audit_log import record_event
-from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from tests.api.browser import screen_size, serve, texts, wait_for, wait_until
 
 pytestmark = pytest.mark.slow  # drives a browser

@@ -14,8 +14,8 @@ from cinestrata_schemas.syncs import SyncSpec
 from cinestrata_schemas.tasks import TaskSpec
 from service.access.credentials import note_change
 from service.access.users import create_user
-from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import BrowserSession, User
 from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.deletion import delete_task

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.remote_playback import VIDEOS
 from cinestrata_schemas.tasks import TaskSpec
-from service.access.principal import OPEN_PRINCIPAL
+from service.access.credentials import OPEN_PRINCIPAL
 from service.core.settings import Settings, settings
 from service.tasks import commands
 from tests.web_files import Handler, WebFiles, send

@@ -16,8 +16,8 @@ from pydantic import SecretStr, ValidationError
 from api.app import create_app
 from api.security.authentication import SESSION_COOKIE
 from service.access.credentials import note_change
-from service.catalog.access_tables import BrowserSession, User
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import BrowserSession, User
 from service.core.settings import OidcSettings, Settings
 from tests.audited_changes import audit_entries
 from tests.service.access.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider

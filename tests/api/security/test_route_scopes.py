@@ -24,11 +24,11 @@ from api.security.route_scopes import ScopedRoute, check_declarations, declared_
 from api.tus_protocol import TusRoute
 from cinestrata_schemas.access import KeySpec, UserSpec
 from service.access.api_keys import create_key, revoke_key
-from service.access.principal import SCOPES
+from service.access.credentials import SCOPES
 from service.access.sessions import SessionOwner, start_session
 from service.access.users import create_user
-from service.catalog.access_tables import ApiKey
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import ApiKey
 from service.core.settings import Settings
 
 SECRET = "s3cret-of-the-environment"

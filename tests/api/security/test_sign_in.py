@@ -20,8 +20,8 @@ from cinestrata_schemas.access import KeySpec
 from service.access import passwords
 from service.access.api_keys import create_key
 from service.access.credentials import note_change
-from service.catalog.access_tables import ApiKey, BrowserSession, User
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import ApiKey, BrowserSession, User
 from service.core.settings import Settings
 from tests.audited_changes import audit_entries
 

@@ -12,8 +12,8 @@ from service.access import passwords, sessions, users
 from service.access.api_keys import create_key, revoke_key
 from service.access.credentials import digest, find_session
 from service.access.sessions import SessionOwner, find_password_hash, start_session
-from service.catalog.access_tables import BrowserSession
 from service.catalog.database import session_scope
+from service.catalog.operation_tables import BrowserSession
 from service.core.errors import Conflict, InvalidInput, NotFound
 from service.core.settings import Settings
 

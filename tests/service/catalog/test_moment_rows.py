@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.tasks import TaskDetails
 from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import session_scope
-from service.catalog.moment_rows import moment_spans, replace_moments
+from service.catalog.domain_videos import moment_spans, replace_moments
 from service.catalog.tables import Moment, Video
 from service.core.settings import Settings
 

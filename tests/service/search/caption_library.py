@@ -22,8 +22,8 @@ from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import dispose, session_scope
+from service.catalog.domain_videos import replace_moments
 from service.catalog.migrations import upgrade
-from service.catalog.moment_rows import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.search.snapshots import generation_loader

@@ -8,9 +8,8 @@ import torch
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_profile
-from service.catalog.calibration_rows import store_calibration
 from service.catalog.database import session_scope
-from service.catalog.domain_videos import count_edit
+from service.catalog.domain_videos import count_edit, store_calibration
 from service.search.engine import SearchEngine
 from service.search.snapshots.appended_captions import profile_row
 from tests.service.search.caption_library import Library

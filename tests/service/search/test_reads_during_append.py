@@ -16,7 +16,7 @@ from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import engine, now, session_scope
-from service.catalog.moment_rows import replace_moments
+from service.catalog.domain_videos import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings
 from service.search import captioning

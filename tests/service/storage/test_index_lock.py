@@ -11,8 +11,8 @@ from service.core.errors import TaskCancelled, Unavailable
 from service.core.settings import Settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.release_serving import NEWEST, serve_release
-from service.storage import index_lock as locking
-from service.storage.index_lock import index_lock
+from service.storage import index_manifest
+from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from tests.catalog_rows import add_release_and_shard
 from tests.index_locking import compaction, require_unlocked_catalog
@@ -46,7 +46,7 @@ def test_deletion_that_waits_for_the_index_does_not_lock_the_catalog(
 def test_change_during_a_compaction_can_be_repeated(
     published: None, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(index_manifest, "WAIT_SECONDS", 0.1)
     with compaction():
         with pytest.raises(Unavailable, match="compaction") as caught:
             change()

@@ -15,7 +15,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery
 from service.core.settings import Settings
 from service.webhooks import endpoints
-from service.webhooks.delivery_slots import DeliverySlots
+from service.webhooks.deliveries import DeliverySlots
 from service.webhooks.events import emit
 from tests.web_files import Handler, WebFiles, send
 

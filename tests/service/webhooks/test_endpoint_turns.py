@@ -18,8 +18,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
 from service.core.settings import Settings
 from service.webhooks import deliveries, endpoints
-from service.webhooks.deliveries import claim_turns, release_turn
-from service.webhooks.delivery_slots import DeliverySlots
+from service.webhooks.deliveries import DeliverySlots, claim_turns, release_turn
 from service.webhooks.sending import Answer
 from tests.service.webhooks.conftest import deliver_due, emit_event, pass_pause, stored
 

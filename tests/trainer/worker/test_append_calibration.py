@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from index.index_snapshot import IndexSnapshot
-from service.catalog.calibration_rows import read_calibration
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Task
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.tasks import commands

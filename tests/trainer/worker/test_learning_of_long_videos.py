@@ -20,7 +20,7 @@ from index.vector_ids import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
 from media.frame_images import crop_square
 from service.catalog.database import session_scope
-from service.catalog.moment_rows import moment_spans
+from service.catalog.domain_videos import moment_spans
 from service.catalog.tables import Moment, Task
 from service.core.settings import settings
 from service.library.compaction import compact

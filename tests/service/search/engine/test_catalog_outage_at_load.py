@@ -15,8 +15,8 @@ from sqlalchemy.exc import OperationalError
 
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog import database
-from service.catalog.calibration_rows import store_calibration
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import store_calibration
 from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
 from service.search.engine import SearchEngine

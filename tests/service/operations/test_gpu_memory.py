@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.storage.gpu_memory import read_gpu_memory
+from service.maintenance import read_gpu_memory
 
 
 def _install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Entries of the audit log: recording, and pages.
+"""The audit log: the actor of a change, its entries, and their pages.
 
 An entry is part of the transaction of its change: a change that is rolled back leaves no entry, and no change is
 committed without its entry.
@@ -6,31 +6,88 @@ committed without its entry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import getpass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.access import AuditPage, AuditRecord
-from service.audit.actor import Actor, current_actor
-from service.catalog.access_tables import AuditEntry
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
+from service.catalog.operation_tables import AuditEntry
 from service.core.errors import InvalidInput
 
-MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
+ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
+ACTOR_KINDS: tuple[ActorKind, ...] = get_args(ActorKind)
 
+MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
 _MAX_NAME_CHARS = 255
 _MAX_ACTION_CHARS = 64
 _MAX_ADDRESS_CHARS = 64
 _MAX_REQUEST_ID_CHARS = 128
 _MAX_TEXT_CHARS = 2000
 _MAX_DEPTH = 8
-
 _ORDERS = KeysetOrders({"time": AuditEntry.id}, unique=AuditEntry.id)
+
+
+@dataclass(frozen=True)
+class Actor:
+    """The originator of a change.
+
+    Attributes:
+        kind: ``user`` (signed in), ``key`` (API key of the catalog), ``environment`` (key of the environment),
+            ``anonymous`` (a request without credentials), ``cli`` (command on the data folder), ``worker``, or
+            ``system`` (a process without a request).
+        name: Name of the user or of the key, login name of the operating system, or name of the process.
+        address: Network address of the client; None if there is none.
+        request_id: Identifier of the HTTP request; None if there is none.
+    """
+
+    kind: ActorKind
+    name: str
+    address: str | None = None
+    request_id: str | None = None
+
+
+_current: ContextVar[Actor | None] = ContextVar("cinestrata_actor", default=None)
+_process_actor = Actor("system", "system")
+
+
+def current_actor() -> Actor:
+    """Return the actor of this context; outside of :func:`acting_as`, the actor of the process."""
+    return _current.get() or _process_actor
+
+
+@contextmanager
+def acting_as(actor: Actor) -> Iterator[None]:
+    """Set the actor of all changes in this context, including threads that copy the context."""
+    token = _current.set(actor)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def set_process_actor(actor: Actor) -> None:
+    """Set the actor of all changes of this process, and of processes that it forks."""
+    global _process_actor
+    _process_actor = actor
+
+
+def command_line_actor() -> Actor:
+    """Return the login name of the operating system as an actor."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for the user
+        name = f"uid {os.getuid()}"
+    return Actor("cli", name)
 
 
 def record_change(

@@ -10,8 +10,16 @@ import pytest
 
 from cinestrata_schemas.tasks import TaskDetails
 from cinestrata_schemas.videos import VideoPatch
-from service.audit.actor import Actor, acting_as, command_line_actor, current_actor
-from service.audit.audit_log import AuditFilter, list_entries, record_change, record_event
+from service.access.audit_log import (
+    Actor,
+    AuditFilter,
+    acting_as,
+    command_line_actor,
+    current_actor,
+    list_entries,
+    record_change,
+    record_event,
+)
 from service.catalog.database import session_scope
 from service.core.errors import InvalidInput
 from service.core.settings import Settings

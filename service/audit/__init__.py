@@ -1,1 +1,0 @@
-"""The audit log: which actor changed which resource, when and from which address."""
