@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,11 +112,17 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
 def test_shard_that_breaks_while_served_is_degraded(
     library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Shards are closed after every search.
-    monkeypatch.setattr(vector_store_selection, "ShardStore", partial(ShardStore, max_mapped_bytes=0))
+    stores: list[ShardStore] = []
+
+    def open_store(*arguments: Any, **options: Any) -> ShardStore:
+        stores.append(ShardStore(*arguments, **options))
+        return stores[-1]
+
+    monkeypatch.setattr(vector_store_selection, "ShardStore", open_store)
     service = SearchEngine(configured)
     assert service.snapshots.refresh()
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
+    stores[0].segment_cache.retain(set())  # the next search opens the files again
     folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
     folder.rename(folder.with_suffix(".away"))
     answer = service.search("an owl", k=20)
