@@ -1,21 +1,30 @@
-"""Operation of the library: its state, and maintenance jobs."""
+"""Operation of the library: its state, maintenance jobs, alerts, and the backups that workers have written."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import FileResponse
 
+from api.conditional_responses import range_response
 from api.list_parameters import StrictParameters
+from api.openapi import UNCHANGED
 from api.security.route_scopes import ScopedRoute, requires
-from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus
+from cinestrata_schemas.alerts import AlertDetails, AlertPage
+from cinestrata_schemas.operations import JobDetails, JobSpec, OperationsStatus, SnapshotDetails
+from service.access import audit_log
+from service.backups import stored_snapshots
+from service.library import alerts
 from service.operations import maintenance_jobs
 from service.operations.operations_status import operations_status
 
-router = APIRouter(tags=["operation"], route_class=ScopedRoute)
+router = APIRouter(route_class=ScopedRoute)
+
+_MEDIA_TYPE = "application/x-tar"
 
 
-@router.get("/operations", operation_id="get_operations")
+@router.get("/operations", operation_id="get_operations", tags=["operation"])
 @requires("admin")
 def get_operations(request: Request, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
     """Workers with their last errors, queue, running tasks with loss and throughput, jobs, disk, and searches.
@@ -25,7 +34,7 @@ def get_operations(request: Request, _parameters: Annotated[StrictParameters, Qu
     return operations_status(request.app.state.search_rate.read())
 
 
-@router.post("/maintenance", status_code=202, operation_id="start_job")
+@router.post("/maintenance", status_code=202, operation_id="start_job", tags=["operation"])
 @requires("admin")
 def start_job(spec: JobSpec) -> JobDetails:
     """Compact shards, or write a backup to the folder `backups` of the data folder. A worker runs the job.
@@ -33,3 +42,54 @@ def start_job(spec: JobSpec) -> JobDetails:
     An unfinished job of the same kind is returned instead of a second one. Searches continue meanwhile.
     """
     return maintenance_jobs.start_job(spec)
+
+
+@router.get("/alerts", operation_id="list_alerts", tags=["alerts"])
+@requires("search")
+def list_alerts(_parameters: Annotated[StrictParameters, Query()]) -> AlertPage:
+    """Open alerts, and the last earlier ones. Workers compare the measures every 30 seconds."""
+    return alerts.list_alerts()
+
+
+@router.post("/alerts/{alert_id}/dismiss", operation_id="dismiss_alert", tags=["alerts"])
+@requires("admin")
+def dismiss_alert(alert_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> AlertDetails:
+    """Hide an alert. It is raised again only after its measure has recovered."""
+    return alerts.dismiss_alert(alert_id)
+
+
+@router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])
+@requires("admin")
+def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
+    """Backups in the folder `backups` of the data folder, newest first; `POST /maintenance` writes one."""
+    return stored_snapshots.list_snapshots()
+
+
+@router.head("/snapshots/{name}", include_in_schema=False)
+@router.get(
+    "/snapshots/{name}",
+    operation_id="download_snapshot",
+    tags=["operation"],
+    response_class=FileResponse,
+    responses={206: {"description": "The requested byte range.", "content": {_MEDIA_TYPE: {}}}, **UNCHANGED},
+)
+@requires("admin")
+def download_snapshot(name: str, request: Request) -> Response:
+    """The archive of a backup, with support for byte ranges.
+
+    It contains the catalog with all captions, hashes of keys and passwords, and the secrets of webhooks. The audit log
+    has an entry of each download. `cinestrata restore` reads the file.
+    """
+    path = stored_snapshots.snapshot_path(name)
+    headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{path.name}"'}
+    response = range_response(request, path, _MEDIA_TYPE, headers)
+    if request.method == "GET" and response.status_code != 304:
+        audit_log.record_event("snapshot.download", name, {"range": request.headers.get("range")})
+    return response
+
+
+@router.delete("/snapshots/{name}", status_code=204, operation_id="delete_snapshot", tags=["operation"])
+@requires("admin")
+def delete_snapshot(name: str) -> None:
+    """Delete a backup. Downloads that have begun are completed."""
+    stored_snapshots.delete_snapshot(name)

@@ -1,22 +1,16 @@
-"""Routers of the resources of the API, in the order in which their routes are matched."""
+"""Routers of the API resources, in the order in which their routes are matched, and the route of its description."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 
 from api.routes import (
     access_routes,
-    alert_routes,
-    clip_routes,
-    deletion_routes,
-    description_routes,
-    domain_routes,
     health_routes,
     library_routes,
     operation_routes,
-    sample_routes,
     search_routes,
-    snapshot_routes,
     sync_routes,
     task_event_routes,
     task_routes,
@@ -24,25 +18,32 @@ from api.routes import (
     video_routes,
     webhook_routes,
 )
+from api.security.route_scopes import ScopedRoute, requires
+
+description_router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
+
+
+@description_router.api_route("/openapi.json", methods=["GET", "HEAD"])
+@requires("public")
+async def openapi_description(request: Request) -> JSONResponse:
+    """Operations, parameters and models of the API, which are the same for every library."""
+    return JSONResponse(request.app.openapi())
+
 
 RESOURCE_ROUTERS: tuple[APIRouter, ...] = (
     search_routes.get_search_router,  # first, because routes are matched in order and this one is the most frequent
     task_routes.router,
     task_event_routes.router,
-    sample_routes.router,
+    task_routes.samples_router,
     upload_routes.router,
-    domain_routes.router,
+    search_routes.query_report_router,
     search_routes.router,
-    clip_routes.router,
     video_routes.router,
-    deletion_routes.router,
     sync_routes.router,
     library_routes.router,
     access_routes.router,
     webhook_routes.router,
-    alert_routes.router,
     operation_routes.router,
-    snapshot_routes.router,
     health_routes.router,
-    description_routes.router,
+    description_router,
 )

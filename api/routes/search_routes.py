@@ -1,19 +1,28 @@
-"""Search with text queries."""
+"""Search with text queries, with a clip or an image, and with the captions of a domain or video."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, File, Query, Request, UploadFile
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
+from api.openapi import BATCH_EXAMPLES, CLIP_SEARCH_PROBLEMS, SEARCH_PROBLEMS
 from api.request_threads import run_search
-from api.search_parameters import ParameterModelRoute, SearchParameters
+from api.search_parameters import (
+    CaptionsParameters,
+    ClipParameters,
+    ParameterModelRoute,
+    QueryReportParameters,
+    SearchParameters,
+)
 from api.security.route_scopes import ScopedRoute, requires
+from cinestrata_schemas.explanations import QueryReport
 from cinestrata_schemas.search import (
+    CaptionsResponse,
+    ClipSearchResponse,
     SearchBatch,
     SearchBatchResponse,
     SearchQuery,
@@ -29,6 +38,11 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["search"], route_class=ScopedRoute)
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
+query_report_router = APIRouter(tags=["measures"], route_class=ScopedRoute)
+
+# Cost of a request for admission control, in text searches of about the same duration.
+_CLIP_COST = 16
+_DESCRIPTION_COST = 8
 
 _STAGE_SECONDS = {
     stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields
@@ -100,3 +114,43 @@ def _observe_timing(response: SearchResponse) -> None:
             "cinestrata.searched_tasks": sum(task.searched for task in response.routing),
         }
         tracing.record_stages("search", stages, facts)
+
+
+@router.post("/search/clip", operation_id="search_by_clip", responses=CLIP_SEARCH_PROBLEMS)
+@requires("search")
+async def search_by_clip(
+    service: QueryDep,
+    clip: Annotated[UploadFile, File(description="A video, or an image (jpeg, png, webp, bmp).")],
+    parameters: Annotated[ClipParameters, Query()],
+) -> ClipSearchResponse:
+    """Search with a video clip or an image. The upload is not stored.
+
+    The video encoder of every searched domain embeds the clip, so restricting the search with `task` is faster.
+    """
+    arguments = parameters.service_arguments()
+    with service.admission.admit(_CLIP_COST):
+        return await run_search(service.search_clip, clip.file, **arguments)
+
+
+@router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_SEARCH_PROBLEMS)
+@requires("search")
+async def describe_video(
+    service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
+) -> CaptionsResponse:
+    """Captions of the library that describe a video best, each with the video that it belongs to."""
+    with service.admission.admit(_DESCRIPTION_COST):
+        return await run_search(service.caption_video, video_id, **dict(parameters))
+
+
+@query_report_router.get("/tasks/{task_id}/queries", operation_id="get_query_report")
+@requires("search")
+async def get_query_report(
+    service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
+) -> QueryReport:
+    """Captions of a domain, searched like queries: share of found videos, worst queries, and confusion of domains.
+
+    At most 128 captions are searched, of held-out videos where there are any (`split`), among all videos of the
+    library. The searches run at the first request after a change of the library; later requests use their results.
+    """
+    with service.admission.admit(1):
+        return await run_search(service.report_queries, task_id, parameters.worst)

@@ -1,4 +1,4 @@
-"""Creation, listing, cancelling and retrying of tasks."""
+"""Creation, listing, cancelling, retrying and deletion of tasks, and the sample domain of a new library."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.conditional_responses import conditional_response
 from api.dependencies import CallerDep, PageLinkDep, parse_json
-from api.list_parameters import TaskListParameters
+from api.list_parameters import StrictParameters, TaskListParameters
 from api.openapi import APPEND_BODY, TASK_BODY, UNCHANGED
 from api.request_paths import api_link
 from api.request_threads import run_long
@@ -26,12 +26,16 @@ from cinestrata_schemas.tasks import (
     TaskDetails,
     TaskSpec,
 )
+from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from service.core.errors import FieldError, InvalidInput
 from service.library import task_listing
+from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands, relearning
+from service.tasks.sample_task import create_sample_task
 from service.tasks.task_storage import CreateOutcome
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
+samples_router = APIRouter(prefix="/samples", tags=["tasks"], route_class=ScopedRoute)
 
 
 @router.post(
@@ -148,6 +152,41 @@ def relearn_task(
         task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
     )
     return _answer(request, response, outcome)
+
+
+@router.delete("/{task_id}/videos", operation_id="delete_videos")
+@requires("ingest")
+def delete_videos_of_task(
+    task_id: str,
+    body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
+) -> DeletionResult:
+    """Delete several videos of a task. Ids of other tasks' videos are reported as not found and kept."""
+    return delete_videos(body.videos, task_id=task_id)
+
+
+@router.delete("/{task_id}", operation_id="delete_task")
+@requires("ingest")
+def delete_whole_task(task_id: str) -> DeletionResult:
+    """Delete all videos of a task and its evaluation. A waiting or running task gives 409: cancel it first.
+
+    A task that was never published is removed. A learned task stays in the sequence without videos, because later
+    releases build on it; its name becomes available. The next `cinestrata compact` removes its vectors.
+    """
+    return delete_task(task_id)
+
+
+@samples_router.post("", status_code=202, operation_id="create_sample_task")
+@requires("ingest")
+def create_samples(
+    response: Response, caller: CallerDep, _parameters: Annotated[StrictParameters, Query()]
+) -> TaskDetails:
+    """Create a task from sample videos, which the service draws: a domain `street` for a first search.
+
+    The request takes some seconds. The videos belong to the service and are deleted with the domain.
+    """
+    task = create_sample_task(caller=caller).task
+    response.headers["Location"] = f"/tasks/{task.id}"
+    return task
 
 
 def _answer(request: Request, response: Response, outcome: CreateOutcome) -> TaskDetails:

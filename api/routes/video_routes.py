@@ -1,4 +1,4 @@
-"""Lists of videos; details, edits, thumbnail, file and similar videos of a video."""
+"""Lists of videos; details, edits, deletion, thumbnail, file and similar videos of a video."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from cinestrata_schemas.search import SimilarVideosResponse
 from cinestrata_schemas.videos import VideoDetails, VideoPage, VideoPatch
 from media.sources.media_source import file_name, is_source_uri
 from service.core import request_limits
+from service.core.errors import NotFound
 from service.library import video_editing, video_listing
+from service.library.deletion import delete_videos
 
 router = APIRouter(prefix="/videos", tags=["videos"], route_class=ScopedRoute)
 
@@ -129,6 +131,20 @@ async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Re
         return await remote_response(request, caller, video_id, uri, _media_type(file_name(uri)), headers)
     path = await run_in_threadpool(video_listing.stream_path, video_id)
     return await run_in_threadpool(range_response, request, path, _media_type(path.name), headers)
+
+
+@router.delete("/{video_id}", operation_id="delete_video")
+@requires("ingest")
+def delete_video(video_id: str) -> DeletionResult:
+    """Delete a video: searches, training and evaluation no longer use it. A repetition gives 404.
+
+    Captions, metadata, thumbnail, sampled frames and an uploaded file are deleted immediately; a file below the media
+    root is kept.
+    """
+    result = delete_videos([video_id])
+    if result.not_found:
+        raise NotFound(f"There is no video {video_id!r}.")
+    return result
 
 
 def _media_type(name: str) -> str:

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from api.routes import deletion_routes
+from api.routes import task_routes
 from cinestrata_schemas.tasks import TaskSpec
 from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
@@ -112,7 +112,7 @@ def test_learned_domain_is_deleted_by_keyboard(
         assert going.wait(20)
         return answer(task_id)
 
-    monkeypatch.setattr(deletion_routes, "delete_task", slow)
+    monkeypatch.setattr(task_routes, "delete_task", slow)
     browser.get(f"{address}/admin")
     wait_for(browser, "[data-testid=cell-2-1]")
     assert texts(browser, "#matrix thead th") == ["After", FIRST, SECOND]
