@@ -7,8 +7,7 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from service.access.audit_log import Actor
-from service.access.audit_log import record_event
+from service.access.audit_log import Actor, record_event
 from service.core.settings import Settings
 from tests.cli.invocation import run
 

@@ -29,7 +29,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Video
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_videos
-from service.storage import index_lock
+from service.storage import index_manifest
 from tests.cli.invocation import run
 from tests.index_locking import compaction
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
@@ -180,7 +180,7 @@ def test_publication_during_the_restoring_is_kept(
 def test_manifest_is_not_restored_while_another_writer_holds_the_lock(
     library: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_lock, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(index_manifest, "WAIT_SECONDS", 0.1)
     manifest = library / "index" / "manifest.json"
     altered = manifest.read_text().replace(": ", ":\t", 1)
     with compaction():

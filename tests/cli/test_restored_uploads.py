@@ -11,7 +11,7 @@ import pytest
 
 from service.catalog.database import dispose
 from service.core.settings import Settings, settings
-from service.tasks.uploads import upload_storage
+from service.tasks.uploads import uploaded_videos
 from tests.cli.invocation import run
 
 STORED, NEWER = "0123456789abcdef", "tsk_00000000000000aa"
@@ -44,10 +44,10 @@ def test_uploads_newer_than_the_backup_stay_for_a_day(
     dispose()
     output = _restore(backup, folder.data_dir)
     assert "uploads without a task in the catalog (1 now) are removed after a day" in output
-    monkeypatch.setattr(upload_storage.time, "time", lambda: written + DAY + 0.001)
-    assert upload_storage.sweep_uploads() == []
+    monkeypatch.setattr(uploaded_videos.time, "time", lambda: written + DAY + 0.001)
+    assert uploaded_videos.sweep_uploads() == []
     assert all((upload / "a.mp4").is_file() for upload in uploads)
     renewed = uploads[1].stat().st_ctime
-    monkeypatch.setattr(upload_storage.time, "time", lambda: renewed + DAY + 1)
-    assert upload_storage.sweep_uploads() == [NEWER]
+    monkeypatch.setattr(uploaded_videos.time, "time", lambda: renewed + DAY + 1)
+    assert uploaded_videos.sweep_uploads() == [NEWER]
     assert uploads[0].is_dir()
