@@ -138,7 +138,6 @@ class AuditFilter:
     """Conditions on entries; None is no condition.
 
     Attributes:
-        actor: Name of the actor.
         kind: Kind of the actor.
         action: An action such as ``task.cancel``, or all of a resource, such as ``task``.
         target: Identifier of the changed resource.

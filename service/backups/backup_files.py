@@ -45,7 +45,6 @@ class BackupFile:
 
     Attributes:
         path: Path of its source.
-        bytes: Size in bytes.
         sha256: Hexadecimal SHA-256 of its content.
     """
 

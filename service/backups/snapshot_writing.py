@@ -55,7 +55,6 @@ class SnapshotReport:
 
     Attributes:
         path: Folder or archive.
-        files: Number of files.
         bytes: Total size of the files.
         external_tasks: Number of tasks whose vectors are in another vector store, and not in the backup.
     """

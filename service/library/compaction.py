@@ -30,11 +30,8 @@ class StorageUsage:
     """Storage of a task in the index.
 
     Attributes:
-        task_id: Identifier of the task.
-        name: Name of the task.
         vectors: Number of stored vectors, including deleted ones.
         deleted: Number of deleted vectors.
-        segments: Number of segments.
         bytes: Bytes of all segments and of the tombstones.
     """
 

@@ -305,9 +305,7 @@ class VideoRow(NamedTuple):
     """Columns of a video that searches use.
 
     Attributes:
-        video_id: Identifier of the video.
         uri: URI of its file, as it was sent.
-        captions: Captions.
         duration: Seconds; None where unknown, or not read because only filters need it.
         metadata: Metadata of the user; empty where not read.
     """

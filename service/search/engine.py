@@ -64,7 +64,6 @@ class SearchEngine:
         snapshots: Snapshots of the process.
         scheduler: Scheduler of searches.
         admission: Admission control of searches.
-        catalog_reads: Reads of the catalog.
         mirror: Copy of the catalog that answers searches while it cannot be reached.
         metadata_cache: Cache of video metadata.
         caption_index: Cache of encoded captions.

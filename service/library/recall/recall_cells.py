@@ -68,7 +68,6 @@ class GalleryCells:
 
     Attributes:
         r1: Recall@1, 0..1; NaN where it was not measured.
-        queries: Number of queries.
         routed: Number of queries of each release whose own task was the first candidate ``[i]``.
         routable: Number of queries of each release that were routed ``[i]``.
     """

@@ -26,7 +26,6 @@ class SearchState:
 
     Attributes:
         snapshot: Snapshot that answers the search from its first wave to its response.
-        request: The request.
         mode: Query mode.
         routing: Routing of the text to the candidate tasks.
         allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a

@@ -48,7 +48,6 @@ class ChunkTotals:
     """Sums over the chunks of a stage.
 
     Attributes:
-        chunks: Number of chunks.
         unfinished: Number of chunks that are not done.
         claimed: Number of chunks that workers process.
         remaining: Number of videos without a stored result.
@@ -184,7 +183,6 @@ class ChunkClaim:
     again after a pause instead. Exceptions leave the block.
 
     Attributes:
-        task_id: Identifier of the task.
         number: Number of the chunk in its stage, from 0.
         first_id, last_id: Range of the vector ids of its videos.
         run: Identity of the work that the chunk is a part of, for stages whose results depend on more than the video.

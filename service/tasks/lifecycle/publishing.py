@@ -58,7 +58,6 @@ class RecallRecord:
     Attributes:
         task_id: Task of the queries: this task or an earlier one.
         zero_shot: Whether the untrained backbone was evaluated instead of the release.
-        queries: Number of queries.
         r1, r5, r10: Recall at 1, 5 and 10, as shares 0..1.
         medr, meanr: Median and mean rank, from 1.
         routing1: Share of queries whose own task was the first candidate; None without routing.

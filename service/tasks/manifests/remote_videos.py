@@ -35,7 +35,6 @@ class RemoteVideos:
 
     Attributes:
         base: URI of the folder that URIs are relative to, with a slash at the end.
-        videos: The videos.
         files: The files of the folder by their path; None for a web server, which cannot be listed.
         has_manifest: Whether a manifest or a table of captions lists the videos or a part of them.
         left_out: Errors of the videos that are not listed, by path.

@@ -62,7 +62,6 @@ class Upload:
     """A file that a client sends in parts.
 
     Attributes:
-        id: Identifier.
         name: Path of the file on the machine of the client, relative to the selected folder. It is not trusted.
         metadata: The header ``Upload-Metadata`` of the creation.
         size: Size of the complete file in bytes.
