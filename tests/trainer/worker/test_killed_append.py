@@ -14,8 +14,8 @@ from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from index.vector_ids import FIRST_MOMENT_ID
 from media import VideoDecoder
-from service.catalog.domain_videos import read_calibration
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_calibration
 from service.catalog.tables import Chunk, Shard
 from service.core.settings import settings
 from service.tasks import commands
