@@ -27,8 +27,8 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import ConfidenceModel
-from service.catalog.domain_videos import store_calibration
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import store_calibration
 from service.catalog.tables import Video
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, Unavailable

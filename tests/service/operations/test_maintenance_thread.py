@@ -15,8 +15,8 @@ from service import maintenance
 from service.core.settings import settings
 from service.library import compaction as library_compaction
 from service.tasks import lifecycle
-from service.tasks.uploads import uploaded_videos
 from service.tasks.lifecycle import ReconcileReport
+from service.tasks.uploads import uploaded_videos
 from tests.index_locking import compaction
 from tests.service.search.caption_library import Library
 
