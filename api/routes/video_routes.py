@@ -18,7 +18,7 @@ from api.search_parameters import ExplanationParameters, SimilarParameters
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import ResultExplanation
 from cinestrata_schemas.search import SimilarVideosResponse
-from cinestrata_schemas.videos import VideoDetails, VideoPage, VideoPatch
+from cinestrata_schemas.videos import DeletionResult, VideoDetails, VideoPage, VideoPatch
 from media.sources.media_source import file_name, is_source_uri
 from service.core import request_limits
 from service.core.errors import NotFound
