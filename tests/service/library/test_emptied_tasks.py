@@ -29,6 +29,7 @@ from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.library.library_status import library_status
+from service.library.release_listing import list_shards
 from service.search.engine import SearchEngine
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import lifecycle
@@ -117,7 +118,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     assert (wrong, found.leftovers) == ([], [])
     shown = library_status()
     assert (shown.degraded, shown.vectors) == ({}, 3)
-    assert [(s.task, s.count, s.deleted, s.degraded) for s in shown.shards] == [
+    assert [(s.task, s.count, s.deleted, s.degraded) for s in list_shards().shards] == [
         ("birds (deleted tsk_birds)", 0, 0, None),
         ("cars", 3, 0, None),
     ]
