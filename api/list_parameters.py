@@ -12,8 +12,7 @@ from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from cinestrata_schemas.choice_types import EffectiveSplit, TaskKind, TaskState, VideoStatus
-from service.access.audit_log import ActorKind
+from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, TaskKind, TaskState, VideoStatus
 
 
 def _without_nul(text: str) -> str:

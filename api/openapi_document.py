@@ -58,7 +58,7 @@ _TAGS = {
     "syncs": "Domains that follow a folder of videos.",
     "measures": "Recall, forgetting, shards and releases.",
     "access": "Changes, and access to the service.",
-    "alerts": "Thresholds of measures, and those that are exceeded.",
+    "alerts": "Measures that have crossed a threshold.",
     "webhooks": "Signed notices of events.",
     "operation": "Maintenance, snapshots, and the state of processes and queues.",
     "health": "Health checks and metrics.",

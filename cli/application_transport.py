@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import Any, TypeVar
 
 import httpx
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message
 
-_MEMORY_BYTES = 1024**2  # larger answers, such as archives of snapshots, are kept in a file
-_BLOCK_BYTES = 64 * 1024
+_T = TypeVar("_T")
 
 
 class ApplicationTransport(httpx.BaseTransport):
     """Answers each request by the application, and raises its unexpected errors.
+
+    The first interrupt (Ctrl-C) during a request has no effect: a thread that stores something cannot be interrupted,
+    and the answer says what was stored. The second one cancels the request.
 
     Args:
         load: Creates the application for the first request.
@@ -26,55 +27,108 @@ class ApplicationTransport(httpx.BaseTransport):
         self._load = load
         self._app: ASGIApp | None = None
         # All requests run in one event loop: the application keeps locks and tasks that belong to it.
-        self._runner: asyncio.Runner | None = None
+        self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, self._loop.close)  # without running it again
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the complete answer to a request."""
-        if self._app is None or self._runner is None:
-            self._app, self._runner = self._load(), asyncio.Runner()
-            weakref.finalize(self, self._runner.get_loop().close)  # without running it again
-        return self._runner.run(_respond(self._app, request))
+        """Return the answer to a request as soon as its head is known; the body follows as it is read."""
+        if self._app is None:
+            self._app = self._load()
+        exchange = _Exchange(self._app, request, self._loop)
+        status, headers = exchange.head()
+        return httpx.Response(status, headers=headers, stream=exchange)
 
     def close(self) -> None:
         """Close the event loop."""
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
+        self._loop.close()
 
 
-async def _respond(app: ASGIApp, request: httpx.Request) -> httpx.Response:
-    body = tempfile.SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115  closed with the answer
+class _Exchange(httpx.SyncByteStream):
+    """A request to the application, and the body of its answer. The event loop runs only while the caller waits."""
 
-    async def collect(scope: Scope, receive: Receive, send: Send) -> None:
-        async def keep(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                body.write(message.get("body", b""))
-            else:
-                await send(message)
+    def __init__(self, app: ASGIApp, request: httpx.Request, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._request_body = iter(request.stream)  # type: ignore[arg-type]
+        self._messages: asyncio.Queue[Message] = asyncio.Queue(
+            maxsize=1
+        )  # the application waits for the reader
+        self._closed = asyncio.Event()
+        self._is_interrupted = False
+        self._task = loop.create_task(self._run(app, request))
 
-        await app(scope, receive, keep)
-        await send({"type": "http.response.body"})
+    async def _run(self, app: ASGIApp, request: httpx.Request) -> None:
+        await app(_scope(request), self._receive, self._messages.put)
 
-    try:
-        transport = httpx.ASGITransport(collect, client=("", 0))
-        response = await transport.handle_async_request(request)
-    except BaseException:
-        body.close()
-        raise
-    body.seek(0)
-    return httpx.Response(response.status_code, headers=response.headers, stream=_Body(body))
-
-
-class _Body(httpx.SyncByteStream):
-    """The body of an answer in a temporary file."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def head(self) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Return status and headers."""
+        message = self._next_message()
+        return message["status"], list(message["headers"])
 
     def __iter__(self) -> Iterator[bytes]:
-        while block := self._file.read(_BLOCK_BYTES):
-            yield block
+        is_complete = False
+        while not is_complete:
+            message = self._next_message()
+            is_complete = not message.get("more_body", False)
+            yield message.get("body", b"")
+        self._wait(self._task)  # background work of the application
 
     def close(self) -> None:
-        """Remove the file."""
-        self._file.close()
+        """End the request, if it has not ended."""
+        if self._loop.is_closed() or self._task.done():
+            return
+        self._closed.set()
+        self._task.cancel()
+        self._loop.run_until_complete(asyncio.wait([self._task]))
+
+    def _next_message(self) -> Message:
+        async def receive() -> Message:
+            message = asyncio.ensure_future(self._messages.get())
+            await asyncio.wait([message, self._task], return_when=asyncio.FIRST_COMPLETED)
+            if not message.done():
+                message.cancel()
+                await self._task  # raises the error of the application
+                raise RuntimeError("the application ended without an answer")
+            return message.result()
+
+        return self._wait(self._loop.create_task(receive()))
+
+    def _wait(self, task: asyncio.Task[_T]) -> _T:
+        while True:
+            try:
+                return self._loop.run_until_complete(task)
+            except KeyboardInterrupt:
+                if self._is_interrupted:
+                    self.close()
+                    raise
+                self._is_interrupted = True
+
+    async def _receive(self) -> Message:
+        block = next(self._request_body, None)
+        if block is not None:
+            return {"type": "http.request", "body": block, "more_body": True}
+        if self._request_body is not _ENDED:
+            self._request_body = _ENDED
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._closed.wait()
+        return {"type": "http.disconnect"}
+
+
+_ENDED: Iterator[bytes] = iter(())
+
+
+def _scope(request: httpx.Request) -> dict[str, Any]:
+    url = request.url
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "scheme": url.scheme,
+        "path": url.path,
+        "raw_path": url.raw_path.partition(b"?")[0],
+        "query_string": url.query,
+        "server": (url.host, url.port),
+        "client": ("", 0),
+        "root_path": "",
+    }

@@ -41,12 +41,12 @@ class ServiceClient(Client):
         self, url: str | None, data: Path | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
         self._is_remote = url is not None
+        retries = _RETRIES
         if url is None:
-            in_process = ApplicationTransport(lambda: _load_application(data))
-            super().__init__(_IN_PROCESS_URL, retries=RetryPolicy(max_retries=0), transport=in_process)
-            return
+            url, retries = _IN_PROCESS_URL, RetryPolicy(max_retries=0)
+            transport = ApplicationTransport(lambda: _load_application(data))
         try:
-            super().__init__(url, retries=_RETRIES, transport=transport)
+            super().__init__(url, retries=retries, transport=transport)
         except ValueError as error:
             refuse_call(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
 

@@ -49,7 +49,7 @@ def search(
     ] = None,
     mode: Annotated[
         QueryMode | None,
-        typer.Option("--mode", help="Query mode (default: the service's)."),
+        typer.Option("--mode", help="Query mode (default: the mode that the release is served in)."),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -147,7 +147,7 @@ def run_search(
 
     Args:
         task: Names or ids of the tasks to search; None searches all.
-        mode: Query mode; None takes the service's default.
+        mode: Query mode; None: the mode that the release is served in.
         url: URL of a running service; None searches the data folder.
         data: Data folder; None takes it from the environment. A service that runs on it answers the search.
         where: Conditions on metadata, in the notation of :func:`parse_conditions`.

@@ -102,15 +102,17 @@ def _show_upload(browser: WebDriver, address: str) -> None:
 
 def _show_operations(browser: WebDriver, address: str) -> None:
     job = httpx.post(f"{address}/maintenance", json={"kind": "snapshot"}).json()["id"]
-    while (
-        next(each for each in httpx.get(f"{address}/maintenance").json() if each["id"] == job)["state"]
-        != "done"
-    ):
+    while _job_state(address, job) != "done":
         time.sleep(0.5)
     browser.get(f"{address}/admin")
     wait_until(browser, lambda b: b.find_element(By.ID, "op-disk").text not in ("", "–"))
     browser.execute_script("document.getElementById('operations').scrollIntoView()")
     _save(browser, "operations")
+
+
+def _job_state(address: str, job: int) -> str:
+    jobs = httpx.get(f"{address}/operations").json()["jobs"]
+    return next(each["state"] for each in jobs if each["id"] == job)
 
 
 def _show_access(browser: WebDriver, address: str) -> None:

@@ -13,19 +13,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any
 
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.access import AuditPage, AuditRecord
+from cinestrata_schemas.choice_types import ActorKind
 from service.catalog.database import now, session_scope
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.operation_tables import AuditEntry
 from service.core.errors import InvalidInput
-
-ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
-ACTOR_KINDS: tuple[ActorKind, ...] = get_args(ActorKind)
 
 MAX_LISTED_IDS = 100  # ids of a change of many resources; ``details`` contains the number of all
 _MAX_NAME_CHARS = 255

@@ -17,8 +17,7 @@ from typing import get_args
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.choice_types import AccessScope
-from service.access.audit_log import ActorKind
+from cinestrata_schemas.choice_types import AccessScope, ActorKind
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User
 

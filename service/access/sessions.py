@@ -10,8 +10,9 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.access import SessionDetails
+from cinestrata_schemas.choice_types import ActorKind
 from cinestrata_schemas.domain_names import normalize_name
-from service.access.audit_log import Actor, ActorKind, current_actor, record_change
+from service.access.audit_log import Actor, current_actor, record_change
 from service.access.credentials import digest, environment_key_code, note_change
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import ApiKey, BrowserSession, User

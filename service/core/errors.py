@@ -156,9 +156,8 @@ class IdempotencyInFlight(Conflict):
 
     title = "Request is still in execution"
 
-    def __init__(self, detail: str, retry_after: int = 1) -> None:
-        super().__init__(detail, headers={"Retry-After": str(retry_after)})
-        self.retry_after = retry_after
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, headers={"Retry-After": "1"})
 
 
 class Gone(CinestrataError):

@@ -56,7 +56,7 @@ class SearchRequest:
         tasks: Names or IDs of the tasks to search; None searches all tasks.
         filter: Filter on videos.
         cursor: Position of the page in its list; None for the first page.
-        mode: Requested query mode; that of the cursor on later pages; None for the mode of the server.
+        mode: Requested query mode; that of the cursor on later pages; None for the mode that the release is served in.
         routes: Selection of tasks, with the default of the server applied.
         routing_prior: Weight of routing evidence in scores.
         field_prefix: Prefix of field names in errors: ``queries[3].`` in a batch.

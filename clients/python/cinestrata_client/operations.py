@@ -21,6 +21,7 @@ from cinestrata_schemas.access import (
 )
 from cinestrata_schemas.alerts import AlertDetails, AlertPage
 from cinestrata_schemas.choice_types import (
+    ActorKind,
     EffectiveSplit,
     QueryMode,
     SearchScope,
@@ -75,7 +76,6 @@ from cinestrata_schemas.webhooks import (
 
 TaskSort = Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"]
 VideoSort = Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"]
-ActorKind = Literal["user", "key", "environment", "anonymous", "cli", "worker", "system"]
 ShardSort = Literal["created", "-created", "count", "-count", "bytes", "-bytes"]
 ReleaseSort = Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"]
 AuditSort = Literal["time", "-time"]

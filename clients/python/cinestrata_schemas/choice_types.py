@@ -10,6 +10,9 @@ from typing import Literal
 QueryMode = Literal["pinned", "latest"]
 SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
 AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it
+ActorKind = Literal[
+    "user", "key", "environment", "anonymous", "cli", "worker", "system"
+]  # that change a library
 
 TaskState = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
 TaskKind = Literal["domain", "append"]

@@ -12,13 +12,14 @@ from pathlib import Path
 import structlog
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from service.catalog import operation_tables  # noqa: F401
 from service.catalog.database import engine
 from service.catalog.tables import Base
-from service.core.errors import Unavailable
+from service.core.errors import Conflict, Unavailable
 from service.core.settings import Settings
 
 CATALOG_SCHEMA = Base.metadata
@@ -46,6 +47,7 @@ def upgrade(configured: Settings | None = None) -> None:
 
     Raises:
         Unavailable: the database cannot be reached.
+        Conflict: the schema is that of another version.
     """
     upgrade_engine(engine(configured))
 
@@ -65,6 +67,10 @@ def upgrade_engine(database: Engine) -> None:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+    except CommandError as error:
+        raise Conflict(
+            "The catalog was made by another version of Cinestrata; use that version, or another data folder."
+        ) from error
     except OperationalError as error:
         raise Unavailable(
             f"The catalog database cannot be reached ({_first_line(error)}); check CINESTRATA_DATABASE_URL.",

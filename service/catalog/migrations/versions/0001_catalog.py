@@ -12,7 +12,7 @@ from alembic import op
 from service.catalog.migrations import CATALOG_SCHEMA
 from service.catalog.tables import PositionCounter
 
-revision = "0001"
+revision = "catalog_1"
 down_revision = None
 
 
