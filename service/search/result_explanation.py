@@ -11,6 +11,7 @@ import numpy.typing as npt
 from cinestrata_schemas.explanations import QueryWord, ResultExplanation
 from cinestrata_schemas.search import MomentMatch, TaskRouting
 from index.hits import Hit
+from models.routing import DEFAULT_PRIOR
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
@@ -84,7 +85,7 @@ def explain_result(
         score=cosine + lift,
         cosine=cosine,
         video_cosine=video_cosine,
-        routing_prior=request.routing_prior,
+        routing_prior=DEFAULT_PRIOR,
         routing_term=lift,
         weight=math.exp(weights[task]),
         routing=_routing(snapshot, state, task),

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from cinestrata_schemas.search import SearchQuery
 from index.hits import Hit
-from models.routing import DEFAULT_PRIOR
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
@@ -58,7 +57,6 @@ class SearchRequest:
         cursor: Position of the page in its list; None for the first page.
         mode: Requested query mode; that of the cursor on later pages; None for the mode that the release is served in.
         routes: Selection of tasks, with the default of the server applied.
-        routing_prior: Weight of routing evidence in scores.
         field_prefix: Prefix of field names in errors: ``queries[3].`` in a batch.
     """
 
@@ -69,7 +67,6 @@ class SearchRequest:
     cursor: Cursor | None
     mode: str | None
     routes: Routes
-    routing_prior: float
     field_prefix: str
 
     @cached_property
@@ -196,7 +193,6 @@ def _parse(
         cursor=cursor,
         mode=cursor.mode if cursor else query.mode,
         routes=routes or "auto",
-        routing_prior=DEFAULT_PRIOR,
         field_prefix=field_prefix,
     )
     if cursor is not None and (differing := cursor.differing_parameters(request.parameter_digests)):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.search import SearchResponse
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.core import request_limits
 from service.core.errors import Unavailable
@@ -105,7 +106,7 @@ def start_searches(
     states: list[SearchState] = []
     for (request, tasks, mode), routing in zip(resolved, routings, strict=True):
         start = time.perf_counter()
-        is_calibrated = applicable_calibration(snapshot, request, mode) is not None
+        is_calibrated = applicable_calibration(snapshot, mode) is not None
         cursor = request.cursor
         offset = cursor.hit_offset if cursor else 0
         end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
@@ -113,7 +114,7 @@ def start_searches(
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
-            [(task, request.routing_prior * log_weight) for task, log_weight in routing.log_weights],
+            [(task, DEFAULT_PRIOR * log_weight) for task, log_weight in routing.log_weights],
             [task for task in tasks if task in allowed_ids],
             depth,
             min_score=None if is_calibrated else request.query.min_score,

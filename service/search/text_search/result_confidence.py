@@ -9,18 +9,17 @@ from itertools import islice
 import numpy as np
 
 from index.hits import Hit
+from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core.errors import InvalidInput
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 
 
-def applicable_calibration(
-    snapshot: SearchSnapshot, request: SearchRequest, mode: str
-) -> ConfidenceModel | None:
-    """Calibration of a release for the mode and prior of a request; None where the release has none for them."""
+def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
+    """Calibration of a release for a query mode; None where the release has none for it."""
     model = snapshot.confidence_model
-    return model if model is not None and model.applies_to(mode, request.routing_prior) else None
+    return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def compute_confidence(
         routing: Routing of the text to the candidate tasks.
         mode: Query mode.
     """
-    model = applicable_calibration(snapshot, request, mode)
+    model = applicable_calibration(snapshot, mode)
     if model is None or not routing.log_weights or not hits:
         return UNKNOWN_CONFIDENCE
     scores = np.array([hit.score for hit in hits])
@@ -76,7 +75,7 @@ def compute_confidence(
 
 
 def _sum_of_head(results: Mapping[int, float]) -> float:
-    """Sum of the first confidences of a list, at most 1: the answer of releases without a model of it.
+    """Sum of the first confidences of a list, at most 1: the answer where the release has no model of it.
 
     At most one video is the requested one, so the probabilities of the results add up.
     """
@@ -87,15 +86,15 @@ def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: 
     """Check that a release is calibrated where a request has a confidence threshold.
 
     Raises:
-        InvalidInput: The release is not calibrated for the mode and the routing prior.
+        InvalidInput: The release is not calibrated for the mode.
     """
-    if request.query.min_confidence is None or applicable_calibration(snapshot, request, mode) is not None:
+    if request.query.min_confidence is None or applicable_calibration(snapshot, mode) is not None:
         return
     model = snapshot.confidence_model
     if model is None:
         reason = "The release is not calibrated: too few captions of its library were kept from training."
     else:
-        reason = f"The release is calibrated for mode {model.mode!r} and a routing prior of {model.prior:g}."
+        reason = f"The release is calibrated for mode {model.mode!r}."
     raise InvalidInput.at(
         f"{request.field_prefix}min_confidence", reason, "Leave it out, or use min_score instead."
     )
