@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from cinestrata_client import Client, NotFoundError, RetryPolicy, ServiceError, UnreachableError
-from cinestrata_schemas.videos import DeletionResult
+from cinestrata_schemas.videos import DeletionRequest, DeletionResult
 from cli.application_transport import ApplicationTransport
 from cli.console import refuse_call
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
 PAGE = 1000  # entries of a page of a complete list
+_MAX_DELETED = 20_000  # videos of a request
 
 MethodSettings = dict[str, bool | int | float | str | None] | None  # None: the method's defaults
 
@@ -51,15 +52,20 @@ class ServiceClient(Client):
             refuse_call(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
 
     def remove_videos(self, videos: list[str]) -> DeletionResult:
-        """Delete videos permanently."""
-        deleted, not_found = [], []
-        for video in videos:
+        """Delete videos permanently, those of a task with one request."""
+        by_task: dict[str, list[str]] = {}
+        outcome = DeletionResult(deleted=[], not_found=[])
+        for video in dict.fromkeys(videos):
             try:
-                self.delete_video(video)
-                deleted.append(video)
+                by_task.setdefault(self.get_video(video).task_id, []).append(video)
             except NotFoundError:
-                not_found.append(video)
-        return DeletionResult(deleted=deleted, not_found=not_found)
+                outcome.not_found.append(video)
+        for task, found in by_task.items():
+            for start in range(0, len(found), _MAX_DELETED):
+                part = self.delete_videos(task, DeletionRequest(videos=found[start : start + _MAX_DELETED]))
+                outcome.deleted.extend(part.deleted)
+                outcome.not_found.extend(part.not_found)
+        return outcome
 
     def playback_address(self, video_id: str) -> str:
         """Address of a video that a browser or a player opens: its page, or its file in a data folder."""

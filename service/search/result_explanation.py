@@ -63,7 +63,7 @@ def explain_result(
     while state.wave:
         advance_searches(snapshot, [state])
     hits = state.planner.hits()
-    confidence = compute_confidence(snapshot, hits, request, state.routing, state.mode)
+    confidence = compute_confidence(snapshot, hits, state.routing, state.mode)
     ranked = [hit.id for hit in hits[: request.query.k]]
     lift = float(state.planner.lifts[task])
     (query,) = snapshot.query_vectors([(request.text, str(state.mode), task)])

@@ -134,21 +134,6 @@ def test_malformed_key_is_reported_without_it(monkeypatch: pytest.MonkeyPatch, k
     assert key.strip() not in outcome.stderr
 
 
-def test_videos_are_deleted_one_by_one(answers: Callable[[Respond], list[httpx.Request]]) -> None:
-    def respond(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/x"):
-            return problem(404, "Not found")
-        return httpx.Response(200, json={"deleted": ["a/b"], "not_found": []})
-
-    requests = answers(respond)
-    outcome = ServiceClient(URL).remove_videos(["a/b", "x"])
-    assert [f"{each.method} {each.url.raw_path.decode()}" for each in requests] == [
-        "DELETE /v1/videos/a%2Fb",
-        "DELETE /v1/videos/x",
-    ]
-    assert (outcome.deleted, outcome.not_found) == (["a/b"], ["x"])
-
-
 def test_page_of_a_video_is_below_the_url_of_the_service() -> None:
     address = ServiceClient("https://a.example/search/").playback_address("a/b c")
     assert address == "https://a.example/search/watch/a%2Fb%20c"

@@ -45,7 +45,6 @@ UNKNOWN_CONFIDENCE = ListConfidence()  # of a release without calibration
 def compute_confidence(
     snapshot: SearchSnapshot,
     hits: Sequence[Hit],
-    request: SearchRequest,
     routing: TextRouting,
     mode: str,
 ) -> ListConfidence:
@@ -54,7 +53,6 @@ def compute_confidence(
     Args:
         snapshot: Snapshot that found the hits.
         hits: Hits of a list, from its first hit on.
-        request: Request that the hits answer.
         routing: Routing of the text to the candidate tasks.
         mode: Query mode.
     """

@@ -40,7 +40,7 @@ def finish_searches(
     """
     for state in states:
         hits = state.planner.hits()
-        state.confidence = compute_confidence(snapshot, hits, state.request, state.routing, state.mode)
+        state.confidence = compute_confidence(snapshot, hits, state.routing, state.mode)
         state.ranked = [hit for hit in hits if _passes_thresholds(hit, state)]
         state.offset = _find_page_start(state)
         state.end = min(state.offset + state.request.query.k, state.end)
