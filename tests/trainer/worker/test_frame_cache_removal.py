@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
@@ -106,6 +107,7 @@ def test_frame_caches_that_a_worker_left_are_swept_after_an_hour(
 
     with monkeypatch.context() as patch, capture_logs() as logs:
         patch.setattr(job_environment, "delete_unneeded_frames", fail)
+        patch.setattr(job_environment, "log", structlog.get_logger())  # the one of the module may be cached
         learn(task)
     assert [log["error"] for log in logs if log["event"] == "cleanup_failed"] == ["The catalog is locked."]
     young = _cached()
