@@ -6,9 +6,9 @@ A rival consists of a module and a recipe (``configs/<name>.yaml``), like a meth
 from __future__ import annotations
 
 from benchmarks.rivals.encoders.experts_family import EXPERTS_FAMILY
+from benchmarks.rivals.encoders.mapped_family import MAPPED_FAMILY
 from benchmarks.rivals.encoders.progressive_family import PROGRESSIVE_FAMILY
 from benchmarks.rivals.encoders.proxy_family import PROXY_FAMILY
-from benchmarks.rivals.shared.query_maps import MAPPED_FAMILY
 from models.encoders.encoder_registry import register_families
 from trainer.methods.registry import MethodRegistry
 
