@@ -49,9 +49,8 @@ class _Exchange(httpx.SyncByteStream):
     def __init__(self, app: ASGIApp, request: httpx.Request, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._request_body = iter(request.stream)  # type: ignore[arg-type]
-        self._messages: asyncio.Queue[Message] = asyncio.Queue(
-            maxsize=1
-        )  # the application waits for the reader
+        # The application waits for the reader.
+        self._messages: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
         self._closed = asyncio.Event()
         self._is_interrupted = False
         self._task = loop.create_task(self._run(app, request))
