@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 QueryMode = Literal["pinned", "latest"]
+TextKind = Literal["caption", "transcript", "metadata", "name"]  # texts of a video that words are searched in
 SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
 AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it
 ActorKind = Literal[

@@ -7,7 +7,7 @@ from pydantic import Field
 from cinestrata_schemas.choice_types import EffectiveSplit, Gallery, QueryMode
 from cinestrata_schemas.library import RecallFigures
 from cinestrata_schemas.model_types import Open, ResponseModel
-from cinestrata_schemas.search import MomentMatch, SearchResult, TaskRouting
+from cinestrata_schemas.search import MatchedText, MomentMatch, SearchResult, TaskRouting
 
 
 class QueryOutcome(ResponseModel):
@@ -78,7 +78,9 @@ class QueryWord(ResponseModel):
 
 
 class ResultExplanation(ResponseModel):
-    """Parts of the score of a video for a query: ``score = cosine + routing_prior × log(weight)``.
+    """Parts of the score of a video for a query: ``score = cosine + routing_term + words_term``.
+
+    ``routing_term`` is ``routing_prior × log(weight)``, ``words_term`` is ``routing_prior × words_evidence``.
 
     ``task`` is the name of the video's task.
     """
@@ -101,6 +103,13 @@ class ResultExplanation(ResponseModel):
     routing_prior: float = Field(description="Cosine per nat of routing evidence.")
     routing_term: float = Field(description="Routing prior times the log weight of the domain; at most 0.")
     weight: float = Field(description="Routing weight of the domain among the searched domains, 0..1.")
+    words_evidence: float = Field(
+        description="Evidence of the words in the texts of the video, in nats; 0 without texts."
+    )
+    words_term: float = Field(description="Routing prior times the evidence of the words.")
+    texts: list[MatchedText] = Field(
+        description="Texts of the video that contain words of the query, best first."
+    )
     routing: list[TaskRouting] = Field(description="The likeliest domains, by falling weight.")
     confidence: float | None = Field(
         description="Probability that this is the described video; null outside the first `k` results, and where the "

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cinestrata_schemas.choice_types import QueryMode
+from cinestrata_schemas.choice_types import QueryMode, TextKind
 from cinestrata_schemas.model_types import Open, RequestList, RequestModel, ResponseModel, ShownUri
 from cinestrata_schemas.videos import VideoMoment
 
@@ -51,6 +51,7 @@ class SearchQuery(RequestModel):
         ),
     )
     moments: int = Field(default=3, description="Maximum number of moments of each long video.")
+    facets: bool = Field(default=False, description="Whether to count the domains and metadata values of the results.")
     cursor: str | None = Field(
         default=None,
         description="`next_cursor` of the previous page; parameters other than k and moments must not change.",
@@ -69,6 +70,31 @@ class MomentMatch(VideoMoment):
     score: float
 
 
+class MatchedText(ResponseModel):
+    """A text of a video that contains words of the query."""
+
+    kind: Open[TextKind]
+    field: str | None = Field(default=None, description="Metadata field of the text; null for other kinds.")
+    text: str = Field(description="The text, or the part around the first matched word where it is long.")
+    marks: list[tuple[int, int]] = Field(
+        description="Start and end of each matched word in `text`, in Unicode code points."
+    )
+
+
+class FacetValue(ResponseModel):
+    """A value by which the results can be filtered, and how many of them have it."""
+
+    value: str | int | float | bool
+    count: int
+
+
+class Facet(ResponseModel):
+    """A field by which the results can be filtered: ``task``, or a metadata field as ``where.<name>``."""
+
+    field: str
+    values: list[FacetValue] = Field(description="Most frequent values first.")
+
+
 class SearchResult(ResponseModel):
     """A video that matches the query. ``task`` is the name of its task."""
 
@@ -80,12 +106,17 @@ class SearchResult(ResponseModel):
     score: float = Field(description="Best score of the whole video and its moments.")
     confidence: float | None = Field(
         default=None,
-        description="Probability that this is the described video, 0..1; null where the release is not calibrated.",
+        description="Probability that the video is right for the text, 0..1; several videos may be right. Null where "
+        "the release is not calibrated and no text of the video contains the words.",
     )
     matches: bool | None = Field(
         default=None,
-        description="Whether the result belongs to the answer: the library has a match, and the score is near the "
-        "first score of the list; null where the release does not tell.",
+        description="Whether the video is right for the text: its texts contain the words, or it looks like it and "
+        "the score is near the first score of the list. Null where the release does not tell.",
+    )
+    words: list[MatchedText] = Field(
+        default_factory=list,
+        description="Texts of the video that contain words of the query, best first; empty where it only looks like it.",
     )
     captions: list[str]
     thumbnail_url: str
@@ -126,14 +157,25 @@ class SearchResponse(ResponseModel):
     results: list[SearchResult]
     confidence: float | None = Field(
         default=None,
-        description="Probability that the searched videos contain a described one, 0..1; null where the release is "
-        "not calibrated. Depends on filters, but not on thresholds and pages. Releases without `matches` have the "
-        "sum of the confidences of the first ten results, at most 1.",
+        description="Probability that a searched video is right for the text, 0..1; null where neither a release nor a "
+        "text of a video tells. Depends on filters, but not on thresholds and pages.",
     )
     matches: bool | None = Field(
         default=None,
-        description="Whether the searched videos contain a match: false where the confidence is below 0.5 and below "
-        "that of 95 % of the calibration captions with a video; null where the release does not tell.",
+        description="Whether a searched video is right for the text; null where the release does not tell.",
+    )
+    matching: int | None = Field(
+        default=None, description="Number of searched videos that match; null where `matches` is null."
+    )
+    corrected: str | None = Field(
+        default=None,
+        description="The text that was searched instead of the query, because a word of it is no word of the library "
+        "and differs by one letter from one; null without a correction.",
+    )
+    facets: list[Facet] = Field(
+        default_factory=list,
+        description="Domains and metadata values of the matching videos, or of the first results where none matches; "
+        "empty unless requested.",
     )
     routing: list[TaskRouting] = Field(
         description="The searched tasks and the 10 likeliest tasks, by falling weight."
@@ -151,6 +193,19 @@ class SearchResponse(ResponseModel):
         default=None,
         description="`cursor` of the next page; null on the last page.",
     )
+
+
+class Suggestion(ResponseModel):
+    """A word of the library's texts."""
+
+    text: str
+    count: int = Field(description="Number of videos whose texts contain the word.")
+
+
+class SuggestionsResponse(ResponseModel):
+    """Words that continue the last word of a query, most frequent first."""
+
+    suggestions: list[Suggestion]
 
 
 class SearchBatchResponse(ResponseModel):
