@@ -116,7 +116,8 @@ class SearchResult(ResponseModel):
     )
     words: list[MatchedText] = Field(
         default_factory=list,
-        description="Texts of the video that contain words of the query, best first; empty where it only looks like it.",
+        description="Texts of the video that contain words of the query, best first; empty where it only looks like "
+        "it.",
     )
     captions: list[str]
     thumbnail_url: str
