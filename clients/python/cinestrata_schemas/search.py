@@ -51,7 +51,9 @@ class SearchQuery(RequestModel):
         ),
     )
     moments: int = Field(default=3, description="Maximum number of moments of each long video.")
-    facets: bool = Field(default=False, description="Whether to count the domains and metadata values of the results.")
+    facets: bool = Field(
+        default=False, description="Whether to count the domains and metadata values of the results."
+    )
     cursor: str | None = Field(
         default=None,
         description="`next_cursor` of the previous page; parameters other than k and moments must not change.",
