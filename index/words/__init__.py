@@ -1,0 +1,1 @@
+"""Words of the texts of videos: an inverted index in memory."""

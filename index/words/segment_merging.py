@@ -1,0 +1,55 @@
+"""Changes of the segments of an index: removal of videos, and merges that keep the number of segments small."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from index.vector_ids import Ids
+from index.words.unit_matching import LiveSegment
+from index.words.word_segment import merge_segments
+
+# Segments below this number of documents are always merged: every lookup has a fixed cost for each segment.
+_SMALL = 512
+# A larger segment stays while it is twice as large as all smaller ones together. The number of segments is then
+# logarithmic, and so is the number of times that a document is copied.
+_RATIO = 2
+
+
+def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple[LiveSegment, ...], int]:
+    """Mark the documents of distinct videos as replaced.
+
+    Returns:
+        The segments, and the number of videos that had documents.
+    """
+    changed: list[LiveSegment] = []
+    removed = 0
+    for live in segments:
+        documents, counts = live.segment.find_documents(videos)
+        replaced = live.alive[documents]
+        if not replaced.any():
+            changed.append(live)
+            continue
+        removed += len(np.unique(np.repeat(np.arange(len(videos)), counts)[replaced]))
+        alive = live.alive.copy()
+        alive[documents] = False
+        changed.append(LiveSegment(live.segment, alive, live.documents - int(np.count_nonzero(replaced))))
+    return tuple(changed), removed
+
+
+def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
+    """Merge small segments, copy those of which half is replaced, and drop empty ones; largest first."""
+    ordered = sorted(filter(len, segments), key=len, reverse=True)
+    smaller = 0  # documents of the segments from here on
+    start = len(ordered)
+    for place in range(len(ordered) - 1, -1, -1):
+        size = len(ordered[place])
+        if smaller and (size < _SMALL or size < _RATIO * smaller):
+            start = place
+        smaller += size
+    kept = [live if 2 * len(live) > len(live.segment) else _merged([live]) for live in ordered[:start]]
+    return (*kept, *([_merged(ordered[start:])] if start < len(ordered) else []))
+
+
+def _merged(segments: list[LiveSegment]) -> LiveSegment:
+    merged = merge_segments([(live.segment, live.alive) for live in segments])
+    return LiveSegment(merged, np.ones(len(merged), dtype=np.bool_), len(merged))

@@ -1,0 +1,73 @@
+"""Search for the units of one query in one segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from index.vector_ids import Ids
+from index.words.unit_matching import LiveSegment, Occurrences, Strengths, Variant
+from index.words.word_segment import Documents
+
+
+class SegmentSearch:
+    """Search for units in a segment; reads each list of documents once.
+
+    Args:
+        units: for each unit, its words, and for each word, the terms that stand for it.
+    """
+
+    def __init__(self, live: LiveSegment, units: Sequence[Sequence[list[Variant]]]) -> None:
+        self._live = live
+        self._units = units
+        self._found: dict[int, Occurrences] = {}
+
+    def count(self, unit: int) -> int:
+        """Number of documents with a unit."""
+        words = self._units[unit]
+        if len(words) == 1 and self._live.is_frequent(words[0]):
+            return self._live.count(words[0])
+        return len(self._find(unit).documents)
+
+    def select(self, units: Sequence[int]) -> tuple[Documents, Strengths]:
+        """Find the documents with at least one of the units, and the strengths of all units in them.
+
+        Returns:
+            The documents, ascending, and ``float32 [documents, units]``.
+        """
+        documents = self._live.union([self._find(unit).documents for unit in units])
+        strengths = np.zeros((len(documents), len(self._units)), dtype=np.float32)
+        for unit in range(len(self._units)):
+            strengths[:, unit] = self._strengths_in(unit, documents)
+        return documents, strengths
+
+    def videos(self) -> Ids:
+        """Videos whose documents together contain all units."""
+        order = sorted(range(len(self._units)), key=self.count)
+        segment = self._live.segment
+        videos = np.unique(segment.videos[self._find(order[0]).documents])
+        for unit in order[1:]:
+            documents, counts = segment.find_documents(videos)
+            owners = np.repeat(np.arange(len(videos)), counts)
+            alive = np.flatnonzero(self._live.alive[documents])
+            alive = alive[np.argsort(documents[alive])]
+            matching = np.zeros(len(videos), dtype=np.bool_)
+            matching[owners[alive][self._strengths_in(unit, documents[alive]) > 0]] = True
+            videos = videos[matching]
+        return videos
+
+    def _find(self, unit: int) -> Occurrences:
+        found = self._found.get(unit)
+        if found is None:
+            words = self._units[unit]
+            found = self._live.find(words[0]) if len(words) == 1 else self._live.find_phrase(words)
+            self._found[unit] = found
+        return found
+
+    def _strengths_in(self, unit: int, documents: Documents) -> Strengths:
+        """Strength of a unit in documents alive, ascending."""
+        words = self._units[unit]
+        if len(words) == 1 and unit not in self._found:
+            return self._live.strengths_in(words[0], documents)
+        return self._live.spread(self._find(unit), documents)

@@ -1,0 +1,177 @@
+"""Words of texts, and units of queries.
+
+A word is a run of folded letters and digits (``text_folding``). Hyphens, slashes and apostrophes separate words; the
+parts of a hyphenated word are also one word together ("sit-up": sit, up, situp). Chinese and Japanese are written
+without spaces, and Korean attaches particles to words: their runs are divided into overlapping pairs of characters.
+Each single character of a run is a word, too, so that it is found alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from index.words.text_folding import fold_text, fold_with_spans
+
+MAX_TERM = 32  # characters of a term; the rest of a longer word is ignored, in texts and in queries
+MAX_UNITS = 64  # units of a query; the others are ignored
+MAX_PHRASE = 64  # words of a phrase; the others are ignored
+MAX_WORDS = 1 << 16  # positions of words that the index stores for one text; later words are ignored
+
+_CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\u1100-\u11ff"
+_CJK += "\U00020000-\U0003fffd"
+_CJK_CHARACTER = re.compile(f"[{_CJK}]")
+_RUN = re.compile(f"[{_CJK}]+|[^{_CJK} -]+|[ -]+")
+_LONG = re.compile(f"[^ ]{{{MAX_TERM + 1}}}")
+_QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
+
+
+class Word(NamedTuple):
+    """A folded term, and its span in the original text in code points."""
+
+    term: str
+    start: int
+    end: int
+
+
+class QueryUnit(NamedTuple):
+    """One word of a query, or a quoted phrase: its terms, and its span in the query in code points."""
+
+    terms: tuple[str, ...]
+    is_phrase: bool
+    start: int
+    end: int
+
+
+class TextWords(NamedTuple):
+    """Terms of a text with their positions, which phrases compare, and the number of words without compounds."""
+
+    terms: list[str]
+    positions: list[int] | range
+    length: int
+
+
+class _Token(NamedTuple):
+    term: str
+    start: int  # span in the folded text
+    end: int
+    position: int
+    is_extra: bool  # a compound, or a character of a longer run: a term that the text has besides its words
+
+
+def split_words(text: str) -> list[Word]:
+    """Split a text into its terms, in the order of the text; compounds and pairs of characters overlap others."""
+    folded, starts, ends = fold_with_spans(text)
+    return [Word(token.term, starts[token.start], ends[token.end - 1]) for token in _tokens(folded)]
+
+
+def parse_query(text: str) -> list[QueryUnit]:
+    """Parse a query into its distinct units, in order, at most ``MAX_UNITS``.
+
+    A phrase stands in double quotes of any style; a quote without a second one has no meaning. A hyphenated word has a
+    unit for each of its parts.
+    """
+    folded, starts, ends = fold_with_spans(text)
+    words = (
+        Word(token.term, starts[token.start], ends[token.end - 1])
+        for token in _tokens(folded)
+        if not token.is_extra
+    )
+    distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
+    for unit in _units(words, _quoted_spans(text)):
+        distinct.setdefault((unit.terms, unit.is_phrase), unit)
+        if len(distinct) == MAX_UNITS:
+            break
+    return list(distinct.values())
+
+
+def analyze_text(text: str) -> TextWords:
+    """Terms of a text as the index stores them: those of ``split_words``, with positions."""
+    folded = fold_text(text)
+    if (
+        "-" not in folded
+        and not _LONG.search(folded)
+        and (text.isascii() or not _CJK_CHARACTER.search(folded))
+    ):
+        terms = folded.split()[:MAX_WORDS]
+        return TextWords(terms, range(len(terms)), len(terms))
+    tokens = list(islice(_tokens(folded), MAX_WORDS))
+    return TextWords(
+        [token.term for token in tokens],
+        [token.position for token in tokens],
+        sum(not token.is_extra for token in tokens),
+    )
+
+
+def _tokens(folded: str) -> Iterator[_Token]:
+    position = 0
+    parts: list[_Token] = []  # of a hyphenated word
+    separator = " "
+    for run in _RUN.finditer(folded):
+        start, end = run.span()
+        if folded[start] in " -":
+            separator = run[0]
+            continue
+        if separator != "-":
+            yield from _compound(parts)
+            parts = []
+        separator = ""
+        if _CJK_CHARACTER.match(run[0]):
+            yield from _compound(parts)
+            parts = []
+            for token in _character_tokens(run[0], start, position):
+                yield token
+                position = token.position + 1
+            continue
+        token = _Token(run[0][:MAX_TERM], start, end, position, False)
+        parts.append(token)
+        yield token
+        position += 1
+    yield from _compound(parts)
+
+
+def _compound(parts: list[_Token]) -> Iterator[_Token]:
+    if len(parts) > 1:
+        # At the position of the last part, so that the next word follows it.
+        term = "".join(part.term for part in parts)[:MAX_TERM]
+        yield _Token(term, parts[0].start, parts[-1].end, parts[-1].position, True)
+
+
+def _character_tokens(run: str, start: int, position: int) -> Iterator[_Token]:
+    if len(run) == 1:
+        yield _Token(run, start, start + 1, position, False)
+        return
+    for index, character in enumerate(run):
+        # The character has the position of the pair that ends with it, so that the next word follows the last one.
+        yield _Token(character, start + index, start + index + 1, position + max(index - 1, 0), True)
+        if index + 1 < len(run):
+            yield _Token(run[index : index + 2], start + index, start + index + 2, position + index, False)
+
+
+def _quoted_spans(text: str) -> list[tuple[int, int]]:
+    quotes = [quote.start() for quote in _QUOTE.finditer(text)]
+    return list(zip(quotes[::2], quotes[1::2], strict=False))
+
+
+def _units(words: Iterator[Word], quoted: list[tuple[int, int]]) -> Iterator[QueryUnit]:
+    phrase: list[Word] = []
+    spans = iter(quoted)
+    opening, closing = next(spans, (-1, -1))
+    for word in words:
+        while opening >= 0 and word.start > closing:
+            yield from _phrase_units(phrase)
+            phrase = []
+            opening, closing = next(spans, (-1, -1))
+        if opening >= 0 and word.start > opening:
+            phrase.append(word)
+        else:
+            yield QueryUnit((word.term,), False, word.start, word.end)
+    yield from _phrase_units(phrase)
+
+
+def _phrase_units(words: list[Word]) -> Iterator[QueryUnit]:
+    kept = words[:MAX_PHRASE]
+    if kept:
+        yield QueryUnit(tuple(word.term for word in kept), len(kept) > 1, kept[0].start, kept[-1].end)

@@ -1,0 +1,220 @@
+"""Documents of one segment that contain a unit of a query: a word or one of its variants, or a phrase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from index.words.word_segment import Documents, Flags, WordSegment
+from index.words.word_stems import stem_words
+
+EXACT = 1.0
+SAME_STEM = 0.9
+
+# Below one entry for so many documents, lists are sorted and searched; above, flags of all documents are faster.
+_DENSE_SHARE = 16
+_FREQUENT = 1000
+_CACHED_COUNTS = 1024
+_POSITION_BITS = 16
+
+Strengths = npt.NDArray[np.float32]
+
+
+class Variant(NamedTuple):
+    """A term of a segment that stands for a word, and how well."""
+
+    term: int
+    strength: float
+
+
+class Occurrences(NamedTuple):
+    """Documents that contain a unit, ascending, and the strength of the best variant in each."""
+
+    documents: Documents
+    strengths: Strengths
+
+
+@dataclass(frozen=True, eq=False)
+class LiveSegment:
+    """A segment, and which of its documents are alive; the others were replaced."""
+
+    segment: WordSegment
+    alive: Flags
+    documents: int  # alive
+    _counts: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.documents
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.segment.nbytes + self.alive.nbytes
+
+    @cached_property
+    def _all_alive(self) -> bool:
+        return self.documents == len(self.segment)
+
+    def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
+        """Terms that stand for a word, given its stem in each language; the word itself comes last."""
+        exact = self.segment.terms.find(word.encode())
+        terms = {
+            term: Variant(term, SAME_STEM)
+            for language, stem in stems.items()
+            for term in self.segment.same_stem(language, stem)
+            if term != exact
+        }
+        return [*terms.values(), *([Variant(exact, EXACT)] if exact >= 0 else [])]
+
+    def is_frequent(self, variants: list[Variant]) -> bool:
+        """Whether a word can be in so many documents that a list of them is expensive."""
+        return self._bound(variants) > max(_FREQUENT, len(self.segment) // _DENSE_SHARE)
+
+    def _bound(self, variants: list[Variant]) -> int:
+        return sum(int(self.segment.counts[term]) for term, _ in variants)
+
+    def count(self, variants: list[Variant]) -> int:
+        """Number of documents alive that contain a word."""
+        if len(variants) == 1 and self._all_alive:
+            return int(self.segment.counts[variants[0].term])
+        key = tuple(term for term, _ in variants)
+        count = self._counts.get(key)
+        if count is None:
+            count = len(self.find(variants).documents)
+            if len(self._counts) < _CACHED_COUNTS:
+                self._counts[key] = count
+        return count
+
+    def find(self, variants: list[Variant]) -> Occurrences:
+        """Documents alive that contain a word."""
+        if not variants:
+            return Occurrences(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
+        if len(variants) == 1:
+            term, strength = variants[0]
+            documents = self.segment.documents[self.segment.places(term)]
+            if len(documents) != self.segment.counts[term]:
+                documents = _distinct(documents)
+            if not self._all_alive:
+                documents = documents[self.alive[documents]]
+            return Occurrences(documents, np.full(len(documents), strength, dtype=np.float32))
+        lists = [self.segment.documents[self.segment.places(term)] for term, _ in variants]
+        if sum(map(len, lists)) * _DENSE_SHARE > len(self.segment):
+            dense = np.zeros(len(self.segment), dtype=np.float32)
+            for documents, (_, strength) in zip(lists, variants, strict=True):
+                dense[documents] = strength
+            documents = np.flatnonzero((dense > 0) & self.alive).astype(np.int32)
+            return Occurrences(documents, dense[documents])
+        # The best variant is last; of a repeated document, the first entry is kept.
+        joined = np.concatenate(lists[::-1])
+        strengths = np.repeat(
+            np.array([strength for _, strength in variants[::-1]], dtype=np.float32),
+            list(map(len, lists[::-1])),
+        )
+        documents, first = np.unique(joined, return_index=True)
+        alive = self.alive[documents]
+        return Occurrences(documents[alive], strengths[first[alive]])
+
+    def union(self, lists: list[Documents]) -> Documents:
+        """Distinct documents of ascending lists, ascending."""
+        if len(lists) == 1:
+            return lists[0]
+        if sum(map(len, lists)) * _DENSE_SHARE < len(self.segment):
+            return np.unique(np.concatenate(lists))
+        flags = np.zeros(len(self.segment), dtype=np.bool_)
+        for documents in lists:
+            flags[documents] = True
+        return np.flatnonzero(flags).astype(np.int32)
+
+    def spread(self, found: Occurrences, documents: Documents) -> Strengths:
+        """Strength of a unit in each of ``documents``, 0 where it is absent."""
+        if not len(found.documents):
+            return np.zeros(len(documents), dtype=np.float32)
+        if len(documents) * _DENSE_SHARE < len(self.segment):
+            places = np.minimum(found.documents.searchsorted(documents), len(found.documents) - 1)
+            return np.where(found.documents[places] == documents, found.strengths[places], np.float32(0))
+        dense = np.zeros(len(self.segment), dtype=np.float32)
+        dense[found.documents] = found.strengths
+        return dense[documents]
+
+    def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
+        """Strength of a word in each of the documents alive that are given, 0 where it is absent."""
+        strengths = np.zeros(len(documents), dtype=np.float32)
+        for term, strength in variants:
+            places = self.segment.documents[self.segment.places(term)]
+            strengths[self._contained(documents, places)] = strength
+        return strengths
+
+    def _contained(self, documents: Documents, places: Documents) -> Flags:
+        if len(documents) * _DENSE_SHARE < len(places):
+            found = places.searchsorted(documents)
+            return np.asarray(places[np.minimum(found, len(places) - 1)] == documents)
+        flags = np.zeros(len(self.segment), dtype=np.bool_)
+        flags[places] = True
+        return flags[documents]
+
+    def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
+        """Documents alive that contain words side by side.
+
+        A phrase is as strong as the weakest of its words, at its best place.
+        """
+        order = sorted(range(len(words)), key=lambda offset: self._bound(words[offset]))
+        starts, strengths = self._places(words[order[0]], order[0], None)
+        for offset in order[1:]:
+            if not len(starts):
+                break
+            documents = _distinct((starts >> _POSITION_BITS).astype(np.int32))
+            others, found = self._places(words[offset], offset, documents)
+            if not len(others):
+                starts = others
+                break
+            places = np.minimum(others.searchsorted(starts), len(others) - 1)
+            kept = others[places] == starts
+            starts = starts[kept]
+            strengths = np.minimum(strengths[kept], found[places[kept]])
+        documents = (starts >> _POSITION_BITS).astype(np.int32)
+        if not len(documents):
+            return Occurrences(documents, np.empty(0, dtype=np.float32))
+        first = np.flatnonzero(np.r_[True, documents[1:] != documents[:-1]])
+        best = np.maximum.reduceat(strengths, first)
+        alive = self.alive[documents[first]]
+        return Occurrences(documents[first][alive], best[alive])
+
+    def _places(
+        self, variants: list[Variant], offset: int, within: Documents | None
+    ) -> tuple[npt.NDArray[np.int64], Strengths]:
+        """Ascending places at which a phrase would start whose word at ``offset`` is this one."""
+        starts: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+        strengths: list[Strengths] = [np.empty(0, dtype=np.float32)]
+        for term, strength in variants:
+            places = self.segment.places(term)
+            documents, positions = self.segment.documents[places], self.segment.positions[places]
+            kept = positions >= offset
+            if within is not None:
+                kept &= self._contained(documents, within)
+            starts.append(
+                (documents[kept].astype(np.int64) << _POSITION_BITS)
+                + positions[kept].astype(np.int64)
+                - offset
+            )
+            strengths.append(np.full(len(starts[-1]), strength, dtype=np.float32))
+        joined, levels = np.concatenate(starts), np.concatenate(strengths)
+        if len(variants) > 1:
+            order = np.lexsort((-levels, joined))
+            return joined[order], levels[order]
+        return joined, levels
+
+
+def stems_of(word: str, languages: tuple[str, ...]) -> dict[str, str]:
+    """Stem of a word in each language."""
+    return {language: stem_words(language, [word])[0] for language in languages}
+
+
+def _distinct(ascending: Documents) -> Documents:
+    if len(ascending) < 2:
+        return ascending
+    return ascending[np.r_[True, ascending[1:] != ascending[:-1]]]

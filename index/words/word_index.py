@@ -1,0 +1,248 @@
+"""Inverted index over the texts of videos, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from index.vector_ids import Ids
+from index.words.segment_merging import merge_small, remove_videos
+from index.words.segment_search import SegmentSearch
+from index.words.text_analysis import QueryUnit, split_words
+from index.words.unit_matching import EXACT, SAME_STEM, LiveSegment, Variant, stems_of
+from index.words.word_segment import Document, build_segment
+from index.words.word_spelling import is_correctable, spelling_neighbours
+from index.words.word_stems import STOP_WORDS, present_languages
+
+# A unit in more than this share of the documents, and more than so many, selects no documents.
+COMMON_SHARE = 0.05
+COMMON_DOCUMENTS = 1000
+# All units together select at most this share of the documents, rarest first.
+_SELECTED_SHARE = 0.25
+_VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
+
+
+class TextKind(IntEnum):
+    """Kind of a text, in the order of preference."""
+
+    CAPTION = 0
+    TRANSCRIPT = 1
+    METADATA = 2
+    NAME = 3
+
+
+class VideoText(NamedTuple):
+    """A text of a video; ``field`` is the metadata field."""
+
+    kind: TextKind
+    text: str
+    field: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WordMatches:
+    """Documents, that is, single texts of videos, that contain units of a query.
+
+    All documents with a unit that is not common are contained; those with common units only, where all units that occur
+    are common: then all documents with the rarest one are. Strengths are complete for the documents that are contained.
+    """
+
+    videos: Ids  # [documents]
+    kinds: npt.NDArray[np.uint8]  # [documents], TextKind
+    lengths: npt.NDArray[np.int32]  # [documents], number of words
+    strengths: npt.NDArray[np.float32]  # [documents, units]: 1 exact, 0.9 same stem, 0 absent
+    frequencies: npt.NDArray[np.int64]  # [units], documents in the index with each unit
+    documents: int  # in the index
+
+
+class WordIndex:
+    """Inverted index over the texts of videos; immutable and thread-safe.
+
+    A change returns a new index that shares its memory with the previous one, except a small segment and flags of the
+    replaced documents. Segments are merged as they grow, so that a text is copied a logarithmic number of times. A text
+    without any word is not stored.
+    """
+
+    def __init__(self, segments: tuple[LiveSegment, ...], videos: int) -> None:
+        self._segments = segments
+        self.videos = videos  # with at least one text
+        self.documents = sum(map(len, segments))
+
+    @classmethod
+    def empty(cls) -> WordIndex:
+        """Index without texts."""
+        return cls((), 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of all arrays."""
+        return sum(segment.nbytes for segment in self._segments)
+
+    def replace(self, texts: Iterable[tuple[int, Sequence[VideoText]]]) -> WordIndex:
+        """Replace all texts of videos; a video without texts is removed. Of a repeated video, the last texts count."""
+        index, changed = self, False
+        remaining = iter(texts)
+        while chunk := dict(islice(remaining, _VIDEOS_OF_A_SEGMENT)):
+            index, changed = index._replace(chunk), True
+        if changed:
+            for segment in index._segments:
+                for language in index._languages:
+                    segment.segment.stem_order(language)  # not within a search
+        return index
+
+    def _replace(self, texts: Mapping[int, Sequence[VideoText]]) -> WordIndex:
+        kept, removed = remove_videos(self._segments, np.fromiter(texts, dtype=np.int64, count=len(texts)))
+        added = build_segment(
+            [Document(video, text.kind, text.text) for video, group in texts.items() for text in group]
+        )
+        if len(added):
+            kept = (*kept, LiveSegment(added, np.ones(len(added), dtype=np.bool_), len(added)))
+        videos = self.videos - removed + len(np.unique(added.videos))
+        return WordIndex(merge_small(kept), videos)
+
+    def lookup(self, units: Sequence[QueryUnit]) -> WordMatches:
+        """Find the documents that contain units of a query; see ``WordMatches``."""
+        searches = self._searches(units)
+        frequencies = np.array(
+            [sum(search.count(unit) for search in searches) for unit in range(len(units))], dtype=np.int64
+        )
+        selecting = self._selecting_units(frequencies)
+        found = [
+            (live.segment, *search.select(selecting))
+            for live, search in zip(self._segments, searches, strict=True)
+            if selecting
+        ]
+        return WordMatches(
+            videos=_joined([segment.videos[documents] for segment, documents, _ in found], np.int64),
+            kinds=_joined([segment.kinds[documents] for segment, documents, _ in found], np.uint8),
+            lengths=_joined([segment.lengths[documents] for segment, documents, _ in found], np.int32),
+            strengths=np.concatenate(
+                [np.empty((0, len(units)), dtype=np.float32), *(strengths for _, _, strengths in found)]
+            ),
+            frequencies=frequencies,
+            documents=self.documents,
+        )
+
+    def containing(self, units: Sequence[QueryUnit]) -> Ids:
+        """Videos whose texts together contain all units, ascending; none without units."""
+        if not units:
+            return np.empty(0, dtype=np.int64)
+        return np.sort(_joined([search.videos() for search in self._searches(units)], np.int64))
+
+    def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Whether each video has a caption or a transcript, ``bool [ids]``."""
+        captioned = np.zeros(len(ids), dtype=np.bool_)
+        for live in self._segments:
+            documents, counts = live.segment.find_documents(ids)
+            matching = live.alive[documents] & (live.segment.kinds[documents] <= TextKind.TRANSCRIPT)
+            captioned[np.repeat(np.arange(len(ids)), counts)[matching]] = True
+        return captioned
+
+    def expand(self, unit: QueryUnit) -> Mapping[str, float]:
+        """Terms that stand for a word, with their strengths; of a phrase, those of all its words."""
+        terms: dict[str, float] = {}
+        for word in unit.terms:
+            stems = stems_of(word, self._languages)
+            for live in self._segments:
+                for term, _ in live.variants(word, stems):
+                    terms.setdefault(live.segment.terms.term(term), SAME_STEM)
+        return terms | dict.fromkeys(unit.terms, EXACT)
+
+    def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
+        """Terms that begin with a word, with the number of documents that contain each, most frequent first."""
+        words = split_words(prefix)
+        if len(words) != 1 or count < 1:
+            return []
+        start = words[0].term.encode()
+        ranges = [live.segment.terms.with_prefix(start) for live in self._segments]
+        taken = 2 * count
+        while True:
+            terms: set[bytes] = set()
+            bound = 0  # of the frequency of a term that is not taken
+            for live, found in zip(self._segments, ranges, strict=True):
+                frequencies = live.segment.counts[found.start : found.stop]
+                best = np.argsort(-frequencies, kind="stable")
+                terms.update(live.segment.terms.bytes_of(found.start + int(place)) for place in best[:taken])
+                bound += int(frequencies[best[taken]]) if taken < len(best) else 0
+            totals = {term: self._frequency(term) for term in terms}
+            ranked = sorted((-total, term) for term, total in totals.items() if total)[:count]
+            if not bound or (len(ranked) == count and -ranked[-1][0] > bound):
+                return [(term.decode(), -total) for total, term in ranked]
+            taken *= 4
+
+    def correct(self, term: str, is_known: Callable[[str], bool]) -> str | None:
+        """Most frequent term at one typing error from a term that no text contains; None if it needs no correction.
+
+        Args:
+            term: a folded word.
+            is_known: whether a word exists, although no text contains it.
+        """
+        if not is_correctable(term) or self._contains(term) or is_known(term):
+            return None
+        neighbours = [
+            word.encode() for word in spelling_neighbours(term, self._alphabet | set(term)) if word.isalpha()
+        ]
+        possible = np.zeros(len(neighbours), dtype=np.bool_)
+        for live in self._segments:
+            possible |= live.segment.terms.may_contain(neighbours)
+        frequencies = {
+            neighbours[place]: self._frequency(neighbours[place])
+            for place in np.flatnonzero(possible).tolist()
+        }
+        best = min(frequencies, key=lambda word: (-frequencies[word], word), default=b"")
+        return best.decode() if frequencies.get(best) else None
+
+    @cached_property
+    def _languages(self) -> tuple[str, ...]:
+        counts = {
+            language: [live.segment.stop_counts(language) for live in self._segments]
+            for language in STOP_WORDS
+        }
+        totals = {language: list(map(sum, zip(*rows, strict=True))) for language, rows in counts.items()}
+        return present_languages(totals, self.documents)
+
+    @cached_property
+    def _alphabet(self) -> set[str]:
+        return {letter for live in self._segments for letter in live.segment.alphabet}
+
+    def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
+        words = [[(word, stems_of(word, self._languages)) for word in unit.terms] for unit in units]
+        return [
+            SegmentSearch(live, [[live.variants(word, stems) for word, stems in unit] for unit in words])
+            for live in self._segments
+        ]
+
+    def _contains(self, term: str) -> bool:
+        stems = stems_of(term, self._languages)
+        return any(live.count(live.variants(term, stems)) for live in self._segments)
+
+    def _frequency(self, term: bytes) -> int:
+        found = ((live, live.segment.terms.find(term)) for live in self._segments)
+        return sum(live.count([Variant(place, EXACT)]) for live, place in found if place >= 0)
+
+    def _selecting_units(self, frequencies: npt.NDArray[np.int64]) -> list[int]:
+        """Units whose documents are all contained in the matches, rarest first."""
+        order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
+        limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
+        total = max(COMMON_DOCUMENTS, int(_SELECTED_SHARE * self.documents))
+        sums = np.cumsum(frequencies[order])
+        selecting = [
+            unit
+            for unit, together in zip(order, sums, strict=True)
+            if frequencies[unit] <= limit and together <= total
+        ]
+        return selecting or order[:1]
+
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def _joined(arrays: Iterable[npt.NDArray[_Scalar]], dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
+    return np.concatenate([np.empty(0, dtype=dtype), *arrays])

@@ -1,0 +1,253 @@
+"""Segment of the inverted index: immutable arrays over a number of texts.
+
+A *document* is one text of a video: a caption, a name, or a value of its metadata. The documents of a video are in one
+segment, side by side. For each term, the segment lists where it stands: the numbers of the documents, ascending, and
+the positions in them. A document that repeats a term is listed several times.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from index.vector_ids import Ids
+from index.words.term_table import Indices, TermTable, merge_tables
+from index.words.text_analysis import analyze_text
+from index.words.word_stems import STOP_WORDS, stem_words
+
+Documents = npt.NDArray[np.int32]  # document numbers within a segment
+Flags = npt.NDArray[np.bool_]
+
+
+class Document(NamedTuple):
+    """A text of a video."""
+
+    video: int
+    kind: int
+    text: str
+
+
+class _TermNumbers(dict[str, int]):
+    """Number of each term, in order of appearance."""
+
+    def __missing__(self, term: str) -> int:
+        number = self[term] = len(self)
+        return number
+
+
+class StemOrder(NamedTuple):
+    """Terms of a segment in the order of hashes of their stems in one language."""
+
+    hashes: npt.NDArray[np.uint32]  # ascending
+    indices: Indices
+
+
+@dataclass(frozen=True, eq=False)
+class WordSegment:
+    """Documents, and where each term stands in them."""
+
+    videos: Ids  # [documents]
+    kinds: npt.NDArray[np.uint8]  # [documents]
+    lengths: npt.NDArray[np.int32]  # [documents], words of each document
+    by_video: Documents  # [documents], in the order of their videos
+    terms: TermTable
+    offsets: npt.NDArray[np.uint32]  # [terms + 1], where the places of each term start
+    counts: npt.NDArray[np.int32]  # [terms], documents with each term
+    documents: Documents  # [places]
+    positions: npt.NDArray[np.uint16]  # [places]
+    _stems: dict[str, StemOrder] = field(default_factory=dict)
+    _stop_counts: dict[str, list[int]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.videos)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        arrays = (
+            self.videos,
+            self.kinds,
+            self.lengths,
+            self.by_video,
+            self.offsets,
+            self.counts,
+            self.documents,
+        )
+        stems = sum(order.hashes.nbytes + order.indices.nbytes for order in self._stems.values())
+        return sum(array.nbytes for array in arrays) + self.positions.nbytes + self.terms.nbytes + stems
+
+    def places(self, term: int) -> slice:
+        """Entries of ``documents`` and ``positions`` that belong to a term."""
+        return slice(int(self.offsets[term]), int(self.offsets[term + 1]))
+
+    def find_documents(self, videos: Ids) -> tuple[Documents, npt.NDArray[np.int64]]:
+        """Documents of videos, those of one video after the other.
+
+        Returns:
+            The document numbers, and the number of documents of each video, ``int64 [videos]``.
+        """
+        starts = self.videos.searchsorted(videos, sorter=self.by_video)
+        counts = self.videos.searchsorted(videos, side="right", sorter=self.by_video) - starts
+        before = np.cumsum(counts) - counts
+        return self.by_video[np.repeat(starts - before, counts) + np.arange(counts.sum())], counts
+
+    def stem_order(self, language: str) -> StemOrder:
+        """Terms by their stems in a language; computed once."""
+        order = self._stems.get(language)
+        if order is None:
+            hashes = np.array(
+                [_hash(stem) for stem in stem_words(language, self.terms.terms())], dtype=np.uint32
+            )
+            order = self._stems[language] = _stem_order(hashes)
+        return order
+
+    def same_stem(self, language: str, stem: str) -> list[int]:
+        """Terms with a stem."""
+        order = self.stem_order(language)
+        key = np.uint32(_hash(stem))
+        start, end = order.hashes.searchsorted(key), order.hashes.searchsorted(key, side="right")
+        indices: list[int] = order.indices[start:end].tolist()
+        stems = stem_words(language, [self.terms.term(index) for index in indices])
+        return [index for index, other in zip(indices, stems, strict=True) if other == stem]
+
+    def stop_counts(self, language: str) -> list[int]:
+        """Number of documents with each stop word of a language."""
+        counts = self._stop_counts.get(language)
+        if counts is None:
+            indices = [self.terms.find(word.encode()) for word in STOP_WORDS[language]]
+            counts = self._stop_counts[language] = [
+                int(self.counts[index]) if index >= 0 else 0 for index in indices
+            ]
+        return counts
+
+    @cached_property
+    def alphabet(self) -> frozenset[str]:
+        """Letters of terms that are longer than pairs of Chinese, Japanese or Korean characters."""
+        return frozenset("".join(term for term in self.terms.terms() if len(term) > 2 and term.isalpha()))
+
+
+def build_segment(texts: Sequence[Document]) -> WordSegment:
+    """Index texts; those without any word are left out. The texts of a video stand side by side."""
+    numbers = _TermNumbers()
+    tokens, positions = array("i"), array("H")
+    videos: list[int] = []
+    kinds: list[int] = []
+    lengths: list[int] = []
+    sizes: list[int] = []
+    for video, kind, text in texts:
+        words = analyze_text(text)
+        if not words.terms:
+            continue
+        videos.append(video)
+        kinds.append(kind)
+        lengths.append(words.length)
+        sizes.append(len(words.terms))
+        tokens.extend(map(numbers.__getitem__, words.terms))
+        positions.extend(words.positions)
+    encoded = [term.encode() for term in numbers]
+    order = sorted(range(len(encoded)), key=encoded.__getitem__)
+    ranks = np.empty(len(order), dtype=np.int32)
+    ranks[order] = np.arange(len(order), dtype=np.int32)
+    ranked = ranks[np.frombuffer(tokens, dtype=np.int32)]
+    by_term = np.argsort(ranked, kind="stable")
+    documents = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[by_term]
+    return _segment(
+        np.array(videos, dtype=np.int64),
+        np.array(kinds, dtype=np.uint8),
+        np.array(lengths, dtype=np.int32),
+        TermTable.of([encoded[index] for index in order]),
+        np.bincount(ranked, minlength=len(order)),
+        documents,
+        np.frombuffer(positions, dtype=np.uint16)[by_term],
+    )
+
+
+def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment:
+    """Copy the documents of segments for which the flag is true into one segment."""
+    terms, places = merge_tables([segment.terms for segment, _ in segments])
+    kept = [(alive[segment.documents], np.cumsum(alive, dtype=np.int32) - 1) for segment, alive in segments]
+    sizes = np.zeros((len(segments), len(terms)), dtype=np.int64)
+    for row, (segment, _), (used, _), mapping in zip(sizes, segments, kept, places, strict=True):
+        row[mapping] = _sums(used, segment.offsets)
+    starts = np.cumsum(sizes.sum(axis=0)) - sizes.sum(axis=0)
+    starts = (
+        starts + np.cumsum(sizes, axis=0) - sizes
+    )  # [segments, terms], where the places from each segment start
+    documents = np.empty(int(sizes.sum()), dtype=np.int32)
+    positions = np.empty(len(documents), dtype=np.uint16)
+    first = 0
+    for row, start, (segment, alive), (used, renumbered), mapping in zip(
+        sizes, starts, segments, kept, places, strict=True
+    ):
+        count = row[mapping]
+        target = np.repeat((start[mapping] - (np.cumsum(count) - count)).astype(np.int32), count)
+        target += np.arange(len(target), dtype=np.int32)
+        documents[target] = renumbered[segment.documents[used]] + np.int32(first)
+        positions[target] = segment.positions[used]
+        first += int(np.count_nonzero(alive))
+    merged = _segment(
+        np.concatenate([segment.videos[alive] for segment, alive in segments]),
+        np.concatenate([segment.kinds[alive] for segment, alive in segments]),
+        np.concatenate([segment.lengths[alive] for segment, alive in segments]),
+        terms,
+        sizes.sum(axis=0),
+        documents,
+        positions,
+    )
+    for language in set.intersection(*(set(segment._stems) for segment, _ in segments)):
+        hashes = np.empty(len(terms), dtype=np.uint32)
+        for (segment, _), mapping in zip(segments, places, strict=True):
+            order = segment._stems[language]
+            hashes[mapping[order.indices]] = order.hashes
+        merged._stems[language] = _stem_order(hashes[sizes.sum(axis=0) > 0])
+    return merged
+
+
+def _segment(
+    videos: Ids,
+    kinds: npt.NDArray[np.uint8],
+    lengths: npt.NDArray[np.int32],
+    terms: TermTable,
+    sizes: npt.NDArray[np.int64],
+    documents: Documents,
+    positions: npt.NDArray[np.uint16],
+) -> WordSegment:
+    used = sizes > 0
+    offsets = np.zeros(np.count_nonzero(used) + 1, dtype=np.uint32)
+    np.cumsum(sizes[used], out=offsets[1:])
+    distinct = np.ones(len(documents), dtype=np.bool_)
+    np.not_equal(documents[1:], documents[:-1], out=distinct[1:])
+    distinct[offsets[:-1]] = True
+    return WordSegment(
+        videos=videos,
+        kinds=kinds,
+        lengths=lengths,
+        by_video=np.argsort(videos, kind="stable").astype(np.int32),
+        terms=terms.select(used),
+        offsets=offsets,
+        counts=_sums(distinct, offsets).astype(np.int32),
+        documents=documents,
+        positions=positions,
+    )
+
+
+def _sums(flags: Flags, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """Number of true flags of each term; every term has places."""
+    if not len(flags):
+        return np.zeros(len(offsets) - 1, dtype=np.int64)
+    return np.asarray(np.add.reduceat(flags, offsets[:-1].astype(np.int64), dtype=np.int64))
+
+
+def _stem_order(hashes: npt.NDArray[np.uint32]) -> StemOrder:
+    order = np.argsort(hashes, kind="stable")
+    return StemOrder(hashes[order], order.astype(np.int32))
+
+
+def _hash(stem: str) -> int:
+    return hash(stem) & 0xFFFFFFFF

@@ -1,0 +1,97 @@
+"""Stems of words: the plural finds the singular, and an inflected form the others.
+
+English words always have stems. The stems of another language are used if the texts contain its stop words often
+enough; elsewhere they would only join unrelated words.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import Stemmer
+
+ENGLISH = "english"
+# Frequent words of a language, folded, that other languages here do not have.
+STOP_WORDS: Mapping[str, tuple[str, ...]] = {
+    "german": (
+        "und",
+        "der",
+        "das",
+        "ein",
+        "eine",
+        "einen",
+        "einer",
+        "mit",
+        "auf",
+        "ist",
+        "im",
+        "dem",
+        "wird",
+        "zu",
+    ),
+    "french": ("les", "des", "une", "et", "dans", "avec", "du", "le", "qui", "est", "sont"),
+    "spanish": ("el", "los", "las", "una", "del", "por", "para", "y", "su", "esta"),
+}
+# A language is present if its stop words stand in one text of a hundred, and more than one of them anywhere.
+_MIN_SHARE = 0.01
+_MIN_DISTINCT = 2
+
+# Plurals whose Snowball stem differs from that of the singular; their stems are those of the singular.
+_IRREGULAR = {
+    "men": "man",
+    "women": "woman",
+    "children": "child",
+    "feet": "foot",
+    "teeth": "tooth",
+    "mice": "mouse",
+    "geese": "goose",
+    "knives": "knife",
+    "leaves": "leaf",
+    "wolves": "wolf",
+    "calves": "calf",
+    "halves": "half",
+    "shelves": "shelf",
+    "loaves": "loaf",
+}
+_STEMMERS = threading.local()  # a stemmer must not be shared between threads
+
+
+def stem_words(language: str, words: Sequence[str]) -> list[str]:
+    """Stems of folded words in a language (Porter 2001, https://snowballstem.org)."""
+    stemmer = getattr(_STEMMERS, language, None)
+    if stemmer is None:
+        stemmer = Stemmer.Stemmer(language, 0)
+        setattr(_STEMMERS, language, stemmer)
+    stems: list[str] = stemmer.stemWords([_singular(language, word) for word in words])
+    return stems
+
+
+def _singular(language: str, word: str) -> str:
+    if language == ENGLISH:
+        return _IRREGULAR.get(word, word)
+    if language == "french" and word.endswith(("eux", "oux")) and len(word) > 3:
+        return word[:-1]
+    if language == "spanish" and len(word) > 4:
+        if word.endswith("ces"):
+            return word[:-3] + "z"
+        if word.endswith(("res", "nes", "les", "des")) and len(word) > 5:
+            return word[:-2]
+    return word
+
+
+def present_languages(frequencies: Mapping[str, Sequence[int]], documents: int) -> tuple[str, ...]:
+    """Languages whose stems are used.
+
+    Args:
+        frequencies: for each language of ``STOP_WORDS``, the number of texts with each of its stop words.
+        documents: number of all texts.
+    """
+    return (
+        ENGLISH,
+        *(
+            language
+            for language, counts in frequencies.items()
+            if sum(count > 0 for count in counts) >= _MIN_DISTINCT and sum(counts) >= _MIN_SHARE * documents
+        ),
+    )

@@ -1,0 +1,70 @@
+"""Search for words by reading every text: what the index must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from index.words.text_analysis import QueryUnit, analyze_text
+from index.words.word_index import VideoText, WordMatches
+from index.words.word_stems import stem_words
+
+Texts = Mapping[int, Sequence[VideoText]]
+
+
+def strength(unit: QueryUnit, text: str) -> float:
+    """Strength of a unit in an English text, 0 where it is absent."""
+    words = analyze_text(text)
+    places = list(zip(words.positions, words.terms, strict=True))
+
+    def at(position: int, term: str) -> float:
+        found = [other for place, other in places if place == position]
+        stem = stem_words("english", [term])
+        return max(
+            (1.0 if other == term else 0.9 * (stem_words("english", [other]) == stem) for other in found),
+            default=0,
+        )
+
+    return max(
+        (
+            min(at(start + offset, term) for offset, term in enumerate(unit.terms))
+            for start in range(words.length)
+        ),
+        default=0,
+    )
+
+
+def matching_texts(texts: Texts, units: Sequence[QueryUnit]) -> list[tuple[int, int, int, tuple[float, ...]]]:
+    """Video, kind, length and strengths of each text that contains any unit, in ascending order."""
+    found = []
+    for video, group in texts.items():
+        for text in group:
+            strengths = tuple(round(strength(unit, text.text), 3) for unit in units)
+            if any(strengths):
+                found.append((video, int(text.kind), analyze_text(text.text).length, strengths))
+    return sorted(found)
+
+
+def rows(matches: WordMatches) -> list[tuple[int, int, int, tuple[float, ...]]]:
+    """The matches in the form of ``matching_texts``."""
+    strengths = [tuple(round(value, 3) for value in row) for row in matches.strengths.tolist()]
+    columns = (matches.videos.tolist(), matches.kinds.tolist(), matches.lengths.tolist(), strengths)
+    return sorted(zip(*columns, strict=True))
+
+
+def frequencies(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
+    """Number of texts with each unit."""
+    return [
+        int(np.count_nonzero([strength(unit, text.text) for group in texts.values() for text in group]))
+        for unit in units
+    ]
+
+
+def videos_with_all(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
+    """Videos whose texts together contain all units."""
+    return sorted(
+        video
+        for video, group in texts.items()
+        if units and all(any(strength(unit, text.text) for text in group) for unit in units)
+    )

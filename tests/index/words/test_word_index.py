@@ -1,0 +1,245 @@
+"""Tests of the inverted index against a search that reads every text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index.words.text_analysis import parse_query
+from index.words.word_index import COMMON_DOCUMENTS, TextKind, VideoText, WordIndex
+
+from .naive_word_search import Texts, frequencies, matching_texts, rows, videos_with_all
+
+WORDS = ["dog", "dogs", "cat", "sit", "sits", "sit-up", "up", "row", "rowing", "the", "situp", "狗", "走狗"]
+phrases = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
+video_texts = st.builds(VideoText, st.sampled_from(TextKind), phrases)
+changes = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.lists(video_texts, max_size=3)), max_size=4),
+    min_size=1,
+    max_size=6,
+)
+queries = st.one_of(
+    phrases, phrases.map(lambda text: f'"{text}" dog'), phrases.map(lambda text: f'cat "{text}"')
+)
+
+
+def captions(*texts: str) -> list[VideoText]:
+    return [VideoText(TextKind.CAPTION, text) for text in texts]
+
+
+def index_of(*texts: str) -> WordIndex:
+    """Index of one caption for each video, whose ids start at 0."""
+    return WordIndex.empty().replace((video, captions(text)) for video, text in enumerate(texts))
+
+
+def found(index: WordIndex, query: str) -> list[int]:
+    return sorted(index.lookup(parse_query(query)).videos.tolist())
+
+
+def states(
+    batches: list[list[tuple[int, list[VideoText]]]],
+) -> Iterator[tuple[WordIndex, dict[int, list[VideoText]]]]:
+    index, texts = WordIndex.empty(), {}
+    for batch in batches:
+        index, texts = index.replace(batch), texts | dict(batch)
+        yield index, texts
+
+
+@given(changes, queries)
+def test_lookup_agrees_with_reading_every_text_in_every_state(
+    batches: list[list[tuple[int, list[VideoText]]]], query: str
+) -> None:
+    units = parse_query(query)
+    # All states are compared after the last change: a change must not reach an older state.
+    for index, texts in list(states(batches)):
+        matches = index.lookup(units)
+        assert rows(matches) == matching_texts(texts, units)
+        assert matches.frequencies.tolist() == frequencies(texts, units)
+        assert index.containing(units).tolist() == videos_with_all(texts, units)
+        assert (
+            index.documents
+            == matches.documents
+            == sum(bool(text.text) for group in texts.values() for text in group)
+        )
+        assert index.videos == sum(any(text.text for text in group) for group in texts.values())
+
+
+@given(changes)
+def test_captioned_videos_have_a_caption_or_a_transcript(
+    batches: list[list[tuple[int, list[VideoText]]]],
+) -> None:
+    ids = np.array([7, 3, 3, 0, 12, 9], dtype=np.int64)
+    for index, texts in states(batches):
+        assert index.captioned(ids).tolist() == [
+            any(text.text and text.kind <= TextKind.TRANSCRIPT for text in texts.get(video, []))
+            for video in ids.tolist()
+        ]
+
+
+@given(changes, st.sampled_from(["d", "s", "sit", "row", "狗", "x"]), st.integers(1, 3))
+def test_suggestions_are_the_most_frequent_terms(
+    batches: list[list[tuple[int, list[VideoText]]]], prefix: str, count: int
+) -> None:
+    for index, texts in states(batches):
+        terms = {
+            word: sum(
+                word in text.text.replace("-up", "-up up situp").replace("-", " ").split()
+                for group in texts.values()
+                for text in group
+            )
+            for word in ["dog", "dogs", "sit", "sits", "situp", "row", "rowing"]
+            if word.startswith(prefix)
+        }
+        if prefix == "狗":
+            continue
+        expected = sorted(((-total, term) for term, total in terms.items() if total))[:count]
+        assert index.suggest(prefix, count) == [(term, -total) for total, term in expected]
+
+
+def large_texts(videos: int, seed: int) -> dict[int, list[VideoText]]:
+    """Captions with words of very different frequencies; video ids in no order."""
+    random = np.random.default_rng(seed)
+    ids = random.permutation(10 * videos)[:videos]
+    numbers = random.zipf(1.2, size=(videos, 5)) % 5000
+    return {
+        int(video): captions(" ".join(f"w{number}" for number in row), f"the clip w{row[0]}")
+        for video, row in zip(ids, numbers.tolist(), strict=True)
+    }
+
+
+def test_many_segments_agree_with_reading_every_text() -> None:
+    random = np.random.default_rng(1)
+    texts = large_texts(4000, seed=0)
+    index = WordIndex.empty()
+    items = list(texts.items())
+    for start in range(0, len(items), 600):
+        index = index.replace(items[start : start + 600])
+    for video in random.choice(list(texts), 300, replace=False).tolist():
+        texts[video] = captions("edited the clip w1 w2", "w3") if video % 3 else []
+        index = index.replace([(video, texts[video])])
+    for query in ["w7 w300", "edited", '"w1 w2"', '"the clip" w9', "w4999 w40 w1", "clip w8", '"clip w1"']:
+        units = parse_query(query)
+        matches = index.lookup(units)
+        assert matches.frequencies.tolist() == frequencies(texts, units)
+        assert index.containing(units).tolist() == videos_with_all(texts, units)
+        expected = matching_texts(texts, units)
+        common = [frequency > COMMON_DOCUMENTS for frequency in matches.frequencies]
+        assert set(rows(matches)) == {
+            row
+            for row in expected
+            if all(common)
+            or any(value and not skipped for value, skipped in zip(row[3], common, strict=True))
+        }
+
+
+def test_common_units_alone_find_every_text_with_the_rarest() -> None:
+    texts: Texts = {
+        video: captions("a person" + " walks" * (video % 2) + " there" * (video % 3 == 0))
+        for video in range(6000)
+    }
+    index = WordIndex.empty().replace(texts.items())
+    assert found(index, "person") == list(range(6000))
+    assert found(index, "person walks there") == [video for video in range(6000) if video % 3 == 0]
+    assert index.lookup(parse_query("person walks")).strengths.sum(axis=0).tolist() == [3000, 3000]
+    # A word that no text contains selects nothing, and hides nothing.
+    assert found(index, "walks xyzzy") == list(range(1, 6000, 2))
+    assert len(index.containing(parse_query("person walks there"))) == 1000
+
+
+@pytest.mark.parametrize(
+    ("caption", "query"),
+    [
+        ("swings with kettlebells", "kettlebell"),
+        ("a kettlebell swing", "Kettlebells"),
+        ("two women and children", "woman child"),
+        ("3/4 sit-up", "3/4 sit-ups"),
+        ("t-bar row", "tbar"),
+        ("Ein Mann hebt eine Hantel", "Hanteln"),
+        ("Zwei Hunde und eine Katze mit einem Ball auf der Straße", "strasse katzen"),
+        ("les chevaux et une vache dans le pré", "cheval vaches"),
+        ("des jeux avec les oiseaux", "jeu oiseau"),
+        ("una mujer con las luces del coche", "mujeres luz"),
+        ("los perros y una pesa por la calle", "perro pesas"),
+        ("Zoë in the CAFÉ", "zoe cafe"),
+        ("一只狗在跑", "狗"),
+        ("一只狗在跑", "只狗在"),
+        ("강아지가 달린다", "강아지"),
+        ('signing the word "bird"', '"the word bird"'),
+        ("dog", '"dog'),
+    ],
+)
+def test_all_words_of_the_query_are_found(caption: str, query: str) -> None:
+    index = index_of(caption, "something else", "another text")
+    assert index.containing(parse_query(query)).tolist() == [0]
+
+
+@pytest.mark.parametrize("query", ["", '"', "?!", "\x00\x1b", "xyzzy", '"dog cat"', "\ud800"])
+def test_query_without_a_known_word_finds_nothing(query: str) -> None:
+    matches = index_of("cat and dog").lookup(parse_query(query))
+    assert matches.strengths.shape == (0, len(parse_query(query)))
+    assert len(matches.videos) == 0
+
+
+def test_empty_index_answers() -> None:
+    index = WordIndex.empty()
+    assert found(index, "dog") == []
+    assert index.replace([]).documents == index.replace([(1, []), (2, captions(""))]).videos == 0
+    assert index.suggest("d", 5) == []
+    assert index.correct("dumbell", lambda word: False) is None
+    assert index.captioned(np.array([1], dtype=np.int64)).tolist() == [False]
+
+
+def test_long_text_and_long_query_are_searched() -> None:
+    text = " ".join(f"w{number}" for number in range(10_000))
+    index = index_of(text, "other")
+    assert index.lookup(parse_query(text)).lengths.tolist() == [10_000]
+    assert found(index, "w9999") == [0]
+    assert found(index, '"w9998 w9999"') == [0]
+
+
+def test_last_texts_of_a_repeated_video_count() -> None:
+    index = WordIndex.empty().replace([(5, captions("cat")), (5, captions("dog"))])
+    assert (found(index, "cat"), found(index, "dog"), index.videos) == ([], [5], 1)
+
+
+def test_foreign_stems_need_foreign_texts() -> None:
+    assert found(index_of("a gym with pesas"), "pesa") == [0]  # English plural
+    assert found(index_of("cheval"), "chevaux") == []
+
+
+def test_misspelled_word_is_corrected_to_the_most_frequent_neighbour() -> None:
+    index = index_of("dumbbell", "dumbbell press", "cable row", "cables", "fable", "clip 0001235", "größe")
+
+    def correct(word: str) -> str | None:
+        return index.correct(word, lambda word: word == "gable")
+
+    assert correct("dumbell") == "dumbbell"
+    assert correct("dumbblel") == "dumbbell"
+    assert correct("dumbbfll") == "dumbbell"
+    assert correct("grosze") == "grosse"
+    assert correct("dumbbells") is None  # a variant is in the texts
+    assert correct("dumbbel") is None  # it has the same stem
+    assert correct("gable") is None  # a known word
+    assert correct("rwo") is None  # too short
+    assert correct("0001236") is None  # another number
+    assert correct("dmbel") is None  # two errors
+    assert index.replace([(0, []), (1, [])]).correct("dumbell", lambda word: False) is None
+
+
+def test_words_are_expanded_to_the_terms_that_stand_for_them() -> None:
+    index = index_of("two kettlebells", "kettlebell", "a sit-up")
+    word, phrase = parse_query('kettlebell "sits up"')
+    assert index.expand(word) == {"kettlebell": 1.0, "kettlebells": 0.9}
+    assert index.expand(phrase) == {"sits": 1.0, "sit": 0.9, "up": 1.0}
+
+
+def test_replacing_one_video_shares_memory() -> None:
+    index = WordIndex.empty().replace(large_texts(20_000, seed=2).items())
+    changed = index
+    for _ in range(50):
+        changed = changed.replace([(3, captions("a text"))])
+    assert abs(changed.nbytes - index.nbytes) < index.nbytes / 50
