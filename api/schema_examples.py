@@ -37,6 +37,8 @@ def complete_example(
             if has_record or name in schema.get("required", ())
         }
     if schema.get("type") == "array" and (isinstance(recorded, list) or not has_record):
+        if "prefixItems" in schema and not has_record:  # a tuple
+            return [complete_example(part, schemas, depth=depth + 1) for part in schema["prefixItems"]]
         items = schema.get("items", {})
         if has_record:
             return [complete_example(items, schemas, item, depth + 1) for item in recorded]
