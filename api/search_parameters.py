@@ -173,6 +173,9 @@ class SearchParameters(_TextParameters):
             json_schema_extra={"minimum": 0, "maximum": 1},
         ),
     ] = None
+    facets: Annotated[
+        bool, Query(description="Whether to count the domains and metadata values of the results.")
+    ] = False
     cursor: Annotated[
         str | None,
         Query(
