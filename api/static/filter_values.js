@@ -13,10 +13,42 @@ export function parseCondition(text) {
 }
 
 export function formatCondition(value) {
-  const isTextOrValue =
-    Array.isArray(value?.any) && value.any.length === 2 && value.any[0] === String(value.any[1]);
-  if (isTextOrValue) return value.any[0];
+  if (isTextOrValue(value)) return value.any[0];
   return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+const isTextOrValue = (condition) =>
+  Array.isArray(condition?.any) &&
+  condition.any.length === 2 &&
+  condition.any[0] === String(condition.any[1]);
+
+/** The values of a condition; none of a range. */
+export function conditionValues(condition) {
+  if (isTextOrValue(condition)) return [condition.any[1]];
+  if (condition === null || typeof condition !== "object") return condition == null ? [] : [condition];
+  const values = condition.all ?? condition.any;
+  return Array.isArray(values) ? values : [];
+}
+
+/** Whether a condition names a value; a typed number stands for its text as well. */
+export const conditionIncludes = (condition, value) =>
+  conditionValues(condition).includes(value) || (isTextOrValue(condition) && condition.any[0] === value);
+
+/**
+ * A condition with a value in addition, or without it.
+ *
+ * Texts are added to the texts that a video must have; other values replace the condition, since a field of a video
+ * has one of them. Undefined where no value is left.
+ */
+export function toggledCondition(condition, value) {
+  const values = conditionValues(condition);
+  if (conditionIncludes(condition, value)) {
+    const rest = isTextOrValue(condition) ? [] : values.filter((other) => other !== value);
+    if (rest.length < 2) return rest[0];
+    return condition.any ? { any: rest } : { all: rest };
+  }
+  const isText = [...values, value].every((other) => typeof other === "string");
+  return isText && values.length && !condition.any ? { all: [...values, value] } : value;
 }
 
 /** The conditions of a `where` parameter; none if it is missing or invalid. */

@@ -2,47 +2,64 @@
 
 import { drawing, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
-import { roundPercent, timeRange } from "./formatting.js";
+import { timeRange } from "./formatting.js";
+import { markedText, matchLine, textOrigin } from "./matched_texts.js";
 import { videoPath } from "./page_links.js";
 import { shortFileName, videoTitle } from "./page_texts.js";
 import { prefersReducedMotion, thumbnail } from "./video_media.js";
 import { openPlayer } from "./video_player.js";
 
-const LIKELY = 0.5;
 const OPEN_ICON = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
 
 export function resultCard(result) {
-  const title = videoTitle(result);
+  return card(result, videoTitle(result), [], null);
+}
+
+/** The card of a result of a text search, which says why the video was found; a matched caption is its title. */
+export function foundCard(result) {
+  const [best] = result.words;
+  if (!best) return card(result, videoTitle(result), [], looksLikeIt(result));
+  if (best.kind !== "caption")
+    return card(result, videoTitle(result), [], why(...matchLine(best)), best.kind);
+  return card(
+    result,
+    best.text,
+    markedText(best),
+    why(el("span", { className: "origin", textContent: textOrigin(best) })),
+  );
+}
+
+function card(result, title, markedTitle, reason, reasonKind) {
   const className = result.matches === false ? "result distant" : "result";
   const properties = { className, "data-testid": "result", "data-video": result.video_id };
-  const score = el(
-    "span",
-    { className: "sure", title: explainScore(result) },
-    likelihood(result),
-    result.score.toFixed(3),
-  );
+  const hint = result.captions.length ? title : result.uri;
+  const link = pageLink(result, markedTitle.length ? markedTitle : [title]);
   return el(
     "li",
     properties,
     previewFrame(result, title),
-    ...describe(result, title),
-    el("div", { className: "meta" }, badge(result.task), score),
+    el("p", { className: "caption clamped", title: hint }, link),
+    reason,
+    reasonKind === "name" ? null : fileNameLine(result),
+    el("div", { className: "meta" }, badge(result.task)),
   );
 }
 
-/** The caption, with the name of the file below it; a video without captions is titled by its file. */
-function describe(result, title) {
-  const { captions, uri } = result;
-  const hint = captions.length ? title : uri;
-  const caption = el("p", { className: "caption clamped", title: hint }, pageLink(result, title));
-  if (!captions.length) return [caption];
-  return [caption, el("p", { className: "file-name", title: uri, textContent: shortFileName(uri) })];
+const why = (...content) => el("p", { className: "why clamped" }, ...content);
+
+/** A result below the cut-off has no reason. */
+const looksLikeIt = ({ matches }) => (matches === false ? null : why("Looks like it"));
+
+/** The name of the file below a caption; a video without captions is titled by its file. */
+function fileNameLine({ captions, uri }) {
+  if (!captions.length) return null;
+  return el("p", { className: "file-name", title: uri, textContent: shortFileName(uri) });
 }
 
 /** A link to the page of the video, which explains its score for the search of this page. */
-function pageLink(result, title) {
+function pageLink(result, content) {
   const href = videoPath(result.video_id, new URLSearchParams(location.search));
-  return el("a", { href, textContent: title });
+  return el("a", { href }, ...content);
 }
 
 function previewFrame(result, title) {
@@ -95,18 +112,6 @@ function setUpPreview(result, frame, play) {
     else start();
   });
   play.addEventListener("blur", stop);
-}
-
-/** A word for the confidence of a result; empty without calibration, and for a result that does not belong to the answer. */
-function likelihood({ confidence, matches }) {
-  if (confidence == null || matches === false) return null;
-  const word = confidence >= LIKELY ? "likely" : "possible";
-  return el("span", { className: `likelihood ${word}`, textContent: word });
-}
-
-function explainScore({ confidence, score }) {
-  if (confidence == null) return "Similarity, increased by the routing evidence of the domain";
-  return `Relevant with a probability of ${roundPercent(confidence)}; score ${score.toFixed(3)}`;
 }
 
 /** A looping video, or an image if the file is an animation; invisible if the browser supports neither. */

@@ -4,6 +4,7 @@ import { api } from "./api_client.js";
 import { $, el } from "./dom.js";
 import { dot, stackBar } from "./domain_layers.js";
 import { percent, roundPercent, timeRange } from "./formatting.js";
+import { matchList } from "./matched_texts.js";
 
 const MIN_SHOWN_WEIGHT = 0.005;
 const NO_EVIDENCE = 0.05; // nats
@@ -25,9 +26,10 @@ export async function showExplanation(video, search) {
 function draw(explanation) {
   const parts = [
     part("Rank", explanation.rank ?? `over ${explanation.depth}`, rankNote(explanation)),
-    part("Score", explanation.score.toFixed(3), "The sum of the next two parts."),
+    part("Score", explanation.score.toFixed(3), "The sum of the next three parts."),
     part("Similarity", explanation.cosine.toFixed(3), similarityNote(explanation)),
     part("Routing", signed(explanation.routing_term), routingNote(explanation)),
+    part("Words", signed(explanation.words_term), wordsNote(explanation)),
     part(
       "Confidence",
       explanation.confidence == null ? "–" : roundPercent(explanation.confidence),
@@ -36,6 +38,7 @@ function draw(explanation) {
   ];
   $("why-body").replaceChildren(
     el("dl", { className: "score-parts" }, ...parts),
+    ...texts(explanation),
     ...routing(explanation),
     ...words(explanation),
   );
@@ -69,12 +72,21 @@ function routingNote({ weight, task, routing_prior: prior }) {
   return `${prior} × the logarithm of ${percent(weight, weight < 0.1 ? 2 : 0)}, the weight of ${task}.`;
 }
 
+function wordsNote({ words_evidence: evidence, routing_prior: prior, texts: found }) {
+  if (!evidence && !found.length) return "No text of the video speaks for or against it.";
+  return `${prior} × ${evidence.toFixed(2).replace("-", "−")} nats, the evidence of the words in its texts.`;
+}
+
 function confidenceNote({ confidence, matches, rank }) {
   if (confidence == null)
     return rank ? "The release is not calibrated for this search." : "Only for results of the search.";
-  if (matches === false)
-    return "Probability that this is the described video. The result does not belong to the answer.";
-  return "Probability that this is the described video.";
+  if (matches === false) return "Probability that the video is right for the text; too low for the answer.";
+  return "Probability that the video is right for the text.";
+}
+
+function texts({ texts: found }) {
+  if (!found.length) return [];
+  return [el("h3", { textContent: "Words of the query in the texts of the video" }), matchList(found)];
 }
 
 function routing({ routing: weights, words: found }) {

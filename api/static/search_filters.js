@@ -3,11 +3,14 @@
 
 import { $, el } from "./dom.js";
 import {
+  conditionIncludes,
+  conditionValues,
   dateToInstant,
   formatCondition,
   instantToDate,
   parseCondition,
   parseWhere,
+  toggledCondition,
 } from "./filter_values.js";
 
 const NUMBERS = ["min_duration", "max_duration", "min_confidence", "min_score"];
@@ -32,8 +35,32 @@ export function writeFilters(parameters, unsupported = []) {
   }
 }
 
-export const filterValue = (name) => filters[name];
 export const hasFilters = () => Object.keys(filters).length > 0;
+
+/** Values that metadata fields must have: pairs of a field and its values, without ranges. */
+export function selectedValues() {
+  return Object.entries(parseWhere(filters.where))
+    .map(([name, condition]) => [name, conditionValues(condition)])
+    .filter(([, values]) => values.length);
+}
+
+/** Whether a filter requires a value of a metadata field. */
+export function hasCondition(name, value) {
+  const [, condition] = Object.entries(parseWhere(filters.where)).find(([other]) => other === name) ?? [];
+  return conditionIncludes(condition, value);
+}
+
+/** Require a value of a metadata field, or no longer; texts are required beside other texts of the field. */
+export function toggleCondition(name, value) {
+  const conditions = new Map(Object.entries(parseWhere(filters.where)));
+  const condition = toggledCondition(conditions.get(name), value);
+  if (condition === undefined) conditions.delete(name);
+  else conditions.set(name, condition);
+  // Not by assignment: a field may be called __proto__.
+  if (conditions.size) filters.where = JSON.stringify(Object.fromEntries(conditions));
+  else delete filters.where;
+  fillForm();
+}
 
 /** @param onChange called when the filters have changed */
 export function setUpFilters(onChange) {
@@ -60,11 +87,15 @@ export function setUpFilters(onChange) {
   });
 }
 
-function clearFilters(onChange) {
-  const hadFilters = hasFilters();
+export function removeFilters() {
   filters = {};
   fillForm();
   showFieldErrors([]);
+}
+
+function clearFilters(onChange) {
+  const hadFilters = hasFilters();
+  removeFilters();
   focusSummary();
   if (hadFilters) onChange();
 }
@@ -123,12 +154,11 @@ function readForm() {
   for (const name of NUMBERS) if ($(name).value !== "") values[name] = $(name).value;
   if ($("arrived_after").value) values.arrived_after = dateToInstant($("arrived_after").value, 0);
   if ($("arrived_before").value) values.arrived_before = dateToInstant($("arrived_before").value, 1);
-  const where = {};
-  for (const row of $("conditions").children) {
-    const [name, value] = [...row.querySelectorAll("input")].map((input) => input.value.trim());
-    if (name) where[name] = parseCondition(value);
-  }
-  if (Object.keys(where).length) values.where = JSON.stringify(where);
+  const rows = [...$("conditions").children].map((row) =>
+    [...row.querySelectorAll("input")].map((input) => input.value.trim()),
+  );
+  const conditions = rows.filter(([name]) => name).map(([name, value]) => [name, parseCondition(value)]);
+  if (conditions.length) values.where = JSON.stringify(Object.fromEntries(conditions));
   return values;
 }
 

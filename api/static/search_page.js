@@ -4,9 +4,17 @@ import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { $, button, el } from "./dom.js";
 import { colorFirstDomains, domainLayers, dot } from "./domain_layers.js";
+import { setUpFacets } from "./facet_filters.js";
 import { count } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
-import { readFilters, setUpFilters, showFieldErrors, writeFilters } from "./search_filters.js";
+import {
+  hasFilters,
+  readFilters,
+  removeFilters,
+  setUpFilters,
+  showFieldErrors,
+  writeFilters,
+} from "./search_filters.js";
 import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage, unsearchedText } from "./served_release.js";
 import { isSearchable } from "./task_states.js";
@@ -19,7 +27,19 @@ const POLL_MILLISECONDS = 4000;
 const TYPING_MILLISECONDS = 250;
 const SKELETONS = 8;
 const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-const state = { task: "", learned: [], found: [], pinned: null, clip: null, query: null, cursor: null };
+const MAX_UNCOUNTED = 3; // domains without a result that are shown beside those with results
+const state = {
+  task: "",
+  learned: [],
+  found: [],
+  counts: new Map(), // domain → number of results of the search `countedSearch`
+  countedSearch: null, // its parameters without the domain; null where only the selected domain is counted
+  showsOthers: false,
+  pinned: null,
+  clip: null,
+  query: null,
+  cursor: null,
+};
 let activeRequest = null;
 let typing = null;
 
@@ -53,6 +73,15 @@ function setUp() {
   $("modes").addEventListener("change", repeatIfSearching);
   $("k").addEventListener("change", repeatIfSearching);
   setUpFilters(repeatIfSearching);
+  setUpFacets(repeatIfSearching);
+  $("other-domains").addEventListener("click", () => {
+    state.showsOthers = true;
+    const [first] = hiddenChips();
+    drawChips();
+    $("domains")
+      .querySelector(`[data-task="${CSS.escape(first.dataset.task)}"]`)
+      .focus();
+  });
   $("more-button").addEventListener("click", loadMore);
   for (const popover of [$("filter"), $("options")]) setUpPopover(popover);
   $("domains").addEventListener("keydown", moveBetweenChips);
@@ -95,7 +124,7 @@ function moveBetweenChips(event) {
   const step = CHIP_STEPS[event.key];
   if (!step) return;
   event.preventDefault();
-  const chips = [...$("domains").children].filter((other) => !other.disabled);
+  const chips = [...$("domains").children].filter((other) => !other.disabled && !other.hidden);
   const next = chips[(chips.indexOf(document.activeElement) + step + chips.length) % chips.length];
   next.focus();
   selectDomain(next.dataset.task);
@@ -125,6 +154,8 @@ function showStart({ addToHistory = true } = {}) {
   activeRequest?.abort();
   delete document.body.dataset.searching;
   $("answer").hidden = true;
+  countDomains([], "");
+  if ($("examples").hidden) drawExamples();
   document.title = "Search · Cinestrata";
   if (addToHistory) history.pushState(null, "", "/");
 }
@@ -164,7 +195,7 @@ async function loadDomains() {
   await addSelectedDomain();
   drawDomains(status);
   if ($("domain-text").value) findDomains();
-  drawExamples();
+  if (!$("q").value) drawExamples(); // its searches would delay the search of the address
 }
 
 /** The first searchable domains of the list of tasks with some parameters. */
@@ -230,14 +261,52 @@ function drawDomains({ searchable_domains: domains, searchable }) {
   $("layers").hidden = false;
 }
 
+/** Draw the domains: those with results first, with their number; of the others only a few until they are asked for. */
 function drawChips() {
+  const focused = document.activeElement?.dataset.task;
   const names = new Map(state.found.map((task) => [task.name, isSearched(task, state.pinned)]));
   if (!$("domain-text").value) {
     for (const { task } of state.pinned?.unsearchable.first ?? []) names.set(task, false);
+    for (const name of state.counts.keys()) names.set(name, true); // also of an old domain
   }
-  const chips = [...names].map(([name, isOffered]) => chip(name, name, isOffered));
+  const counted = [...state.counts.keys()].filter((name) => names.get(name));
+  const others = [...names.keys()].filter((name) => !counted.includes(name));
+  const chips = [...counted, ...others].map((name) => chip(name, name, names.get(name)));
   $("domains").replaceChildren(chip("", "All domains"), ...chips);
+  foldOthers(others);
   selectDomain(state.task, { repeatSearch: false });
+  if (focused !== undefined)
+    [...$("domains").children].find(({ dataset }) => dataset.task === focused)?.focus();
+}
+
+function foldOthers(others) {
+  const isFolded =
+    state.countedSearch !== null &&
+    state.counts.size > 0 &&
+    !state.showsOthers &&
+    !$("domain-text").value &&
+    others.length > MAX_UNCOUNTED;
+  $("other-domains").hidden = !isFolded;
+  $("other-domains").textContent = count(others.length, "other domain");
+  if (!isFolded) return;
+  for (const node of $("domains").children) {
+    node.hidden = others.includes(node.dataset.task) && node.dataset.task !== state.task;
+  }
+}
+
+const hiddenChips = () => [...$("domains").children].filter(({ hidden }) => hidden);
+
+/** Keep the results per domain of a search of all domains while the same search selects one of them. */
+function countDomains(facets, query) {
+  const search = new URLSearchParams(query);
+  search.delete("task");
+  const isKnown = state.task && state.countedSearch === search.toString();
+  if (isKnown) return;
+  const values = facets.find(({ field }) => field === "task")?.values ?? [];
+  state.counts = new Map(values.map(({ value, count: videos }) => [value, videos]));
+  state.countedSearch = state.task ? null : search.toString();
+  state.showsOthers = false;
+  drawChips();
 }
 
 function showEmptyLibrary({ active: [active], domains, release_count: releases }) {
@@ -271,8 +340,9 @@ function chip(value, text, isOffered = true) {
     },
     value ? dot(value) : null,
     text,
+    state.counts.has(value) ? el("small", { textContent: state.counts.get(value).toLocaleString() }) : null,
   );
-  node.addEventListener("click", () => selectDomain(value));
+  node.addEventListener("click", () => selectDomain(value === state.task ? "" : value));
   return node;
 }
 
@@ -341,10 +411,22 @@ function search({ addToHistory = true } = {}) {
   if (addToHistory && address !== location.pathname + location.search) history.pushState(null, "", address);
   query.set("k", $("k").value);
   document.title = `${$("q").value || "Search"} · Cinestrata`;
-  return request(`/search?${query}`, {}, (response) => {
+  return request(`/search?${query}&facets=true`, {}, (response) => {
     state.query = query.toString();
-    showSearchResponse(response);
+    countDomains(response.facets, query);
+    showSearchResponse(response, widerSearches());
   });
+}
+
+/** Buttons that remove the restrictions of the search. */
+function widerSearches() {
+  const all = state.task ? button("Search all domains", () => selectDomain("")) : null;
+  const unfiltered = () => {
+    removeFilters();
+    repeatIfSearching();
+  };
+  const filters = hasFilters() ? button("Remove the filters", unfiltered) : null;
+  return [all, filters].filter(Boolean);
 }
 
 /** Search with a file. The file is not part of the address, which stays that of the start page. */
@@ -358,7 +440,10 @@ function searchByClip(file) {
   const form = new FormData();
   form.append("clip", file);
   const options = { method: "POST", body: form };
-  return request(`/search/clip?${query}`, options, (response) => showClipResponse(response, file.name));
+  return request(`/search/clip?${query}`, options, (response) => {
+    countDomains([], query);
+    showClipResponse(response, file.name);
+  });
 }
 
 /** Send a request in place of the active one, and show its response. */
@@ -415,6 +500,7 @@ function showProgress() {
   $("answer").setAttribute("aria-busy", "true");
   $("message").hidden = true;
   $("more").hidden = true;
+  $("timing").hidden = true;
   showFieldErrors([]);
   if ($("results").children.length) return;
   $("results").replaceChildren(...Array.from({ length: SKELETONS }, skeleton));
@@ -428,6 +514,7 @@ function skeleton() {
 function showUnsearched(name) {
   activeRequest = null;
   $("facts").hidden = true;
+  $("timing").hidden = true;
   $("more").hidden = true;
   $("results").replaceChildren();
   const all = button("Search all domains", () => selectDomain(""), { className: "" });

@@ -1,42 +1,42 @@
-// Display of search responses: routing, timing, results and messages.
+// Display of search responses: headline, correction, results, messages and timing.
 
 import { $, el } from "./dom.js";
-import { dot, stackBar } from "./domain_layers.js";
-import { count, roundPercent, shortId } from "./formatting.js";
-import { resultCard } from "./result_card.js";
-import { filterValue, hasFilters } from "./search_filters.js";
+import { dot } from "./domain_layers.js";
+import { showFacets } from "./facet_filters.js";
+import { count, shortId } from "./formatting.js";
+import { foundCard, resultCard } from "./result_card.js";
+import { hasFilters } from "./search_filters.js";
 
-const LOW_CONFIDENCE = 0.3; // of responses that do not tell whether the library has a match
-const MIN_SHOWN_WEIGHT = 0.005;
-const MAX_SHOWN_DOMAINS = 8;
-
-export function showSearchResponse(response) {
-  $("facts").hidden = false;
-  $("bar").hidden = false;
-  const shares = response.routing.map(({ task, weight }) => ({ name: task, share: weight }));
-  stackBar($("bar"), "Share of each domain in the routing of this query", shares);
-  $("legend").replaceChildren(...routingLegend(response.routing));
-  showTiming(response, ["encode", "route", "search", "merge"]);
-  $("timing").append(` · ${response.mode} queries`);
-  showResults(response);
+/**
+ * Show the response of a text search.
+ *
+ * @param widerSearches controls that search without the restrictions of this search
+ */
+export function showSearchResponse(response, widerSearches) {
+  showHeadline(headlineOf(response), response.matches === false ? widerSearches : null);
+  showCorrection(response);
+  $("clip-captions").hidden = true;
+  showFacets(response.facets);
+  showTiming(response, ["encode", "route", "search", "merge"], ` · ${response.mode} queries`);
+  showResults(response, foundCard);
 }
 
 export function showClipResponse(response, fileName) {
-  $("facts").hidden = false;
-  $("bar").hidden = true; // routing needs a text
-  const captions = response.captions.map((caption) => el("li", {}, dot(caption.task), caption.text));
-  $("legend").replaceChildren(el("li", { textContent: `Similar to ${fileName}` }), ...captions);
+  showHeadline(response.results.length ? `Similar to ${fileName}` : "", null);
+  $("corrected").hidden = true;
+  $("clip-captions").hidden = false;
+  $("clip-captions").replaceChildren(
+    ...response.captions.map((caption) => el("li", {}, dot(caption.task), caption.text)),
+  );
+  showFacets([]);
   showTiming(response, ["decode", "encode", "search"]);
-  showResults(response);
+  showResults(response, resultCard);
 }
 
+/** Append a page of results, and focus its first one. */
 export function appendResults(response) {
-  const cards = resultCards(response);
-  $("results").append(...cards);
-  cards
-    .find((card) => card.matches(".result"))
-    ?.querySelector("button")
-    .focus();
+  const [first] = addResults(response, foundCard);
+  first?.querySelector("button").focus();
 }
 
 export function showMessage(title, text, ...actions) {
@@ -46,42 +46,79 @@ export function showMessage(title, text, ...actions) {
   $("message").hidden = false;
 }
 
-function routingLegend(routing) {
-  const shown = routing.filter(({ weight }) => weight >= MIN_SHOWN_WEIGHT).slice(0, MAX_SHOWN_DOMAINS);
-  const items = shown.map(({ task, weight }) =>
-    el("li", {}, dot(task), `${task} ${Math.round(100 * weight)} %`),
-  );
-  const rest = routing.length - shown.length;
-  if (!rest) return items;
-  const text = items.length ? `and ${count(rest, "other")}` : count(rest, "domain");
-  return [...items, el("li", { textContent: text })];
+/** Empty where the release does not tell what matches, and where thresholds leave no result. */
+function headlineOf({ matches, matching, results }) {
+  if (matches === false) return "No video matches this text";
+  if (matching === null || !results.length) return "";
+  return `${count(matching, "video")} ${matching === 1 ? "matches" : "match"}`;
 }
 
-function showTiming({ results, release, timing_ms: timing }, stages) {
+/** @param widerSearches controls below a headline that no video matches; null for other headlines */
+function showHeadline(text, widerSearches) {
+  $("facts").hidden = false;
+  $("headline").hidden = !text;
+  $("headline").textContent = text;
+  $("headline-note").hidden = !widerSearches;
+  if (!widerSearches) return;
+  const advice = "Check the spelling, or describe what the video shows in other words.";
+  $("headline-note").replaceChildren(advice, ...widerSearches.flatMap((control) => [" ", control]));
+}
+
+/** Say which text was searched instead of the query, and link to the search of its words as they were typed. */
+function showCorrection({ query, corrected }) {
+  $("corrected").hidden = corrected === null;
+  if (corrected === null) return;
+  const typed = query.trim().split(/\s+/);
+  const searched = corrected.trim().split(/\s+/);
+  const isComparable = typed.length === searched.length;
+  const unknown = isComparable ? typed.filter((word, position) => word !== searched[position]) : typed;
+  const asTyped = typed.map((word) => (unknown.includes(word) ? `"${bareWord(word)}"` : word)).join(" ");
+  const parameters = new URLSearchParams(location.search);
+  parameters.set("q", asTyped);
+  $("corrected").replaceChildren(
+    "Showing results for ",
+    el("strong", { textContent: corrected }),
+    `. No video has the ${unknown.length === 1 ? "word" : "words"} ${unknown.map(bareWord).join(", ")}. `,
+    el("a", { href: `/?${parameters}`, textContent: `Search for ${asTyped}` }),
+  );
+}
+
+/** A word without punctuation around it, such as a quotation mark. */
+const bareWord = (word) => word.replace(/^[^\p{L}\p{M}\p{N}]+|[^\p{L}\p{M}\p{N}]+$/gu, "");
+
+function showTiming({ results, release, timing_ms: timing }, stages, note = "") {
   const parts = stages.map((name) => `${name} ${timing[name].toFixed(1)}`).join(" · ");
   const text = `${count(results.length, "result")} in ${timing.total.toFixed(1)} ms (${parts}) · release `;
-  $("timing").replaceChildren(text, el("code", { textContent: shortId(release), title: release || "" }));
+  const id = el("code", { textContent: shortId(release), title: release || "" });
+  $("timing").replaceChildren(text, id, note);
+  $("timing").hidden = false;
 }
 
-function showResults(response) {
+function showResults(response, createCard) {
   $("results").replaceChildren();
-  $("results").append(...resultCards(response));
+  addResults(response, createCard);
   const explanation = explainResults(response);
   if (explanation) showMessage(...explanation);
   else $("message").hidden = true;
 }
 
-/** Cards of results; a heading precedes the first one that does not belong to the answer. */
-function resultCards({ results, matches }) {
-  const cards = results.map(resultCard);
-  const isFirstEnd = matches && !$("results").querySelector(".answer-end");
-  const end = isFirstEnd ? results.findIndex((result) => !result.matches) : -1;
-  if (end >= 0)
-    cards.splice(end, 0, el("li", { className: "answer-end", textContent: "Less similar videos" }));
-  return cards;
+/** Add cards: those that match before a heading, the others below it. Returns the cards in their order on the page. */
+function addResults({ results, matches }, createCard) {
+  const others = results.filter((result) => result.matches === false).map(createCard);
+  const matching = results.filter((result) => result.matches !== false).map(createCard);
+  let heading = $("results").querySelector(".answer-end");
+  if (others.length && !heading) {
+    const text = matches === false ? "Most similar videos" : "Other videos";
+    heading = el("li", { className: "answer-end" }, el("h3", { textContent: text }));
+    $("results").append(heading);
+  }
+  if (heading) heading.before(...matching);
+  else $("results").append(...matching);
+  $("results").append(...others);
+  return [...matching, ...others];
 }
 
-/** Title and text of a message about incomplete or doubtful results, or null. */
+/** Title and text of a message about incomplete or missing results, or null. */
 function explainResults(response) {
   const explanation = explainOutcome(response);
   if (!response.metadata_as_of) return explanation;
@@ -91,31 +128,17 @@ function explainResults(response) {
   });
   const note = `The catalog database cannot be reached: captions are those of ${time}, and later videos are missing.`;
   if (!explanation) return ["The results come from a copy of the catalog.", note];
-  const [title, text, ...actions] = explanation;
-  return [title, `${text} ${note}`, ...actions];
+  const [title, text] = explanation;
+  return [title, `${text} ${note}`];
 }
 
-function explainOutcome({ results, degraded, confidence, matches }) {
+function explainOutcome({ results, degraded }) {
   const faults = Object.entries(degraded);
   if (faults.length) {
     const names = faults.map(([name]) => name).join(", ");
     return [`${names} could not be searched.`, `${faults[0][1].replace(/\.$/, "")}.`];
   }
-  if (!results.length) return explainNoResults(confidence);
-  const hasMatch = matches ?? (confidence == null || confidence >= LOW_CONFIDENCE);
-  if (hasMatch) return null;
-  return ["No video matches this text.", `${matchNote(confidence)} The most similar videos are shown.`];
-}
-
-function explainNoResults(confidence) {
-  const minimum = filterValue("min_confidence");
-  if (minimum && !filterValue("min_score") && confidence != null) {
-    const text = `${matchNote(confidence)} No single result reaches ${minimum}: lower the minimum, or use other words.`;
-    return ["No result has this confidence.", text];
-  }
+  if (results.length) return null;
   if (hasFilters()) return ["No video was found.", "Relax the filters, or use other words."];
   return ["No video was found.", "Use other words, or search all domains."];
 }
-
-const matchNote = (confidence) =>
-  `The library contains a matching video with a probability of ${roundPercent(confidence)}.`;

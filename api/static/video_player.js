@@ -3,7 +3,7 @@
 import { api } from "./api_client.js";
 import { confirmVideoDeletion } from "./delete_dialog.js";
 import { $, button, el, makeClosable } from "./dom.js";
-import { percent } from "./formatting.js";
+import { matchList } from "./matched_texts.js";
 import { domainLink, videoPath } from "./page_links.js";
 import { videoTitle } from "./page_texts.js";
 import { fact, fileFacts, metadataFacts } from "./video_facts.js";
@@ -42,7 +42,7 @@ function resultFacts(result) {
     fact("Domain", domainLink(result.task, result.task_id)),
     fact("Rank and score", `${result.rank} · ${result.score.toFixed(3)}`),
   ];
-  if (result.confidence != null) facts.push(fact("Confidence", percent(result.confidence)));
+  if (result.words.length) facts.push(fact("Words found in", matchList(result.words)));
   if (result.moments.length) {
     facts.push(
       fact(

@@ -46,8 +46,8 @@ def test_clip_search_shows_results_and_captions(
     clip = next((configured.media_root / FIRST).rglob("*.mp4"))
     browser.find_element(By.ID, "clip").send_keys(str(clip))
     wait_for(browser, "[data-testid=result]", 12)
-    assert clip.name in browser.find_element(By.ID, "legend").text
-    assert len(texts(browser, "#legend li")) == 4
+    assert browser.find_element(By.ID, "headline").text == f"Similar to {clip.name}"
+    assert len(texts(browser, "#clip-captions li")) == 3
     assert "decode" in browser.find_element(By.ID, "timing").text
     browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{SECOND}']").click()
     wait_until(browser, lambda b: set(texts(b, ".result .badge")) == {SECOND})

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from models.routing.confidence_model import AnswerModel, ConfidenceModel
+from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.browser import screen_size, texts, wait_for, wait_until
@@ -141,28 +141,20 @@ def test_invalid_filter_is_marked(browser: WebDriver, page: Callable[[str], None
 
 
 @pytest.fixture
-def calibrated(
-    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
-    """``calibrated(bias, answer)`` sets the bias and the answer model of the calibration of the served release."""
+def calibrated(client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A served release with calibrated confidence."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    before = service.snapshots.current()
-
-    def sure(bias: float, answer: AnswerModel | None = None) -> None:
-        fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04, answer)
-        fitted_snapshot = replace(before, confidence_model=fitted)
-        monkeypatch.setattr(service.snapshots, "current", lambda: fitted_snapshot)
-
-    return sure
+    fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), 0.0, 240, 0.04, None)
+    fitted_snapshot = replace(service.snapshots.current(), confidence_model=fitted)
+    monkeypatch.setattr(service.snapshots, "current", lambda: fitted_snapshot)
 
 
 def test_minimum_confidence_is_kept_in_the_address_and_validated(
     browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
-    calibrated: Callable[..., None],
+    calibrated: None,
 ) -> None:
-    calibrated(0.0)
     sure = [
         r["confidence"]
         for r in client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
@@ -193,58 +185,6 @@ def _at(browser: WebDriver, field: str) -> WebElement:
     """The message that describes a field for assistive technology."""
     message_id = browser.find_element(By.ID, field).get_attribute("aria-describedby")
     return browser.find_element(By.ID, message_id or "")
-
-
-def test_low_confidence_shows_a_message_and_all_results(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    client: TestClient,
-    calibrated: Callable[..., None],
-) -> None:
-    calibrated(-9.0)
-    among = client.get("/search", params={"q": "a ball moves"}).json()["confidence"]
-    assert 0 < among < 0.1
-    page("?q=a+ball+moves")
-    message = browser.find_element(By.ID, "message").text
-    assert "No video matches this text." in message
-    assert f"with a probability of {100 * among:.1f} %" in message
-    assert len(_shown(browser)) == 24
-    assert set(texts(browser, ".likelihood")) == {"possible"}
-    page("?q=a+ball+moves&min_confidence=0.5")
-    assert "No single result reaches 0.5" in browser.find_element(By.ID, "message").text
-    assert not _shown(browser)
-    calibrated(3.0)
-    page("?q=a+ball+moves")
-    assert len(_shown(browser)) == 24
-    assert not browser.find_element(By.ID, "message").is_displayed()
-
-
-def test_answer_ends_with_a_heading_and_a_text_without_match_with_a_message(
-    browser: WebDriver,
-    page: Callable[[str], None],
-    client: TestClient,
-    calibrated: Callable[..., None],
-) -> None:
-    answer = AnswerModel((0.0,) * 4, 1.0, threshold=0.5, reach=1e-9, error=0.0)
-    calibrated(3.0, answer)
-    page("?q=a+ball+moves")
-    assert len(_shown(browser)) == 24
-    assert not browser.find_element(By.ID, "message").is_displayed()
-    assert texts(browser, "#results .answer-end") == ["Less similar videos"]
-    count = len(texts(browser, ".likelihood"))
-    assert 1 <= count < 24
-    assert len(texts(browser, ".result.distant")) == 24 - count
-    assert (
-        browser.find_elements(By.CSS_SELECTOR, "#results > li")[count].get_attribute("class") == "answer-end"
-    )
-    calibrated(3.0, replace(answer, threshold=0.9))
-    page("?q=a+ball+moves")
-    message = browser.find_element(By.ID, "message").text
-    assert "No video matches this text." in message
-    assert "with a probability of 73 %" in message
-    assert not texts(browser, "#results .answer-end")
-    assert not texts(browser, ".likelihood")
-    assert len(texts(browser, ".result.distant")) == 24
 
 
 def test_more_button_appends_pages_until_the_last(
@@ -312,7 +252,7 @@ def test_popovers_fit_the_screen_and_do_not_cover_the_domains(
 def test_long_domain_name_takes_one_line_of_a_card_on_a_phone(
     browser: WebDriver, page: Callable[[str], None]
 ) -> None:
-    """A name that is longer than the card ends with an ellipsis; the score moves to the next line."""
+    """A name that is longer than the card ends with an ellipsis."""
     measure = """
         const card = document.querySelector(arguments[0]);
         const name = card.querySelector(".badge span:last-child");
@@ -320,8 +260,7 @@ def test_long_domain_name_takes_one_line_of_a_card_on_a_phone(
           name.textContent = text;
           return name.getBoundingClientRect().height;
         });
-        const right = Math.max(...[name, card.querySelector(".sure")].map((e) => e.getBoundingClientRect().right));
-        return [...heights, right <= card.getBoundingClientRect().right];
+        return [...heights, name.getBoundingClientRect().right <= card.getBoundingClientRect().right];
     """
     with screen_size(browser, 390, 844):
         page("?q=a+ball+moves")

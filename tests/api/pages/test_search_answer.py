@@ -1,0 +1,370 @@
+"""Headline, reasons, corrections and clicked filters of a text search, in a real browser.
+
+Each test states the answer of the service, so that it does not depend on what the learned domains contain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from cinestrata_schemas.explanations import ResultExplanation
+from cinestrata_schemas.search import SearchQuery, SearchResponse
+from service.catalog.database import session_scope
+from service.catalog.tables import Video
+from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.learned_library import FIRST, SECOND
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+RESULT = "[data-testid=result]"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+
+Answer = dict[str, Any]
+State = Callable[[Callable[[Answer], None]], list[SearchQuery]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tagged(library: list[str]) -> None:
+    """Metadata of every video: a place, a number and tags."""
+    with session_scope(write=True) as session:
+        for number, video in enumerate(session.query(Video).order_by(Video.vector_id)):
+            tags = ["red", "slow"] if number % 2 else ["red"]
+            video.extra = {"place": ("kitchen", "street")[number % 2], "take": number % 3, "tags": tags}
+
+
+@pytest.fixture
+def state_answers(client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch) -> State:
+    """``state_answers(change)`` changes each response before it is sent, and returns the list of the queries."""
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    search = service.search_async
+
+    def state(change: Callable[[Answer], None]) -> list[SearchQuery]:
+        queries = []
+
+        async def changed(query: SearchQuery) -> SearchResponse:
+            queries.append(query)
+            answer = (await search(query)).model_dump()
+            answer |= {"matches": None, "matching": None, "corrected": None, "facets": []}
+            for result in answer["results"]:
+                result |= {"matches": None, "words": []}
+            change(answer)
+            return SearchResponse.model_validate(answer)
+
+        monkeypatch.setattr(service, "search_async", changed)
+        return queries
+
+    return state
+
+
+def _match(answer: Answer, count: int, matching: int | None = None) -> None:
+    """Let the first results match."""
+    answer |= {"matches": count > 0, "matching": count if matching is None else matching}
+    for place, result in enumerate(answer["results"]):
+        result["matches"] = place < count
+
+
+def _open(browser: WebDriver, address: str, **parameters: str) -> None:
+    browser.get(f"{address}/?{urlencode({'q': 'a ball moves', **parameters})}")
+    wait_for(browser, RESULT, 1)
+    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+
+
+def _shown(browser: WebDriver, css: str) -> str:
+    return browser.find_element(By.CSS_SELECTOR, css).text
+
+
+def _parameters(browser: WebDriver) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(browser.current_url).query)
+
+
+@pytest.mark.parametrize(
+    ("matching", "headline"), [(1, "1 video matches"), (7, "7 videos match"), (12345, "12,345 videos match")]
+)
+def test_headline_counts_matching_videos_and_a_heading_precedes_the_others(
+    browser: WebDriver, address: str, state_answers: State, matching: int, headline: str
+) -> None:
+    count = min(matching, 7)
+    state_answers(lambda answer: _match(answer, count, matching))
+    _open(browser, address)
+    assert _shown(browser, "#headline") == headline
+    assert not browser.find_element(By.ID, "headline-note").is_displayed()
+    rows = browser.find_elements(By.CSS_SELECTOR, "#results > li")
+    assert (rows[count].text, rows[count].get_attribute("class")) == ("Other videos", "answer-end")
+    assert len(texts(browser, ".result.distant")) == 24 - count
+    assert "%" not in _shown(browser, "#answer")
+
+
+def test_matching_results_come_first_on_every_page(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    def match_every_third(answer: Answer) -> None:
+        answer |= {"matches": True, "matching": 8}
+        for result in answer["results"]:
+            result["matches"] = result["rank"] % 3 == 1
+
+    state_answers(match_every_third)
+    _open(browser, address, k="12")
+    browser.find_element(By.ID, "more-button").send_keys(Keys.ENTER)
+    wait_for(browser, RESULT, 24)
+    ranks = [int(text) for text in texts(browser, ".rank")]
+    assert ranks == sorted(range(1, 25), key=lambda rank: (rank % 3 != 1, rank))
+    assert texts(browser, "#results .answer-end") == ["Other videos"]
+    focused = browser.execute_script(
+        "return document.activeElement.closest('li').querySelector('.rank').textContent"
+    )
+    assert focused == "13"
+
+
+def test_text_without_match_is_told_and_can_be_searched_wider(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    state_answers(lambda answer: _match(answer, 0))
+    _open(browser, address, task=FIRST, min_duration="0.1")
+    assert _shown(browser, "#headline") == "No video matches this text"
+    assert "Check the spelling" in _shown(browser, "#headline-note")
+    assert texts(browser, "#results .answer-end") == ["Most similar videos"]
+    assert texts(browser, "#headline-note button") == ["Search all domains", "Remove the filters"]
+    browser.find_element(By.CSS_SELECTOR, "#headline-note button:last-child").click()
+    wait_until(browser, lambda b: texts(b, "#headline-note button") == ["Search all domains"])
+    browser.find_element(By.CSS_SELECTOR, "#headline-note button").click()
+    wait_until(browser, lambda b: set(_parameters(b)) == {"q"})
+    wait_until(browser, lambda b: not texts(b, "#headline-note button"))
+
+
+def test_release_that_does_not_tell_what_matches_has_no_headline(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    state_answers(lambda answer: None)
+    _open(browser, address)
+    assert not browser.find_element(By.ID, "headline").is_displayed()
+    assert not texts(browser, "#results .answer-end, .result.distant")
+
+
+@pytest.mark.parametrize(
+    ("query", "corrected", "note", "again"),
+    [
+        ("dumbell", "dumbbell", "No video has the word dumbell.", '"dumbell"'),
+        (
+            "red dumbell, kitchn",
+            "red dumbbell, kitchen",
+            "the words dumbell, kitchn.",
+            'red "dumbell" "kitchn"',
+        ),
+    ],
+)
+def test_correction_is_told_and_the_typed_words_can_be_searched(
+    browser: WebDriver, address: str, state_answers: State, query: str, corrected: str, note: str, again: str
+) -> None:
+    def correct(answer: Answer) -> None:
+        answer["corrected"] = corrected if answer["query"] == query else None
+
+    queries = state_answers(correct)
+    _open(browser, address, q=query, task=FIRST)
+    told = _shown(browser, "#corrected")
+    assert told.startswith(f"Showing results for {corrected}. No video has the word")
+    assert note in told
+    browser.find_element(By.CSS_SELECTOR, "#corrected a").click()
+    wait_until(browser, lambda b: queries[-1].q == again)
+    assert _parameters(browser) == {"q": [again], "task": [FIRST]}
+    wait_until(browser, lambda b: not b.find_element(By.ID, "corrected").is_displayed())
+
+
+def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, state_answers: State) -> None:
+    reasons = [
+        {"kind": "caption", "text": "🏀🏀 a ball, ÅÅ ball", "marks": [(5, 9), (14, 18)]},
+        {"kind": "name", "text": "ball moves 0012", "marks": [(5, 10), (0, 4)]},
+        {"kind": "metadata", "field": HOSTILE, "text": HOSTILE, "marks": [(1, 4)]},
+        {"kind": "transcript", "text": "… the ball", "marks": [(6, 10)]},
+        None,
+        {"kind": "subtitle", "text": "a ball", "marks": [(2, 900)]},
+    ]
+
+    def explain(answer: Answer) -> None:
+        _match(answer, len(reasons))
+        for result, reason in zip(answer["results"], reasons, strict=False):
+            result["words"] = [reason] if reason else []
+
+    state_answers(explain)
+    _open(browser, address)
+    cards = browser.find_elements(By.CSS_SELECTOR, RESULT)
+    assert cards[0].find_element(By.CSS_SELECTOR, ".caption").text == "🏀🏀 a ball, ÅÅ ball"
+    assert [card.find_element(By.CSS_SELECTOR, ".why").text for card in cards[:6]] == [
+        "Caption",
+        "File name: ball moves 0012",
+        f"{HOSTILE}: {HOSTILE}",
+        "Transcript: … the ball",
+        "Looks like it",
+        "subtitle: a ball",
+    ]
+    marked = [[mark.text for mark in card.find_elements(By.TAG_NAME, "mark")] for card in cards[:6]]
+    assert marked == [["ball", "ball"], ["ball", "moves"], ["img"], ["ball"], [], ["ball"]]
+    assert not cards[6].find_elements(By.CSS_SELECTOR, ".why"), "a result below the cut-off"
+    assert not browser.find_elements(By.CSS_SELECTOR, "#results img[src=x]")
+    cards[2].find_element(By.CSS_SELECTOR, ".open").click()
+    wait_until(browser, lambda b: "Words found in" in _shown(b, "#player-facts"))
+    assert texts(browser, "#player-facts mark") == ["img"]
+    assert browser.title != "taken"
+
+
+def test_page_of_a_video_shows_the_evidence_of_its_words(
+    browser: WebDriver, address: str, client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    explain = service.explain
+
+    def explain_words(*arguments: Any) -> ResultExplanation:
+        words = [
+            {"kind": "caption", "text": "a ball", "marks": [(2, 6)]},
+            {"kind": "metadata", "field": "toy", "text": "ball", "marks": [(0, 4)]},
+        ]
+        stated = {"words_evidence": 5.25, "words_term": 0.21, "texts": words}
+        return ResultExplanation.model_validate(explain(*arguments).model_dump() | stated)
+
+    monkeypatch.setattr(service, "explain", explain_words)
+    video = client.get("/search", params={"q": "a ball"}).json()["results"][0]["video_id"]
+    browser.get(f"{address}/watch/{video}?q=a+ball")
+    wait_for(browser, ".score-parts dt", 6)
+    parts = dict(zip(texts(browser, ".score-parts dt"), texts(browser, ".score-parts dt + dd"), strict=True))
+    assert parts["Words"] == "0.210"
+    assert "0.04 × 5.25 nats" in _shown(browser, ".score-parts")
+    assert texts(browser, "#why .matched-texts li") == ["Caption: a ball", "toy: ball"]
+    assert texts(browser, "#why mark") == ["ball", "ball"]
+
+
+# -- clicked filters ---------------------------------------------------------------------------------------------
+
+
+def _count_facets(answer: Answer) -> None:
+    """State counts as the service does, of all videos of the library."""
+    tasks: dict[str, int] = {}
+    for result in answer["results"]:
+        tasks[result["task"]] = tasks.get(result["task"], 0) + 1
+    answer["facets"] = [
+        {"field": "task", "values": [{"value": task, "count": count} for task, count in tasks.items()]},
+        {
+            "field": "where.place",
+            "values": [{"value": "kitchen", "count": 12}, {"value": "street", "count": 11}],
+        },
+        {"field": "where.take", "values": [{"value": take, "count": 8} for take in range(3)]},
+        {"field": "where.tags", "values": [{"value": "red", "count": 24}, {"value": "slow", "count": 12}]},
+        {"field": "where.__proto__", "values": [{"value": HOSTILE, "count": 1}]},
+    ]
+
+
+def _press(browser: WebDriver, group: str, value: str) -> None:
+    browser.find_element(By.CSS_SELECTOR, f".facet[aria-label='{group}'] [aria-label^='{value}']").click()
+    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+
+
+def _pressed(browser: WebDriver) -> list[str]:
+    return texts(browser, ".facet [aria-pressed=true]")
+
+
+def test_metadata_values_are_clicked_as_filters(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    queries = state_answers(_count_facets)
+    _open(browser, address)
+    assert queries[-1].facets
+    assert texts(browser, ".facet-name") == ["place", "take", "tags", "__proto__"]
+    assert texts(browser, ".facet[aria-label=place] button") == ["kitchen\n12", "street\n11"]
+    _press(browser, "place", "kitchen")
+    wait_until(browser, lambda b: len(texts(b, RESULT)) == 12)
+    assert queries[-1].where == {"place": "kitchen"}
+    assert json.loads(_parameters(browser)["where"][0]) == {"place": "kitchen"}
+    assert _shown(browser, "#filter summary") == "Filters · 1"
+    focused = browser.execute_script("return document.activeElement.getAttribute('aria-label')")
+    assert focused == "kitchen, 12 videos", "the keyboard stays where it was"
+    _press(browser, "tags", "red")
+    _press(browser, "tags", "slow")
+    _press(browser, "take", "2")
+    wait_until(browser, lambda b: len(queries) == 5)
+    assert queries[-1].where == {"place": "kitchen", "tags": {"all": ["red", "slow"]}, "take": 2}
+    _press(browser, "tags", "red")
+    _press(browser, "place", "kitchen")
+    wait_until(browser, lambda b: len(queries) == 7)
+    assert queries[-1].where == {"tags": "slow", "take": 2}
+    browser.refresh()
+    wait_for(browser, ".facet [aria-pressed=true]", 2)
+    assert [text.split("\n")[0] for text in _pressed(browser)] == ["slow", "2"]
+    browser.back()
+    wait_for(browser, ".facet [aria-pressed=true]", 3)
+
+
+def test_typed_filter_is_removed_by_a_click(browser: WebDriver, address: str, state_answers: State) -> None:
+    queries = state_answers(lambda answer: None)
+    _open(browser, address, where=json.dumps({"take": {"any": ["2", 2]}, "place": {"any": ["street"]}}))
+    assert _pressed(browser) == ["2", "street"], "values without a count"
+    _press(browser, "take", "2")
+    wait_until(browser, lambda b: queries[-1].where == {"place": {"any": ["street"]}})
+    _press(browser, "place", "street")
+    wait_until(browser, lambda b: "where" not in _parameters(b))
+    wait_until(browser, lambda b: not b.find_element(By.ID, "facets").is_displayed())
+
+
+def test_field_with_the_name_of_a_prototype_becomes_a_filter(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    state_answers(_count_facets)
+    _open(browser, address)
+    browser.find_element(By.CSS_SELECTOR, ".facet[aria-label=__proto__] button").click()
+    wait_until(
+        browser,
+        lambda b: _parameters(b)["where"] == [json.dumps({"__proto__": HOSTILE}, separators=(",", ":"))],
+    )
+    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+    browser.get_log("browser")  # no video has the field
+
+
+def test_domains_show_their_results_and_the_others_are_folded(
+    browser: WebDriver, address: str, state_answers: State
+) -> None:
+    queries = state_answers(
+        lambda answer: answer.update(facets=[{"field": "task", "values": [{"value": SECOND, "count": 3}]}])
+    )
+    _open(browser, address)
+    assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST]
+    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
+    wait_until(browser, lambda b: _parameters(b).get("task") == [FIRST])
+    wait_until(browser, lambda b: len(queries) == 2)
+    assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST], "the counts stay"
+    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
+    wait_until(browser, lambda b: "task" not in _parameters(b))
+    browser.execute_script("arguments[0].focus()", browser.find_element(By.CSS_SELECTOR, "#domains button"))
+    webdriver.ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
+    wait_until(browser, lambda b: _parameters(b).get("task") == [SECOND])
+    assert browser.switch_to.active_element.get_attribute("data-task") == SECOND
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1280, 860)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_answer_fits_the_screen(
+    browser: WebDriver, address: str, state_answers: State, size: tuple[int, int], scheme: str
+) -> None:
+    def fill(answer: Answer) -> None:
+        _match(answer, 2)
+        _count_facets(answer)
+        answer["facets"][1]["values"] = [{"value": "x" * 300, "count": 10**9}] * 10
+        answer["results"][0]["words"] = [{"kind": "name", "text": "y" * 300, "marks": [(0, 300)]}]
+        answer["corrected"] = "z" * 300
+
+    state_answers(fill)
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    try:
+        with screen_size(browser, *size):
+            _open(browser, address)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
