@@ -16,6 +16,7 @@ import {
   writeFilters,
 } from "./search_filters.js";
 import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
+import { closeSuggestions, setUpSuggestions } from "./search_suggestions.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage, unsearchedText } from "./served_release.js";
 import { isSearchable } from "./task_states.js";
 
@@ -64,8 +65,9 @@ function readAddress() {
 function setUp() {
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
-    search();
+    searchTyped();
   });
+  setUpSuggestions(searchTyped);
   $("q").addEventListener("search", () => {
     if (!$("q").value) showStart();
   });
@@ -91,6 +93,12 @@ function setUp() {
   });
   document.addEventListener("videodeleted", ({ detail }) => showDeletion(detail));
   addEventListener("popstate", restoreAddress);
+}
+
+function searchTyped() {
+  closeSuggestions();
+  if (matchMedia("(pointer: coarse)").matches) $("q").blur(); // the keyboard of a phone would cover the results
+  search();
 }
 
 function setUpClipInput() {

@@ -1,0 +1,189 @@
+"""Suggestions below the search box, in a real browser whose requests for suggestions are answered by the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.api.browser import screen_size, texts, wait_for, wait_until
+
+pytestmark = pytest.mark.slow  # drives a browser
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+WORDS = [("ball", 12), ("balloon", 7), (HOSTILE, 3), ("$&", 1)]
+OPTION = "#suggestions [role=option]"
+# Answers each request after a delay, as an aborted request would be refused.
+STUB = """
+  window.suggested = [];
+  window.searched = [];
+  const original = window.fetch;
+  window.fetch = (path, options) => {
+    if (String(path).startsWith("/search")) window.searched.push(String(path));
+    if (!String(path).startsWith("/suggestions")) return original(path, options);
+    const request = { path: String(path), aborted: false };
+    window.suggested.push(request);
+    const { status, body, delay } = STATED;
+    return new Promise((resolve, reject) => {
+      setTimeout(() => resolve(new Response(JSON.stringify(body), { status })), delay);
+      options.signal.addEventListener("abort", () => {
+        request.aborted = true;
+        reject(new DOMException("aborted", "AbortError"));
+      });
+    });
+  };
+"""
+
+Open = Callable[..., WebElement]
+
+
+@pytest.fixture
+def open_page(browser: WebDriver, address: str) -> Iterator[Open]:
+    """``open_page(words, status, delay)`` opens the search page with stated suggestions, and returns the field."""
+    scripts: list[str] = []
+
+    def open_stubbed(
+        words: list[tuple[str, int]] = WORDS, status: int = 200, delay: int = 0, query: str = ""
+    ) -> WebElement:
+        body = {"suggestions": [{"text": text, "count": count} for text, count in words]}
+        stated = json.dumps({"status": status, "body": body, "delay": delay})
+        source = STUB.replace("STATED", stated)
+        added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+        scripts.append(added["identifier"])
+        browser.get(f"{address}/{query}")
+        wait_for(browser, "#domains button", 3)
+        return browser.find_element(By.ID, "q")
+
+    yield open_stubbed
+    for script in scripts:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+
+
+def _log(browser: WebDriver, name: str) -> list[Any]:
+    logged: list[Any] = browser.execute_script(f"return window.{name}")
+    return logged
+
+
+def _press(browser: WebDriver, *keys: str) -> None:
+    webdriver.ActionChains(browser).send_keys(*keys).perform()
+
+
+def _active(browser: WebDriver, field: WebElement) -> str | None:
+    """Text of the option that assistive technology reads as the active one."""
+    option = field.get_attribute("aria-activedescendant")
+    return browser.find_element(By.CSS_SELECTOR, f"#{option} span").text if option else None
+
+
+def test_keyboard_takes_a_word_and_searches(browser: WebDriver, open_page: Open) -> None:
+    field = open_page()
+    wait_for(browser, "#examples button")  # its searches are not those of the typed text
+    browser.execute_script("window.searched.length = 0")
+    assert (field.aria_role, field.get_attribute("aria-expanded")) == ("combobox", "false")
+    field.send_keys("a red bal")
+    assert wait_for(browser, OPTION, 4) == [f"{text}\n{count}" for text, count in WORDS]
+    assert field.get_attribute("aria-expanded") == "true"
+    assert [request["path"] for request in _log(browser, "suggested")][-1] == "/suggestions?q=a+red+bal&k=8"
+    assert _log(browser, "searched") == [], "typing does not search"
+    active = []
+    for key in (Keys.DOWN, Keys.DOWN, Keys.UP, Keys.UP, Keys.UP, Keys.DOWN, Keys.DOWN, Keys.DOWN):
+        _press(browser, key)
+        active.append(_active(browser, field))
+    assert active == ["ball", "balloon", "ball", None, "$&", None, "ball", "balloon"]
+    assert browser.find_element(By.CSS_SELECTOR, "[aria-selected=true]").text == "balloon\n7"
+    _press(browser, Keys.ENTER)
+    wait_for(browser, "[data-testid=result]", 1)
+    assert field.get_property("value") == "a red balloon"
+    assert "q=a+red+balloon" in browser.current_url
+    assert not browser.find_element(By.ID, "suggestions").is_displayed()
+    assert browser.switch_to.active_element == field
+    assert browser.title != "taken"
+
+
+def test_click_takes_a_word_as_it_is(browser: WebDriver, open_page: Open) -> None:
+    field = open_page()
+    field.send_keys("a ball, bal")
+    wait_for(browser, OPTION, 4)
+    browser.find_elements(By.CSS_SELECTOR, OPTION)[3].click()
+    wait_until(browser, lambda b: "searching" in b.execute_script("return {...document.body.dataset}"))
+    assert field.get_property("value") == "a ball, $&"
+    assert browser.switch_to.active_element == field
+
+
+def test_escape_closes_the_list_and_then_clears_the_field(browser: WebDriver, open_page: Open) -> None:
+    field = open_page()
+    field.send_keys("bal")
+    wait_for(browser, OPTION, 4)
+    _press(browser, Keys.DOWN, Keys.ESCAPE)
+    assert not texts(browser, OPTION)
+    assert field.get_property("value") == "bal"
+    assert field.get_attribute("aria-activedescendant") is None
+    _press(browser, Keys.DOWN)  # opens the list again
+    wait_for(browser, OPTION, 4)
+    _press(browser, Keys.TAB)
+    wait_until(browser, lambda b: not texts(b, OPTION))
+    field.click()
+    _press(browser, Keys.ESCAPE)
+    assert field.get_property("value") == ""
+
+
+@pytest.mark.parametrize("text", ["a ball ", "?!", "  "])
+def test_text_without_a_last_word_has_no_suggestions(browser: WebDriver, open_page: Open, text: str) -> None:
+    field = open_page()
+    field.send_keys("x")
+    wait_for(browser, OPTION, 4)
+    field.clear()
+    browser.execute_script("window.suggested.length = 0")
+    field.send_keys(text)
+    wait_until(browser, lambda b: not texts(b, OPTION))
+    browser.execute_async_script("setTimeout(arguments[0], 300)")
+    assert all(not request["path"].endswith(("+&k=8", "%21&k=8")) for request in _log(browser, "suggested"))
+    assert not texts(browser, OPTION)
+
+
+def test_search_does_not_wait_for_suggestions(browser: WebDriver, open_page: Open) -> None:
+    field = open_page(delay=1000)
+    field.send_keys("ball")
+    wait_until(browser, lambda b: _log(b, "suggested"))
+    _press(browser, Keys.ENTER)
+    wait_for(browser, "[data-testid=result]", 1)
+    assert all(request["aborted"] for request in _log(browser, "suggested"))
+    browser.execute_async_script("setTimeout(arguments[0], 1200)")
+    assert not texts(browser, OPTION), "a late answer does not cover the results"
+
+
+def test_failed_suggestions_leave_the_search_usable(browser: WebDriver, open_page: Open) -> None:
+    field = open_page(status=503)
+    field.send_keys("ball")
+    wait_until(browser, lambda b: _log(b, "suggested"))
+    _press(browser, Keys.ENTER)
+    wait_for(browser, "[data-testid=result]", 1)
+    assert not browser.find_element(By.ID, "message").is_displayed()
+
+
+@pytest.mark.parametrize("size", [(390, 844), (390, 420), (1280, 860)])
+def test_list_fits_the_screen(browser: WebDriver, open_page: Open, size: tuple[int, int]) -> None:
+    with screen_size(browser, *size):
+        field = open_page(words=[("x" * 300, 10**9), *WORDS, *WORDS])
+        field.send_keys("x")
+        wait_for(browser, OPTION, 9)
+        field.send_keys(Keys.UP)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+        right = browser.execute_script(
+            "return Math.max(...[...document.querySelectorAll(arguments[0] + ' *')]"
+            ".map((node) => node.getBoundingClientRect().right))",
+            OPTION,
+        )
+        assert right <= size[0]
+        visible = browser.execute_script("""
+            const [list, option] = ["#suggestions", "#suggestions [aria-selected=true]"]
+              .map((css) => document.querySelector(css).getBoundingClientRect());
+            return option.top >= list.top - 1 && option.bottom <= list.bottom + 1;
+        """)
+        assert visible, "the list scrolls to the active option"
