@@ -20,10 +20,11 @@ from sqlalchemy import (
 )
 
 from service.catalog.migrations import CATALOG_SCHEMA, alembic_config
-from service.catalog.tables import Base, PositionCounter
+from service.catalog.tables import Base, EditCounter, PositionCounter
 from service.core.errors import Conflict
 
 _BATCH_ROWS = 1000
+_COUNTERS = (PositionCounter, EditCounter)  # a migration inserts their rows
 _REVISION_TABLE = "alembic_version"  # written by the migrations of the target itself
 
 
@@ -49,7 +50,8 @@ def copy_catalog(source: Connection, target: Connection) -> int:
     filled = find_filled_table(target)
     if filled is not None:
         raise Conflict(f"The target catalog is not empty: its table {filled} has rows.")
-    target.execute(delete(PositionCounter))  # a migration inserts its row
+    for counter in _COUNTERS:
+        target.execute(delete(counter))
     return sum(_copy_table(source, target, table) for table in CATALOG_SCHEMA.sorted_tables)
 
 
@@ -57,8 +59,7 @@ def find_filled_table(connection: Connection) -> str | None:
     """Return the name of a table of the catalog that has rows; None for an empty catalog, and without its tables."""
     existing = inspect(connection).get_table_names()
     for table in CATALOG_SCHEMA.sorted_tables:
-        # A migration inserts the row of the counter.
-        if table is PositionCounter.__table__ or table.name not in existing:
+        if table in [counter.__table__ for counter in _COUNTERS] or table.name not in existing:
             continue
         if connection.execute(select(1).select_from(table).limit(1)).first() is not None:
             return table.name

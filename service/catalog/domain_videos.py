@@ -14,12 +14,13 @@ from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from index.vector_ids import moment_ids
-from service.catalog.database import session_scope
-from service.catalog.tables import FINAL_STATES, Calibration, Moment, Task, Video
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
 
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
 _ROWS = 10_000  # in one INSERT
+_LAST_EDIT = select(EditCounter.__table__.c.last_edit)
 
 
 def in_domain(task_id: str) -> ColumnElement[bool]:
@@ -48,12 +49,13 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
     }
 
 
-def count_edit(session: Session, domain_id: str, *, captions: bool, metadata: bool) -> None:
-    """Count an edit of a video.
+def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, metadata: bool) -> None:
+    """Count an edit of a video. The transaction must lock no other task afterwards; see :func:`number_edits`.
 
     Args:
         session: Session that changes the video.
         domain_id: Identifier of the task whose shard has, or will have, the video.
+        video: Vector ID of the video.
         captions: Whether captions are changed.
         metadata: Whether metadata is changed.
     """
@@ -66,6 +68,50 @@ def count_edit(session: Session, domain_id: str, *, captions: bool, metadata: bo
         )
         .execution_options(synchronize_session=False)
     )
+    number_edits(session, [video])
+
+
+def number_edits(session: Session, videos: Sequence[int]) -> None:
+    """Give videos whose captions or metadata the transaction changes the next number of an edit.
+
+    The counter stays locked until commit, so edits become visible in the order of their numbers. Transactions lock
+    tasks first and the counter last; in another order, two of them could wait for each other.
+
+    Args:
+        videos: Vector IDs.
+    """
+    if not videos:
+        return
+    number = session.execute(
+        update(EditCounter)
+        .values(last_edit=EditCounter.last_edit + 1)
+        .returning(EditCounter.last_edit)
+        .execution_options(synchronize_session=False)
+    ).scalar_one()
+    for chunk in id_chunks(videos):
+        session.execute(
+            update(Video)
+            .where(Video.vector_id.in_(chunk))
+            .values(last_edit=number)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def read_last_edit() -> int:
+    """Return the number of the last edit of any video; rows that are read afterwards are at least as new.
+
+    Raises:
+        Unavailable: the catalog cannot be read.
+    """
+    with session_scope() as session:
+        number: int = session.connection().execute(_LAST_EDIT).scalar_one()
+    return number
+
+
+def read_edited_videos(after: int) -> list[int]:
+    """Return the vector IDs of the videos with a later edit than the given number; errors as :func:`read_last_edit`."""
+    with session_scope() as session:
+        return list(session.scalars(select(Video.vector_id).where(Video.last_edit > after)))
 
 
 def read_caption_edits() -> dict[str, int]:

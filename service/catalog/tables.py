@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
@@ -132,6 +133,18 @@ class PositionCounter(Base):
     last_position: Mapped[int] = mapped_column(BigInteger)
 
 
+class EditCounter(Base):
+    """One row: the number of the last edit of captions or metadata.
+
+    Its lock until commit makes edits visible in the order of their numbers.
+    """
+
+    __tablename__ = "edits"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    last_edit: Mapped[int] = mapped_column(BigInteger)
+
+
 class Task(Base):
     """A domain of videos, from arrival to ready; or an append, which adds videos to the shard of a learned domain."""
 
@@ -206,6 +219,13 @@ class Video(Base):
         CheckConstraint("status IN ('pending', 'accepted', 'rejected')", name="status"),
         Index("ix_videos_task_id_status", "task_id", "status"),
         Index("ix_videos_content_hash", "content_hash"),
+        # Of the edited videos alone, which are few.
+        Index(
+            "ix_videos_last_edit",
+            "last_edit",
+            sqlite_where=text("last_edit IS NOT NULL"),
+            postgresql_where=text("last_edit IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},
     )
 
@@ -222,6 +242,7 @@ class Video(Base):
     added_at: Mapped[datetime] = mapped_column(default=partial(datetime.now, UTC))
     # Of a video that is being relearned: vector id of the original, whose id it takes over when its domain is ready.
     copy_of: Mapped[int | None] = mapped_column(GrowingId, index=True)
+    last_edit: Mapped[int | None] = mapped_column(BigInteger)  # number of the last edit; NULL: never edited
     status: Mapped[str] = mapped_column(String(16), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
 

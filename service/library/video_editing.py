@@ -85,6 +85,7 @@ def edit_video(
             count_edit(
                 session,
                 task.target_id or task.id,
+                video.vector_id,
                 captions="captions" in changed,
                 metadata="metadata" in changed,
             )

@@ -43,6 +43,7 @@ from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
 from service.search.video_filters import NO_FILTER
 from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.words.library_words import LibraryWords
 
 MAX_BATCH = 32  # searches per step; with more, each search waits longer for the others
 # Steps take turns at the interpreter lock, so a few large ones are faster than many; scans release the lock.
@@ -74,7 +75,8 @@ class SearchEngine:
     def __init__(self, configured: Settings | None = None) -> None:
         self.settings = configured or settings()
         self.catalog_reads = CatalogReads()
-        self.snapshots = SnapshotManager(self.settings, self.catalog_reads)
+        words = LibraryWords(self.catalog_reads)
+        self.snapshots = SnapshotManager(self.settings, self.catalog_reads, words)
         self.scheduler: BatchScheduler[SearchRequest | SearchState, SearchResponse] = BatchScheduler(
             self._run_step,
             max_batch=MAX_BATCH,
@@ -85,7 +87,7 @@ class SearchEngine:
             request_limits.MAX_WAITING_TEXTS, self.settings.max_wait_seconds, saturated=MAX_BATCH
         )
         self.mirror = CatalogMirror(self.catalog_reads, self.snapshots.changed_ids)
-        self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads)
+        self.metadata_cache = VideoMetadataCache(mirror=self.mirror, reads=self.catalog_reads, words=words)
         self.caption_index = CaptionIndex()
         self.clips = ClipSearch(self.settings, self.metadata_cache, self.caption_index)
         self.query_reports = QueryReports(self.settings, self.metadata_cache)

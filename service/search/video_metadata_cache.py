@@ -26,6 +26,7 @@ from service.search.catalog_mirror import CatalogMirror
 from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.video_grouping import has_moments
+from service.search.words.library_words import LibraryWords
 
 Ids = npt.NDArray[np.int64]
 MetadataValue = str | int | float | bool
@@ -136,9 +137,11 @@ class VideoMetadataCache:
     Args:
         max_videos: Maximum number of videos whose metadata is cached, and of cached moments.
         mirror: Copy of the catalog that replaces it while it cannot be reached; None: an empty one.
+        words: Words of the videos; None: of none.
 
     Attributes:
         mirror: The copy of the catalog.
+        words: Words of the videos of the snapshots of the process.
     """
 
     def __init__(
@@ -146,8 +149,10 @@ class VideoMetadataCache:
         max_videos: int = MAX_CACHED_VIDEOS,
         mirror: CatalogMirror | None = None,
         reads: CatalogReads | None = None,
+        words: LibraryWords | None = None,
     ) -> None:
         self._reads = reads or CatalogReads()
+        self.words = words or LibraryWords(self._reads)
         self.mirror = mirror or CatalogMirror(self._reads)
         self.metadata_by_task: SingleFlightCache[str, VideoMetadata] = SingleFlightCache(
             max_videos, lambda metadata: len(metadata.ids)

@@ -24,6 +24,7 @@ from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, Unavailable
 from service.core.settings import Settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.words.library_words import LibraryWords
 from service.storage.index_manifest import require_manifest
 from service.storage.library_backbone import library_backbone
 from service.storage.vector_store_selection import library_store
@@ -182,9 +183,14 @@ _RETRY_SECONDS = 5
 
 
 class EarlierReleases:
-    """Cache of the snapshots of earlier releases. Thread-safe."""
+    """Cache of the snapshots of earlier releases. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        words: Words of the videos of all snapshots.
+    """
+
+    def __init__(self, words: LibraryWords) -> None:
+        self._words = words
         self._cached: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED)  # by release ID
         self._lock = Lock()
 
@@ -238,6 +244,8 @@ class EarlierReleases:
                     f"again in {_RETRY_SECONDS} seconds.",
                     _RETRY_SECONDS,
                 ) from error
+            # Those of a shard that only the current snapshot cannot search.
+            self._words.prepare(snapshot.video_positions.videos)
             self._cached[release_id] = snapshot
             return snapshot
 

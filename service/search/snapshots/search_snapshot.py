@@ -17,6 +17,7 @@ from index.hits import Hits
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import search_in_parallel
 from index.shards.searchable_shard import SearchableShard
+from index.vector_ids import FIRST_MOMENT_ID
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.query_encoder import TokenIds
@@ -37,6 +38,7 @@ from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
+from service.search.snapshots.video_positions import VideoPositions
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -96,6 +98,7 @@ class SearchSnapshot:
         shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
         contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
         appended_profiles: Task ID → routing profile with the captions of appended videos and of edits.
+        video_positions: Positions of the tasks of videos, in the order of ``shards``.
         confidence_model: Calibration of the release, with the captions of appended videos; None without one.
         release_confidence: Calibration of the release alone.
         appended_confidence: JSON object of the calibration that the newest append stored; None without one.
@@ -113,6 +116,7 @@ class SearchSnapshot:
     shard_releases: Mapping[str, str]
     contributions: Mapping[str, TaskLineage]
     appended_profiles: Mapping[str, AppendedProfile]
+    video_positions: VideoPositions
     confidence_model: ConfidenceModel | None = None
     release_confidence: ConfidenceModel | None = None
     appended_confidence: Mapping[str, Any] | None = None
@@ -177,6 +181,8 @@ class SearchSnapshot:
         )
         degraded.update(lineage.broken | pinned.broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
+        videos = _read_video_ids(shards, degraded)
+        shards = {task: shards[task] for task in videos}
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
         router_positions = {task: position for position, task in enumerate(task_names)}
@@ -206,6 +212,7 @@ class SearchSnapshot:
             shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
             contributions={**lineage.contributions, release_id: read_lineage(folder)},
             appended_profiles=appended,
+            video_positions=VideoPositions(list(videos.values())),
             confidence_model=parse_confidence(confidence) or release.confidence,
             release_confidence=release.confidence,
             appended_confidence=confidence,
@@ -260,6 +267,18 @@ class SearchSnapshot:
     def degraded_by_name(self) -> dict[str, str]:
         """Task name → reason why it cannot be searched."""
         return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
+
+    def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
+        """Positions of the tasks of videos.
+
+        Args:
+            ids: ``int64``; vector IDs of videos, not of moments.
+
+        Returns:
+            ``int32 [len(ids)]``; positions in ``shards``, which is in learned order. -1 for IDs of videos that the
+            snapshot does not contain.
+        """
+        return self.video_positions.locate(ids)
 
     def require_searchable(self, task: str) -> None:
         """Check that a task is not degraded.
@@ -335,6 +354,19 @@ class SearchSnapshot:
             except ShardStoreError as error:
                 self.mark_degraded(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(scans)
+
+
+def _read_video_ids(shards: Mapping[str, SearchableShard], degraded: dict[str, str]) -> dict[str, Ids]:
+    """Task ID → ascending IDs of the videos in its shard; a shard whose IDs cannot be read is degraded."""
+    videos: dict[str, Ids] = {}
+    for task, shard in shards.items():
+        try:
+            ids = shard.ids
+        except ShardStoreError as error:
+            degraded[task] = str(error)
+        else:
+            videos[task] = ids[: np.searchsorted(ids, FIRST_MOMENT_ID)]
+    return videos
 
 
 def _replace_profiles(

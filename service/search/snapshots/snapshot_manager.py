@@ -26,6 +26,7 @@ from service.library import prometheus_metrics
 from service.search.errors import TaskNotServed
 from service.search.snapshots.generation_loader import EarlierReleases, GenerationLoader
 from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.words.library_words import LibraryWords
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,8 @@ class SnapshotManager:
 
     Args:
         settings: Settings of the process.
+        reads: Reads of the catalog.
+        words: Words of the videos of all snapshots; they follow the current one.
 
     Attributes:
         last_error: Reason why the newest generation or the backbone cannot be loaded; None where it is loaded.
@@ -55,12 +58,13 @@ class SnapshotManager:
             is scheduled.
     """
 
-    def __init__(self, settings: Settings, reads: CatalogReads) -> None:
+    def __init__(self, settings: Settings, reads: CatalogReads, words: LibraryWords | None = None) -> None:
         self._reads = reads
+        self._words = words or LibraryWords(reads)
         self.last_error: str | None = None
         self._loader = GenerationLoader(settings)
         self._current: SearchSnapshot | None = None
-        self._earlier = EarlierReleases()
+        self._earlier = EarlierReleases(self._words)
         self._has_looked = False  # at the index, at least once
         self._seen_stamp: tuple[int, int, int] | None = None
         self._loaded_stamp: tuple[int, int, int] | None = None
@@ -240,7 +244,10 @@ class SnapshotManager:
             self._seen_stamp = stamp
             fresh: SearchSnapshot | None = None
             try:
-                fresh = self._load_newest_or_earlier()
+                loaded = self._load_newest_or_earlier()
+                if loaded is not None:
+                    self._words.prepare(loaded.video_positions.videos)
+                fresh = loaded
             except Unavailable as error:
                 self._refuse(error, 0.0)
             except Exception as error:  # the search for an earlier release may raise anything, too
@@ -324,6 +331,7 @@ class SnapshotManager:
     def _replace_current(self, fresh: SearchSnapshot) -> None:
         with self._earlier.dropped():
             self._current = fresh
+            self._words.retain(fresh.video_positions.videos)
         prometheus_metrics.GENERATION.set(fresh.generation)
         prometheus_metrics.RELEASE_PINNED.set(fresh.is_pinned)
         log.info(

@@ -183,6 +183,7 @@ class Publication(_OpenPublication):
             )
         self._write_recalls(order, recalls)
         if self._takeover is not None:
+            self._takeover.number_edits(session)
             self._takeover.move_thumbnails()
         task.attempts = 0
         view = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured)

@@ -15,7 +15,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, aliased
 
 from service.catalog.database import id_chunks
-from service.catalog.domain_videos import count_task_videos
+from service.catalog.domain_videos import count_task_videos, number_edits
 from service.catalog.tables import Task, Video
 from service.storage import library_paths
 from service.storage.video_files import register_removals
@@ -32,12 +32,14 @@ class Takeover:
         originals: Vector ids that leave the shard of the former domain.
         orphans: Vector ids of copies whose original was deleted.
         thumbnails: Former and new id of each copy.
+        copies: Vector ids of the copies that took over captions and metadata.
     """
 
     domain: str
     originals: Sequence[int]
     orphans: Sequence[int]
     thumbnails: Sequence[tuple[str, str]]
+    copies: Sequence[int]
 
     @classmethod
     def prepare(cls, session: Session, task: Task) -> Takeover | None:
@@ -99,7 +101,16 @@ class Takeover:
             measured.progress = {name: value for name, value in measured.progress.items() if name != "drift"}
         videos = "1 appended video" if len(kept) == 1 else f"{len(kept)} appended videos"
         record(session, domain.id, "log", {"message": f"{task.name} took over {videos}.", "task": task.id})
-        return cls(domain.id, originals, orphans, [(row[1], row[3]) for row in kept])
+        return cls(
+            domain.id, originals, orphans, [(row[1], row[3]) for row in kept], [row[0] for row in kept]
+        )
+
+    def number_edits(self, session: Session) -> None:
+        """Count the takeover of captions and metadata as an edit, once the transaction has locked all tasks.
+
+        Searches may know the copies already with former captions: the manifest is replaced before the commit.
+        """
+        number_edits(session, self.copies)
 
     def move_thumbnails(self) -> None:
         """Give the thumbnails of the copies the names of their new ids. A repetition changes nothing."""

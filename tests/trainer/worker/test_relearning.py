@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import delete, select, update
 
@@ -13,6 +14,7 @@ from cinestrata_schemas.tasks import RelearnSpec
 from cinestrata_schemas.videos import VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
+from index.words.text_analysis import parse_query
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
@@ -20,6 +22,7 @@ from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.video_editing import edit_video
 from service.library.video_listing import get_video
+from service.search.words.library_words import LibraryWords
 from service.storage.library_paths import thumbnail_path
 from service.storage.video_files import register_removals, remove_deleted_files
 from service.tasks import commands, probing_completion
@@ -63,6 +66,11 @@ def grown_task(learned_task: str, saved_libraries: Path, monkeypatch: pytest.Mon
 def relearn(domain: str, name: str | None = None) -> str:
     """Id of a probed task that relearns the appended videos of a domain."""
     return probe(relearn_appended_videos(domain, RelearnSpec(name=name)).task.id).id
+
+
+def find_words(words: LibraryWords, query: str) -> list[int]:
+    """Vector ids of the videos whose texts contain a word."""
+    return sorted(set(words.current().lookup(parse_query(query)).videos.tolist()))
 
 
 def require_consistent_library(domain: str, task: str, moved: set[str]) -> None:
@@ -177,12 +185,17 @@ def test_edits_and_deletions_before_the_takeover_are_kept(grown_task: str) -> No
     patch = VideoPatch(captions=["a red square"], metadata={"place": "park"})
     with pytest.raises(Conflict, match="Edit 'new-red'"):
         edit_video(copies["new-red"], patch)
+    # A search process knows the copies before the catalog: the manifest is replaced before the commit.
+    words = LibraryWords()
+    words.prepare(np.array(sorted(catalog_vector_ids(task).values())))
     edit_video("new-red", patch)
+    assert find_words(words, "square") == []
     assert delete_videos([copies["new-blue"]]).deleted == [copies["new-blue"]]
     learn(task)
     video = get_video("new-red")
     assert (video.task_id, video.captions, video.metadata) == (task, ["a red square"], {"place": "park"})
     require_consistent_library(grown_task, task, {"new-red", "new-green"})
+    assert find_words(words, "park") == find_words(words, "square") == [catalog_vector_ids(task)["new-red"]]
     assert "new-blue" in catalog_vector_ids(grown_task)
 
 

@@ -10,14 +10,15 @@ import sqlalchemy as sa
 from alembic import op
 
 from service.catalog.migrations import CATALOG_SCHEMA
-from service.catalog.tables import PositionCounter
+from service.catalog.tables import EditCounter, PositionCounter
 
 revision = "catalog_1"
 down_revision = None
 
 
 def upgrade() -> None:
-    """Create all tables, and the row of the counter."""
+    """Create all tables, and the rows of the counters."""
     connection = op.get_bind()
     CATALOG_SCHEMA.create_all(connection)
     connection.execute(sa.insert(PositionCounter).values(id=1, last_position=0))
+    connection.execute(sa.insert(EditCounter).values(id=1, last_edit=0))

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from cinestrata_schemas.search import SearchQuery
 from index.index_snapshot import IndexSnapshot
+from index.words.text_analysis import parse_query
 from service.core.errors import Unavailable
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import planner
+from service.search.words import library_words
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 
@@ -227,3 +230,42 @@ def test_lost_manifest_is_not_an_empty_library(
     pass_retry_interval()
     assert service.snapshots.refresh()
     assert service.snapshots.readiness().ready
+
+
+def test_words_follow_the_snapshots(library: Library, service: SearchEngine) -> None:
+    def found(text: str) -> list[int]:
+        return words.current().lookup(parse_query(text)).videos.tolist()
+
+    assert service.snapshots.refresh()
+    words = service.metadata_cache.words
+    assert len(found("heron")) == 1
+    assert found("whale") == []
+    library.add_task("sea", SEA, moments={1: SEA})
+    assert found("whale") == []
+    assert service.snapshots.refresh()
+    (whale,) = found("whale")
+    located = service.snapshots.current().locate(np.array([whale, *found("heron"), *found("taxi"), 99]))
+    assert located.tolist() == [2, 0, 1, -1]
+    library.store.delete([whale], task="tsk_sea")
+    assert service.snapshots.refresh()
+    assert found("whale") == []
+    assert words.current().suggest("whale", 5) == []
+
+
+def test_snapshot_is_not_served_before_its_words_are_read(
+    library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.snapshots.refresh()
+    before = service.snapshots.current()
+    library.add_task("sea", SEA)
+
+    def fail(_: object) -> None:
+        raise Unavailable("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library_words, "read_texts", fail)
+        assert not service.snapshots.refresh()
+        assert (service.snapshots.current(), service.snapshots.last_error) == (before, "no")
+    assert service.snapshots.refresh()
+    assert service.snapshots.current().locate(np.array([7])).tolist() == [2]
+    assert service.snapshots.last_error is None

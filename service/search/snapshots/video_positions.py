@@ -1,0 +1,47 @@
+"""Positions of the tasks that contain given videos, within a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from index.vector_ids import Ids
+
+_MAX_SPARSITY = 16  # entries of the table for each video; IDs that are scattered more widely are searched for
+_FREE_ENTRIES = 1 << 20
+
+
+class VideoPositions:
+    """Position of the task of each video.
+
+    Args:
+        videos: Vector IDs of the videos of each task, without moments; a video belongs to one task.
+
+    Attributes:
+        videos: ``int64 [n]``, ascending; vector IDs of all videos.
+    """
+
+    def __init__(self, videos: Sequence[Ids]) -> None:
+        ids = np.concatenate([np.empty(0, np.int64), *videos])
+        tasks = np.repeat(np.arange(len(videos), dtype=np.int32), [len(own) for own in videos])
+        order = np.argsort(ids, kind="stable")
+        self.videos: Ids = ids[order]
+        self._tasks = tasks[order]
+        self._first = int(self.videos[0]) if len(ids) else 0
+        span = int(self.videos[-1]) - self._first + 1 if len(ids) else 0
+        self._table: npt.NDArray[np.int32] | None = None
+        if span <= _MAX_SPARSITY * len(ids) + _FREE_ENTRIES:
+            # The last entry is for all IDs outside of the table.
+            self._table = np.full(span + 1, -1, np.int32)
+            self._table[self.videos - self._first] = self._tasks
+
+    def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
+        """Positions of the tasks of videos, ``int32 [len(ids)]``; -1 for unknown IDs."""
+        if self._table is not None:
+            places = ids - self._first
+            last = len(self._table) - 1
+            return self._table[np.where((places < 0) | (places > last), last, places)]
+        places = np.minimum(np.searchsorted(self.videos, ids), len(self.videos) - 1)
+        return np.where(self.videos[places] == ids, self._tasks[places], np.int32(-1))

@@ -1,0 +1,167 @@
+"""Index of the words of all searchable videos, in the memory of a process.
+
+The index is computed from the rows of the catalog alone, so a process that is killed, or a restored backup, cannot
+differ from them. Videos are added before the first snapshot that contains them is served. Edits are read by the next
+search: each one compares the number of the last edit with that of the index, which is one read of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+from sqlalchemy import bindparam, select
+
+from index.vector_ids import Ids, batches
+from index.words.word_index import VideoText, WordIndex
+from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_edited_videos, read_last_edit
+from service.catalog.tables import Video
+from service.core.errors import CatalogDamaged, Unavailable
+from service.search.words.video_texts import texts_of
+
+log = structlog.get_logger(__name__)
+
+_CHUNK = 10_000  # videos whose texts are in memory at a time
+_IDS_PER_QUERY = 500
+# Columns of the table instead of its class, and compiled once, as in the mirror of the catalog.
+_VIDEOS = Video.__table__.c
+_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"])
+_OF_IDS = _TEXTS.where(_VIDEOS.vector_id.in_(bindparam("ids", expanding=True)))
+_BETWEEN = _TEXTS.where(_VIDEOS.vector_id.between(bindparam("first"), bindparam("last")))
+
+VideoTexts = dict[int, Sequence[VideoText]]
+
+
+class _State(NamedTuple):
+    """The words at a time; replaced as a whole.
+
+    Attributes:
+        words: Index of the texts of the videos.
+        videos: ``int64``, ascending; vector IDs of the videos.
+        edit: Number of the last edit that the index contains; None before the first videos.
+    """
+
+    words: WordIndex
+    videos: Ids
+    edit: int | None
+
+
+class LibraryWords:
+    """Words of the searchable videos of a process. Thread-safe.
+
+    Args:
+        reads: Reads of the catalog with a bounded wait.
+    """
+
+    def __init__(self, reads: CatalogReads | None = None) -> None:
+        self._reads = reads or CatalogReads()
+        self._state = _State(WordIndex.empty(), np.empty(0, np.int64), None)
+        self._preparation = Lock()  # one at a time
+        self._replacement = Lock()  # of the state; not held while many videos are read
+
+    def prepare(self, videos: Ids) -> None:
+        """Add the texts of videos that are not in the index yet. Searches go on meanwhile.
+
+        Args:
+            videos: ``int64``, ascending and distinct; vector IDs of all videos of a snapshot that is to be served.
+
+        Raises:
+            Unavailable: The catalog cannot be read. The videos read so far are in the index.
+        """
+        with self._preparation:
+            missing = np.setdiff1d(videos, self._state.videos, assume_unique=True)
+            if not len(missing):
+                return
+            since = read_last_edit()
+            for chunk in batches(missing, _CHUNK):
+                texts = read_texts(chunk)
+                with self._replacement:
+                    words, known, edit = self._state
+                    # Edits since the read concerned videos that the index did not know: they are read again.
+                    self._state = _State(
+                        words.replace(texts.items()),
+                        np.union1d(known, chunk),
+                        since if edit is None else min(edit, since),
+                    )
+
+    def retain(self, videos: Ids) -> None:
+        """Remove the words of all other videos, once the snapshot of the given videos is served."""
+        with self._preparation, self._replacement:
+            words, known, edit = self._state
+            gone = np.setdiff1d(known, videos, assume_unique=True)
+            if len(gone):
+                removed = words.replace((video, ()) for video in gone.tolist())
+                self._state = _State(removed, np.setdiff1d(known, gone, assume_unique=True), edit)
+
+    def current(self) -> WordIndex:
+        """The index with all edits that were committed before the call.
+
+        While the catalog cannot be reached, the index has the edits that were read before.
+        """
+        state = self._state
+        if state.edit is None:
+            return state.words
+        try:
+            number = self._reads.read(read_last_edit)
+            if number > state.edit:
+                self._apply_edits(number)
+        except Unavailable:
+            pass  # results then have the captions of the mirror, which are as old
+        return self._state.words
+
+    def _apply_edits(self, number: int) -> None:
+        with self._replacement:
+            words, known, edit = self._state
+            if edit is None or number <= edit:  # another search has read them
+                return
+            edited = np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64)
+            for chunk in batches(np.intersect1d(edited, known), _IDS_PER_QUERY):
+                texts = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
+                words = words.replace(texts.items())
+            self._state = _State(words, known, number)
+
+
+def read_texts(videos: Ids) -> VideoTexts:
+    """Read the texts of videos from the catalog.
+
+    A damaged row has no texts, and neither has a deleted video.
+
+    Args:
+        videos: ``int64``, ascending; vector IDs.
+
+    Returns:
+        Vector ID → texts, for all of the given videos.
+
+    Raises:
+        Unavailable: The catalog cannot be read.
+    """
+    texts: VideoTexts = dict.fromkeys(videos.tolist(), ())
+    for batch in batches(videos, _IDS_PER_QUERY):
+        texts |= _read_batch(batch)
+    return texts
+
+
+def _read_batch(videos: Ids) -> VideoTexts:
+    first, last = int(videos[0]), int(videos[-1])
+    is_range = last - first == len(videos) - 1
+    try:
+        with session_scope() as session:
+            rows = session.connection().execute(
+                *(
+                    (_BETWEEN, {"first": first, "last": last})
+                    if is_range
+                    else (_OF_IDS, {"ids": videos.tolist()})
+                )
+            )
+            return {video: texts_of(uri, captions, metadata) for video, _, uri, captions, metadata in rows}
+    except CatalogDamaged as error:
+        if len(videos) == 1:
+            log.warning("texts_not_read", vector_id=first, error=str(error))
+            return {}
+        middle = len(videos) // 2
+        return _read_batch(videos[:middle]) | _read_batch(videos[middle:])

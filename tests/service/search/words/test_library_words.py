@@ -1,0 +1,213 @@
+"""The words of a process follow the catalog: videos of snapshots, edits of any process, deletions, damage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, text
+
+from cinestrata_schemas.tasks import TaskDetails
+from cinestrata_schemas.videos import VideoPatch
+from index.vector_ids import Ids
+from index.words.text_analysis import parse_query
+from service.catalog.catalog_reads import CatalogReads
+from service.catalog.database import session_scope
+from service.catalog.domain_videos import number_edits
+from service.catalog.tables import Video
+from service.core.errors import Unavailable
+from service.core.settings import Settings
+from service.library.video_editing import edit_video
+from service.search.words import library_words
+from service.search.words.library_words import LibraryWords
+
+TIMEOUT_SECONDS = 20
+Post = Callable[..., TaskDetails]
+
+
+@pytest.fixture
+def reads() -> Iterator[CatalogReads]:
+    reads = CatalogReads()
+    yield reads
+    reads.close()
+
+
+@pytest.fixture
+def words(reads: CatalogReads) -> LibraryWords:
+    return LibraryWords(reads)
+
+
+def _add(post: Post, *captions: str, name: str = "birds") -> Ids:
+    """Vector IDs of new videos with a caption each, ``<name>-<number>``."""
+    task = post(name, videos=1).id
+    with session_scope(write=True) as session:
+        videos = [
+            Video(id=f"{name}-{number}", task_id=task, uri=f"{number}.mp4", captions=[caption], extra={})
+            for number, caption in enumerate(captions)
+        ]
+        session.add_all(videos)
+        session.flush()
+        return np.array([video.vector_id for video in videos])
+
+
+def _found(words: LibraryWords, query: str) -> list[int]:
+    """IDs of the videos with a text that contains a word."""
+    return sorted(set(words.current().lookup(parse_query(query)).videos.tolist()))
+
+
+def test_index_has_the_videos_of_prepared_snapshots(
+    catalog: Settings, post: Post, words: LibraryWords
+) -> None:
+    assert _found(words, "heron") == []
+    heron, owl = _add(post, "a heron", "an owl").tolist()
+    assert _found(words, "heron") == []
+    words.prepare(np.array([heron]))
+    assert (_found(words, "heron"), _found(words, "owl")) == ([heron], [])
+    words.prepare(np.array([heron, owl]))
+    assert (_found(words, "heron"), _found(words, "owl")) == ([heron], [owl])
+    words.retain(np.array([owl]))
+    assert (_found(words, "heron"), _found(words, "owl")) == ([], [owl])
+    assert words.current().suggest("her", 5) == []
+    words.prepare(np.array([heron, owl]))  # such as after a shard was repaired
+    assert _found(words, "heron") == [heron]
+
+
+def test_edits_are_seen_by_the_next_search_in_all_processes(
+    catalog: Settings, post: Post, words: LibraryWords, reads: CatalogReads
+) -> None:
+    videos = _add(post, "a heron", "an owl")
+    heron, owl = videos.tolist()
+    other = LibraryWords(reads)
+    for process in (words, other):
+        process.prepare(videos)
+    edit_video("birds-0", VideoPatch(captions=["a kingfisher"]))
+    for process in (words, other):
+        assert (_found(process, "heron"), _found(process, "kingfisher")) == ([], [heron])
+    edit_video("birds-1", VideoPatch(metadata={"place": "barn"}))
+    edit_video("birds-0", VideoPatch(captions=[], metadata={"tags": ["river", "blue"]}))
+    for process in (words, other):
+        assert (_found(process, "kingfisher"), _found(process, "blue")) == ([], [heron])
+        assert (_found(process, "owl"), _found(process, "barn")) == ([owl], [owl])
+    assert words.current().captioned(videos).tolist() == [False, True]
+
+
+def test_edits_before_and_during_the_first_read_are_not_lost(
+    catalog: Settings, post: Post, words: LibraryWords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos = _add(post, "a heron", "an owl", "a gull")
+    heron, owl, gull = videos.tolist()
+    edit_video("birds-0", VideoPatch(captions=["a stork"]))
+    words.prepare(np.array([heron]))
+    read_texts = library_words.read_texts
+
+    def edit_after_read(ids: Ids) -> Any:
+        texts = read_texts(ids)
+        if owl in ids:  # read by the preparation, and not in the index yet
+            edit_video("birds-1", VideoPatch(captions=["a buzzard"]))
+            assert _found(words, "buzzard") == []
+        return texts
+
+    monkeypatch.setattr(library_words, "_CHUNK", 1)
+    monkeypatch.setattr(library_words, "read_texts", edit_after_read)
+    words.prepare(videos)
+    monkeypatch.setattr(library_words, "read_texts", read_texts)
+    assert (_found(words, "stork"), _found(words, "gull")) == ([heron], [gull])
+    assert (_found(words, "owl"), _found(words, "buzzard")) == ([], [owl])
+
+
+def test_uncommitted_edits_are_invisible(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:
+    (heron,) = videos = _add(post, "a heron")
+    words.prepare(videos)
+    with session_scope(write=True) as session:
+        session.get_one(Video, int(heron)).captions = ["a crane"]
+        number_edits(session, [int(heron)])
+        session.flush()
+        assert _found(words, "crane") == []
+        session.rollback()
+    assert (_found(words, "heron"), _found(words, "crane")) == ([heron], [])
+
+
+def test_concurrent_edits_are_all_seen(catalog: Settings, post: Post, words: LibraryWords) -> None:
+    domains = [_add(post, *["x"] * 5, name=f"domain{number}") for number in range(3)]
+    words.prepare(np.concatenate(domains))
+    is_done = threading.Event()
+
+    def edit(domain: int) -> None:
+        for number in range(5):
+            edit_video(f"domain{domain}-{number}", VideoPatch(captions=[f"bird{domain}{number}"]))
+
+    def search() -> None:
+        while not is_done.is_set():
+            words.current()
+
+    with ThreadPoolExecutor(5) as pool:
+        searches = [pool.submit(search) for _ in range(2)]
+        for edits in [pool.submit(edit, domain) for domain in range(3)]:
+            edits.result(TIMEOUT_SECONDS)
+        is_done.set()
+        for each in searches:
+            each.result(TIMEOUT_SECONDS)
+    for domain, videos in enumerate(domains):
+        for number, video in enumerate(videos.tolist()):
+            assert _found(words, f"bird{domain}{number}") == [video]
+
+
+def test_deleted_videos_have_no_texts(catalog: Settings, post: Post, words: LibraryWords) -> None:
+    videos = _add(post, "a heron", "an owl")
+    heron, owl = videos.tolist()
+    with session_scope(write=True) as session:
+        session.execute(delete(Video).where(Video.vector_id == heron))
+    words.prepare(videos)  # the manifest still has the vector
+    assert (_found(words, "heron"), _found(words, "owl")) == ([], [owl])
+
+
+def test_last_words_are_searched_while_the_catalog_is_unreachable(
+    sqlite_catalog: Settings,
+    post: Post,
+    words: LibraryWords,
+    reads: CatalogReads,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    videos = _add(post, "a heron", "an owl")
+    words.prepare(videos)
+
+    def fail(*_: Any) -> Any:
+        raise Unavailable("no")
+
+    edit_video("birds-0", VideoPatch(captions=["a crane"]))
+    with monkeypatch.context() as patch:
+        for name in ("read_last_edit", "read_edited_videos", "read_texts"):
+            with monkeypatch.context() as inner:
+                inner.setattr(library_words, name, fail)
+                assert _found(words, "heron") == [videos[0]]
+                reads._is_interrupted = False
+        patch.setattr(library_words, "read_last_edit", fail)
+        with pytest.raises(Unavailable):
+            words.prepare(np.array([*videos, 99]))
+    reads._is_interrupted = False
+    assert (_found(words, "heron"), _found(words, "crane")) == ([], [videos[0]])
+
+
+def test_damaged_row_has_no_texts_and_others_keep_theirs(
+    sqlite_catalog: Settings, post: Post, words: LibraryWords
+) -> None:
+    videos = _add(post, *(f"bird{number}" for number in range(7)))
+    with session_scope(write=True) as session:
+        session.execute(text("UPDATE videos SET captions = '{}' WHERE id = 'birds-3'"))
+        session.execute(text("UPDATE videos SET metadata = 'no JSON' WHERE id = 'birds-5'"))
+    words.prepare(videos)
+    found = [_found(words, f"bird{number}") for number in range(7)]
+    assert found == [[] if number in (3, 5) else [video] for number, video in enumerate(videos.tolist())]
+
+
+def test_scattered_ids_are_read(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:
+    videos = _add(post, *(f"bird{number}" for number in range(1100)))
+    words.prepare(videos[::2])
+    assert words.current().videos == 550
+    words.prepare(videos)
+    assert words.current().videos == 1100
+    assert [_found(words, f"bird{number}") for number in (1, 2, 1099)] == [[videos[n]] for n in (1, 2, 1099)]
