@@ -43,6 +43,13 @@ class CaptionsParameters(StrictParameters):
     ] = "task"
 
 
+class SuggestionParameters(StrictParameters):
+    """Parameters of ``GET /suggestions``. The service checks their values."""
+
+    q: Annotated[str, Query(description="Query so far; its last word is continued.", examples=["a bir"])]
+    k: Annotated[int, Query(description="Maximum number of words.", json_schema_extra=_AT_LEAST_ONE)] = 8
+
+
 class SimilarParameters(StrictParameters):
     """Parameters of ``GET /videos/{video_id}/similar``."""
 

@@ -17,6 +17,7 @@ from api.search_parameters import (
     ParameterModelRoute,
     QueryReportParameters,
     SearchParameters,
+    SuggestionParameters,
 )
 from api.security.route_scopes import ScopedRoute, requires
 from cinestrata_schemas.explanations import QueryReport
@@ -28,6 +29,7 @@ from cinestrata_schemas.search import (
     SearchQuery,
     SearchResponse,
     SearchTiming,
+    SuggestionsResponse,
 )
 from service.core import tracing
 from service.library import prometheus_metrics
@@ -114,6 +116,15 @@ def _observe_timing(response: SearchResponse) -> None:
             "cinestrata.searched_tasks": sum(task.searched for task in response.routing),
         }
         tracing.record_stages("search", stages, facts)
+
+
+@router.get("/suggestions", operation_id="suggest_words")
+@requires("search")
+async def suggest_words(
+    service: QueryDep, parameters: Annotated[SuggestionParameters, Query()]
+) -> SuggestionsResponse:
+    """Words of captions, metadata and file names that continue the last word of a query, most frequent first."""
+    return await run_search(service.suggest, parameters.q, parameters.k)
 
 
 @router.post("/search/clip", operation_id="search_by_clip", responses=CLIP_SEARCH_PROBLEMS)

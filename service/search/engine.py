@@ -20,6 +20,7 @@ from cinestrata_schemas.search import (
     SearchQuery,
     SearchResponse,
     SimilarVideosResponse,
+    SuggestionsResponse,
 )
 from index.scanning.search_threads import use_one_thread_per_search
 from service.catalog.catalog_reads import CatalogReads
@@ -38,6 +39,7 @@ from service.search.search_request import SearchRequest, parse_requests
 from service.search.similar_search import search_similar
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.snapshots.snapshot_manager import SnapshotManager
+from service.search.suggestions import suggest_words
 from service.search.text_search.executor import advance_searches, execute, start_searches
 from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
@@ -215,6 +217,14 @@ class SearchEngine:
             complete = [state for state in group if not state.wave]
             responses |= zip(complete, finish_searches(snapshot, complete, self.metadata_cache), strict=True)
         return [responses[state] if state in responses else Unfinished(state) for state in states]
+
+    def suggest(self, q: str, k: int = 8) -> SuggestionsResponse:
+        """Words of the library that continue the last word of a query; see :mod:`service.search.suggestions`.
+
+        Raises:
+            InvalidInput: A parameter is invalid.
+        """
+        return suggest_words(self.metadata_cache.words.current(), q, k)
 
     # -- explanations -------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -61,6 +62,14 @@ class MetadataColumn:
         self._numbers: Sequence[int | float] = [number for number, _ in numbers]
         self._number_rows: Ids = np.array([row for _, row in numbers], np.int64)
 
+    @cached_property
+    def _values_by_row(self) -> tuple[Ids, Ids]:
+        """Rows, ascending, and the number of a value of each; a row with several values is repeated."""
+        rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
+        numbers = np.repeat(np.arange(len(self._rows)), [len(own) for own in self._rows.values()])
+        order = np.argsort(rows, kind="stable")
+        return rows[order], numbers[order]
+
     def __bool__(self) -> bool:
         return bool(self._rows)
 
@@ -72,6 +81,21 @@ class MetadataColumn:
     def rows_equal_to(self, value: MetadataValue) -> Ids:
         """Rows whose value equals the given value, or is a list that contains the given text."""
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
+
+    def count_values(self, rows: Ids) -> tuple[int, dict[tuple[bool, MetadataValue], int]]:
+        """Count the values of rows.
+
+        Args:
+            rows: Distinct rows.
+
+        Returns:
+            Number of rows with a value; whether a value is a truth value, and the value → number of rows.
+        """
+        all_rows, numbers = self._values_by_row
+        first, end = (np.searchsorted(all_rows, rows, side) for side in ("left", "right"))
+        found = np.bincount(numbers[_ranges(first, end)], minlength=len(self._rows))
+        counts = {key: count for key, count in zip(self._rows, found.tolist(), strict=True) if count}
+        return int(np.count_nonzero(end > first)), counts
 
     def rows_between(self, low: float | None, high: float | None) -> Ids:
         """Rows with a number in a closed range; None is an open end."""
@@ -122,9 +146,7 @@ class MomentSpans:
     def rows_of(self, videos: Ids) -> Ids:
         """Rows of the moments of the given videos."""
         first, end = (np.searchsorted(self._videos, videos, side) for side in ("left", "right"))
-        counts = end - first
-        # Each video's rows are consecutive: a running count, shifted to the first row of the video.
-        return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return _ranges(first, end)
 
     def with_moments(self, videos: Ids) -> Ids:
         """Vector IDs of the given videos and of their moments."""
@@ -237,6 +259,13 @@ class VideoMetadataCache:
                 self._arrivals |= found
         with self._arrivals_lock:
             return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
+
+
+def _ranges(first: Ids, end: Ids) -> Ids:
+    """Numbers of half-open ranges, concatenated."""
+    counts = end - first
+    # A running count, shifted to the start of each range.
+    return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 def read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:

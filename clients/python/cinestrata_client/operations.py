@@ -45,6 +45,7 @@ from cinestrata_schemas.search import (
     SearchResponse,
     SearchResult,
     SimilarVideosResponse,
+    SuggestionsResponse,
 )
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
 from cinestrata_schemas.tasks import (
@@ -264,6 +265,7 @@ class Operations:
         routes: str | None = None,
         moments: int | None = None,
         min_confidence: float | None = None,
+        facets: bool | None = None,
         cursor: str | None = None,
     ) -> SearchResponse:
         """Search all shards, or those of some domains. Each shard is searched with its own query vector.
@@ -278,6 +280,10 @@ class Operations:
 
         If a query is invalid, `errors` names its position and field, and no query is answered.
         """
+
+    @operation("GET", "/suggestions")
+    def suggest_words(self, q: str, *, k: int | None = None) -> SuggestionsResponse:
+        """Words of captions, metadata and file names that continue the last word of a query, most frequent first."""
 
     @operation("GET", "/videos/{video_id}/captions")
     def describe_video(

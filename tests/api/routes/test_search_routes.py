@@ -331,3 +331,17 @@ def test_domain_is_searched_by_name_in_any_case_or_by_slug(client: TestClient, l
         assert {result["task_id"] for result in answer.json()["results"]} == {library[0]}, name
         assert client.get("/videos", params={"task": name, "limit": 1}).status_code == 200
     assert client.get("/search", params={"q": "a clip", "task": "no-such-slug"}).status_code == 422
+
+
+def test_suggestions_are_words_of_the_library(client: TestClient, library: list[str]) -> None:
+    video = accepted_videos(library[0])[0]
+    assert client.get("/suggestions", params={"q": "a zyg"}).json() == {"suggestions": []}
+    edited = client.patch(f"/videos/{video.id}", json={"captions": ["Zygotes divide", "a zygote"]})
+    assert edited.status_code == 200
+    found = client.get("/suggestions", params={"q": "A Zyg"}).json()["suggestions"]
+    assert sorted((each["text"], each["count"]) for each in found) == [("zygote", 1), ("zygotes", 1)]
+    assert len(client.get("/suggestions", params={"q": "zyg", "k": 1}).json()["suggestions"]) == 1
+    for parameters, field in (({}, "q"), ({"q": "x", "k": 0}, "k"), ({"q": "x", "prefix": "y"}, "prefix")):
+        answer = client.get("/suggestions", params=parameters)
+        assert answer.status_code == 422
+        assert [error["field"] for error in answer.json()["errors"]] == [field]

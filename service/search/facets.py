@@ -1,0 +1,97 @@
+"""Facets of search results: domains and metadata values by which they can be filtered, with counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cinestrata_schemas.search import Facet, FacetValue
+from index.vector_ids import Ids
+from service.core.errors import Unavailable
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.video_metadata_cache import MetadataValue, VideoMetadataCache
+
+MAX_FIELDS = 5  # of metadata
+MAX_VALUES = 8  # of a field
+MAX_VALUE_CHARS = 80  # longer texts describe a video
+
+
+def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) -> list[Facet]:
+    """Count the domains and metadata values of videos.
+
+    The domains come first, then the metadata fields that most of the videos have. A value of one video among several is
+    no filter, and neither is a field with the same value for all of them.
+
+    Args:
+        ids: ``int64``; vector IDs of distinct videos. Those that the snapshot does not contain are ignored.
+
+    Returns:
+        Fields with their values, most frequent values first. While the catalog cannot be reached and the metadata is
+        not copied, only the domains.
+    """
+    positions = snapshot.locate(ids)
+    tasks = list(snapshot.shards)
+    videos = {
+        tasks[place]: np.sort(ids[positions == place])
+        for place in np.unique(positions[positions >= 0]).tolist()
+    }
+    if not videos:
+        return []
+    number = sum(len(own) for own in videos.values())
+    counted: list[tuple[int, Facet]] = []
+    for name, known in _count_fields(cache, snapshot, videos).items():
+        frequent = {key: count for key, count in known.counts.items() if count > 1 or number == 1}
+        if frequent and min(frequent.values()) < max(number, 2):
+            counted.append((known.videos, Facet(field=f"where.{name}", values=_most_frequent(frequent))))
+    counted.sort(key=lambda item: (-item[0], item[1].field))
+    domains: Counter[tuple[bool, MetadataValue]] = Counter()
+    for task, own in videos.items():
+        domains[False, snapshot.task_names[task]] += len(own)
+    return [
+        Facet(field="task", values=_most_frequent(domains)),
+        *(facet for _, facet in counted[:MAX_FIELDS]),
+    ]
+
+
+@dataclass
+class _Field:
+    """Counts of a metadata field.
+
+    Attributes:
+        videos: Number of videos with a value.
+        counts: Whether a value is a truth value, and the value → number of videos.
+    """
+
+    videos: int = 0
+    counts: Counter[tuple[bool, MetadataValue]] = field(default_factory=Counter)
+
+
+def _count_fields(
+    cache: VideoMetadataCache, snapshot: SearchSnapshot, videos: Mapping[str, Ids]
+) -> dict[str, _Field]:
+    fields: dict[str, _Field] = {}
+    try:
+        columns = cache.current_metadata({task: snapshot.shards[task].state for task in videos})
+    except Unavailable:
+        return fields
+    for task, metadata in columns.items():
+        rows = np.flatnonzero(np.isin(metadata.ids, videos[task], assume_unique=True))
+        for name, column in metadata.fields.items():
+            total, counts = column.count_values(rows)
+            known = fields.setdefault(name, _Field())
+            known.videos += total
+            known.counts.update({key: count for key, count in counts.items() if _is_short(key[1])})
+    return fields
+
+
+def _is_short(value: MetadataValue) -> bool:
+    return not isinstance(value, str) or len(value) <= MAX_VALUE_CHARS
+
+
+def _most_frequent(counts: Mapping[tuple[bool, MetadataValue], int]) -> list[FacetValue]:
+    """The most frequent values; those of the same frequency by their text."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0][1])))
+    return [FacetValue(value=value, count=count) for (_, value), count in ordered[:MAX_VALUES]]

@@ -1,0 +1,36 @@
+"""Suggestions for queries: words of the library's texts that continue the last word."""
+
+from __future__ import annotations
+
+from cinestrata_schemas.search import Suggestion, SuggestionsResponse
+from index.words.text_analysis import split_words
+from index.words.word_index import WordIndex
+from service.core import request_limits
+from service.core.errors import FieldError, InvalidInput
+
+MAX_SUGGESTIONS = 20
+
+
+def suggest_words(words: WordIndex, q: str, k: int) -> SuggestionsResponse:
+    """Return at most k words that begin with the last word of a query, the most frequent first.
+
+    A query that ends with a space or a punctuation mark has no word to continue.
+
+    Raises:
+        InvalidInput: The query is too long, or k is out of range.
+    """
+    errors: list[FieldError] = []
+    if len(q) > request_limits.MAX_QUERY_CHARS:
+        hint = f"Use at most {request_limits.MAX_QUERY_CHARS}."
+        errors.append(FieldError("q", f"The query has {len(q)} characters.", hint))
+    if not 1 <= k <= MAX_SUGGESTIONS:
+        hint = f"Request 1 to {MAX_SUGGESTIONS} suggestions."
+        errors.append(FieldError("k", "That many suggestions cannot be returned.", hint))
+    if errors:
+        raise InvalidInput.of(errors)
+    # The last part of a hyphenated word, not the compound.
+    last = max(
+        (word for word in split_words(q) if word.end == len(q)), key=lambda word: word.start, default=None
+    )
+    found = words.suggest(last.term, k) if last is not None else []
+    return SuggestionsResponse(suggestions=[Suggestion(text=text, count=count) for text, count in found])
