@@ -24,15 +24,16 @@ def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple
     changed: list[LiveSegment] = []
     removed = 0
     for live in segments:
-        documents, counts = live.segment.find_documents(videos)
-        replaced = live.alive[documents]
-        if not replaced.any():
+        numbers, _ = live.segment.videos.find(videos)
+        numbers = numbers[live.alive[live.segment.videos.starts[numbers]]]
+        if not len(numbers):
             changed.append(live)
             continue
-        removed += len(np.unique(np.repeat(np.arange(len(videos)), counts)[replaced]))
+        removed += len(numbers)
+        documents = live.segment.documents_of(numbers)
         alive = live.alive.copy()
         alive[documents] = False
-        changed.append(LiveSegment(live.segment, alive, live.documents - int(np.count_nonzero(replaced))))
+        changed.append(LiveSegment(live.segment, alive, live.documents - len(documents)))
     return tuple(changed), removed
 
 

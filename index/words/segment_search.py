@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from index.vector_ids import Ids
-from index.words.unit_matching import LiveSegment, Occurrences, Strengths, Variant
+from index.words.unit_matching import LiveSegment, Occurrences, Strengths, Variant, distinct
 from index.words.word_segment import Documents
 
 
@@ -46,16 +46,12 @@ class SegmentSearch:
         """Videos whose documents together contain all units."""
         order = sorted(range(len(self._units)), key=self.count)
         segment = self._live.segment
-        videos = np.unique(segment.videos[self._find(order[0]).documents])
+        numbers = distinct(segment.owners[self._find(order[0]).documents])
         for unit in order[1:]:
-            documents, counts = segment.find_documents(videos)
-            owners = np.repeat(np.arange(len(videos)), counts)
-            alive = np.flatnonzero(self._live.alive[documents])
-            alive = alive[np.argsort(documents[alive])]
-            matching = np.zeros(len(videos), dtype=np.bool_)
-            matching[owners[alive][self._strengths_in(unit, documents[alive]) > 0]] = True
-            videos = videos[matching]
-        return videos
+            # The documents of a video are all alive, or none is.
+            documents = segment.documents_of(numbers)
+            numbers = distinct(segment.owners[documents[self._strengths_in(unit, documents) > 0]])
+        return segment.videos.ids[numbers]
 
     def _find(self, unit: int) -> Occurrences:
         found = self._found.get(unit)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -57,12 +58,9 @@ class TermTable:
         """A term."""
         return self.bytes_of(index).decode()
 
-    def terms(self) -> list[str]:
-        """All terms, in order."""
-        return [self.content[start:end].decode() for start, end in zip(*self._bounds(), strict=True)]
-
-    def _bounds(self) -> tuple[list[int], list[int]]:
-        return self.offsets[:-1].tolist(), self.offsets[1:].tolist()
+    def all_bytes(self) -> list[bytes]:
+        """All terms in UTF-8, in order."""
+        return [self.content[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def find(self, term: bytes) -> int:
         """Index of a term; -1 if the table does not contain it."""

@@ -98,7 +98,7 @@ class LiveSegment:
             term, strength = variants[0]
             documents = self.segment.documents[self.segment.places(term)]
             if len(documents) != self.segment.counts[term]:
-                documents = _distinct(documents)
+                documents = distinct(documents)
             if not self._all_alive:
                 documents = documents[self.alive[documents]]
             return Occurrences(documents, np.full(len(documents), strength, dtype=np.float32))
@@ -167,7 +167,7 @@ class LiveSegment:
         for offset in order[1:]:
             if not len(starts):
                 break
-            documents = _distinct((starts >> _POSITION_BITS).astype(np.int32))
+            documents = distinct((starts >> _POSITION_BITS).astype(np.int32))
             others, found = self._places(words[offset], offset, documents)
             if not len(others):
                 starts = others
@@ -210,11 +210,14 @@ class LiveSegment:
 
 
 def stems_of(word: str, languages: tuple[str, ...]) -> dict[str, str]:
-    """Stem of a word in each language."""
+    """Stem of a word in each language; only words of ASCII letters have stems."""
+    if not (word.isascii() and word.isalpha()):
+        return {}
     return {language: stem_words(language, [word])[0] for language in languages}
 
 
-def _distinct(ascending: Documents) -> Documents:
+def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Distinct numbers of an ascending list."""
     if len(ascending) < 2:
         return ascending
     return ascending[np.r_[True, ascending[1:] != ascending[:-1]]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -17,25 +16,20 @@ from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import QueryUnit, split_words
 from index.words.unit_matching import EXACT, SAME_STEM, LiveSegment, Variant, stems_of
-from index.words.word_segment import Document, build_segment
+from index.words.word_segment import Document, TextKind, build_segment
 from index.words.word_spelling import is_correctable, spelling_neighbours
 from index.words.word_stems import STOP_WORDS, present_languages
+
+__all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
 
 # A unit in more than this share of the documents, and more than so many, selects no documents.
 COMMON_SHARE = 0.05
 COMMON_DOCUMENTS = 1000
-# All units together select at most this share of the documents, rarest first.
-_SELECTED_SHARE = 0.25
+# All units together select at most so many documents, or this share of them, rarest first: a query of many frequent
+# words selects the texts with its rarer words.
+_SELECTED_SHARE = 0.1
+_SELECTED_DOCUMENTS = 50_000
 _VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
-
-
-class TextKind(IntEnum):
-    """Kind of a text, in the order of preference."""
-
-    CAPTION = 0
-    TRANSCRIPT = 1
-    METADATA = 2
-    NAME = 3
 
 
 class VideoText(NamedTuple):
@@ -104,7 +98,7 @@ class WordIndex:
         )
         if len(added):
             kept = (*kept, LiveSegment(added, np.ones(len(added), dtype=np.bool_), len(added)))
-        videos = self.videos - removed + len(np.unique(added.videos))
+        videos = self.videos - removed + len(added.videos.ids)
         return WordIndex(merge_small(kept), videos)
 
     def lookup(self, units: Sequence[QueryUnit]) -> WordMatches:
@@ -120,7 +114,9 @@ class WordIndex:
             if selecting
         ]
         return WordMatches(
-            videos=_joined([segment.videos[documents] for segment, documents, _ in found], np.int64),
+            videos=_joined(
+                [segment.videos.ids[segment.owners[documents]] for segment, documents, _ in found], np.int64
+            ),
             kinds=_joined([segment.kinds[documents] for segment, documents, _ in found], np.uint8),
             lengths=_joined([segment.lengths[documents] for segment, documents, _ in found], np.int32),
             strengths=np.concatenate(
@@ -140,9 +136,9 @@ class WordIndex:
         """Whether each video has a caption or a transcript, ``bool [ids]``."""
         captioned = np.zeros(len(ids), dtype=np.bool_)
         for live in self._segments:
-            documents, counts = live.segment.find_documents(ids)
-            matching = live.alive[documents] & (live.segment.kinds[documents] <= TextKind.TRANSCRIPT)
-            captioned[np.repeat(np.arange(len(ids)), counts)[matching]] = True
+            videos = live.segment.videos
+            numbers, places = videos.find(ids)
+            captioned[places[videos.captioned[numbers] & live.alive[videos.starts[numbers]]]] = True
         return captioned
 
     def expand(self, unit: QueryUnit) -> Mapping[str, float]:
@@ -186,9 +182,7 @@ class WordIndex:
         """
         if not is_correctable(term) or self._contains(term) or is_known(term):
             return None
-        neighbours = [
-            word.encode() for word in spelling_neighbours(term, self._alphabet | set(term)) if word.isalpha()
-        ]
+        neighbours = [word.encode() for word in spelling_neighbours(term)]
         possible = np.zeros(len(neighbours), dtype=np.bool_)
         for live in self._segments:
             possible |= live.segment.terms.may_contain(neighbours)
@@ -207,10 +201,6 @@ class WordIndex:
         }
         totals = {language: list(map(sum, zip(*rows, strict=True))) for language, rows in counts.items()}
         return present_languages(totals, self.documents)
-
-    @cached_property
-    def _alphabet(self) -> set[str]:
-        return {letter for live in self._segments for letter in live.segment.alphabet}
 
     def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
         words = [[(word, stems_of(word, self._languages)) for word in unit.terms] for unit in units]
@@ -231,7 +221,7 @@ class WordIndex:
         """Units whose documents are all contained in the matches, rarest first."""
         order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
         limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
-        total = max(COMMON_DOCUMENTS, int(_SELECTED_SHARE * self.documents))
+        total = max(_SELECTED_DOCUMENTS, int(_SELECTED_SHARE * self.documents))
         sums = np.cumsum(frequencies[order])
         selecting = [
             unit

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,15 @@ from index.words.word_stems import STOP_WORDS, stem_words
 
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]
+
+
+class TextKind(IntEnum):
+    """Kind of a text, in the order of preference."""
+
+    CAPTION = 0
+    TRANSCRIPT = 1
+    METADATA = 2
+    NAME = 3
 
 
 class Document(NamedTuple):
@@ -41,8 +50,45 @@ class _TermNumbers(dict[str, int]):
         return number
 
 
+@dataclass(frozen=True, eq=False)
+class Videos:
+    """Videos of a segment, numbered in the order of their documents."""
+
+    ids: Ids  # [videos]
+    starts: npt.NDArray[np.int32]  # [videos + 1], the first document of each
+    captioned: Flags  # [videos], whether it has a caption or a transcript
+    order: npt.NDArray[np.int32] | None  # [videos], numbers by ascending id; None if they ascend as they are
+
+    @classmethod
+    def of(cls, owners: Ids, captioned: Flags) -> Videos:
+        """Videos of documents that are given by the id of their video, those of a video side by side."""
+        starts = np.flatnonzero(np.r_[np.ones(min(1, len(owners)), np.bool_), owners[1:] != owners[:-1]])
+        ids = owners[starts]
+        return cls(
+            ids,
+            np.append(starts, len(owners)).astype(np.int32),
+            np.logical_or.reduceat(captioned, starts) if len(starts) else captioned,
+            None if (ids[1:] > ids[:-1]).all() else np.argsort(ids).astype(np.int32),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        order = 0 if self.order is None else self.order.nbytes
+        return self.ids.nbytes + self.starts.nbytes + self.captioned.nbytes + order
+
+    def find(self, ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Numbers of those of the videos that are here, and the places in ``ids`` at which they are."""
+        if not len(self.ids):
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        places = np.minimum(self.ids.searchsorted(ids, sorter=self.order), len(self.ids) - 1)
+        numbers = places.astype(np.int32) if self.order is None else self.order[places]
+        found = np.flatnonzero(self.ids[numbers] == ids)
+        return numbers[found], found
+
+
 class StemOrder(NamedTuple):
-    """Terms of a segment in the order of hashes of their stems in one language."""
+    """Terms of ASCII letters in the order of hashes of their stems in one language; other terms have no stem."""
 
     hashes: npt.NDArray[np.uint32]  # ascending
     indices: Indices
@@ -52,10 +98,10 @@ class StemOrder(NamedTuple):
 class WordSegment:
     """Documents, and where each term stands in them."""
 
-    videos: Ids  # [documents]
+    videos: Videos
+    owners: npt.NDArray[np.int32]  # [documents], the video of each document by its number, ascending
     kinds: npt.NDArray[np.uint8]  # [documents]
     lengths: npt.NDArray[np.int32]  # [documents], words of each document
-    by_video: Documents  # [documents], in the order of their videos
     terms: TermTable
     offsets: npt.NDArray[np.uint32]  # [terms + 1], where the places of each term start
     counts: npt.NDArray[np.int32]  # [terms], documents with each term
@@ -65,45 +111,43 @@ class WordSegment:
     _stop_counts: dict[str, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.videos)
+        return len(self.owners)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         arrays = (
-            self.videos,
+            self.owners,
             self.kinds,
             self.lengths,
-            self.by_video,
+            self.positions,
             self.offsets,
             self.counts,
             self.documents,
         )
         stems = sum(order.hashes.nbytes + order.indices.nbytes for order in self._stems.values())
-        return sum(array.nbytes for array in arrays) + self.positions.nbytes + self.terms.nbytes + stems
+        return sum(array.nbytes for array in arrays) + self.videos.nbytes + self.terms.nbytes + stems
 
     def places(self, term: int) -> slice:
         """Entries of ``documents`` and ``positions`` that belong to a term."""
         return slice(int(self.offsets[term]), int(self.offsets[term + 1]))
 
-    def find_documents(self, videos: Ids) -> tuple[Documents, npt.NDArray[np.int64]]:
-        """Documents of videos, those of one video after the other.
-
-        Returns:
-            The document numbers, and the number of documents of each video, ``int64 [videos]``.
-        """
-        starts = self.videos.searchsorted(videos, sorter=self.by_video)
-        counts = self.videos.searchsorted(videos, side="right", sorter=self.by_video) - starts
-        before = np.cumsum(counts) - counts
-        return self.by_video[np.repeat(starts - before, counts) + np.arange(counts.sum())], counts
+    def documents_of(self, numbers: npt.NDArray[np.int32]) -> Documents:
+        """Documents of videos, which are given by their numbers, those of one video after the other."""
+        starts = self.videos.starts[numbers]
+        counts = self.videos.starts[numbers + 1] - starts
+        before = np.cumsum(counts, dtype=np.int32) - counts
+        return np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int32)
 
     def stem_order(self, language: str) -> StemOrder:
         """Terms by their stems in a language; computed once."""
         order = self._stems.get(language)
         if order is None:
-            hashes = np.array(
-                [_hash(stem) for stem in stem_words(language, self.terms.terms())], dtype=np.uint32
-            )
+            words = self.terms.all_bytes()
+            indices = [index for index, word in enumerate(words) if word.isalpha()]
+            stems = stem_words(language, [words[index].decode() for index in indices])
+            hashes = np.zeros(len(words), dtype=np.uint32)
+            hashes[indices] = list(map(_hash, stems))
             order = self._stems[language] = _stem_order(hashes)
         return order
 
@@ -125,11 +169,6 @@ class WordSegment:
                 int(self.counts[index]) if index >= 0 else 0 for index in indices
             ]
         return counts
-
-    @cached_property
-    def alphabet(self) -> frozenset[str]:
-        """Letters of terms that are longer than pairs of Chinese, Japanese or Korean characters."""
-        return frozenset("".join(term for term in self.terms.terms() if len(term) > 2 and term.isalpha()))
 
 
 def build_segment(texts: Sequence[Document]) -> WordSegment:
@@ -192,7 +231,7 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
         positions[target] = segment.positions[used]
         first += int(np.count_nonzero(alive))
     merged = _segment(
-        np.concatenate([segment.videos[alive] for segment, alive in segments]),
+        np.concatenate([segment.videos.ids[segment.owners[alive]] for segment, alive in segments]),
         np.concatenate([segment.kinds[alive] for segment, alive in segments]),
         np.concatenate([segment.lengths[alive] for segment, alive in segments]),
         terms,
@@ -200,17 +239,17 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
         documents,
         positions,
     )
-    for language in set.intersection(*(set(segment._stems) for segment, _ in segments)):
-        hashes = np.empty(len(terms), dtype=np.uint32)
+    for language in set().union(*(segment._stems for segment, _ in segments)):
+        hashes = np.zeros(len(terms), dtype=np.uint32)
         for (segment, _), mapping in zip(segments, places, strict=True):
-            order = segment._stems[language]
+            order = segment.stem_order(language)
             hashes[mapping[order.indices]] = order.hashes
         merged._stems[language] = _stem_order(hashes[sizes.sum(axis=0) > 0])
     return merged
 
 
 def _segment(
-    videos: Ids,
+    owners: Ids,
     kinds: npt.NDArray[np.uint8],
     lengths: npt.NDArray[np.int32],
     terms: TermTable,
@@ -218,6 +257,7 @@ def _segment(
     documents: Documents,
     positions: npt.NDArray[np.uint16],
 ) -> WordSegment:
+    videos = Videos.of(owners, kinds <= TextKind.TRANSCRIPT)
     used = sizes > 0
     offsets = np.zeros(np.count_nonzero(used) + 1, dtype=np.uint32)
     np.cumsum(sizes[used], out=offsets[1:])
@@ -226,9 +266,9 @@ def _segment(
     distinct[offsets[:-1]] = True
     return WordSegment(
         videos=videos,
+        owners=np.repeat(np.arange(len(videos.ids), dtype=np.int32), np.diff(videos.starts)),
         kinds=kinds,
         lengths=lengths,
-        by_video=np.argsort(videos, kind="stable").astype(np.int32),
         terms=terms.select(used),
         offsets=offsets,
         counts=_sums(distinct, offsets).astype(np.int32),
@@ -245,9 +285,9 @@ def _sums(flags: Flags, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64
 
 
 def _stem_order(hashes: npt.NDArray[np.uint32]) -> StemOrder:
-    order = np.argsort(hashes, kind="stable")
+    order = np.argsort(hashes, kind="stable")[np.count_nonzero(hashes == 0) :]
     return StemOrder(hashes[order], order.astype(np.int32))
 
 
 def _hash(stem: str) -> int:
-    return hash(stem) & 0xFFFFFFFF
+    return hash(stem) & 0xFFFFFFFF or 1  # 0 is the hash of terms without a stem

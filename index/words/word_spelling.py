@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
+
+from index.words.text_folding import fold_text
 
 MIN_LETTERS = 4  # shorter words have too many neighbours
 
@@ -12,12 +14,19 @@ def is_correctable(word: str) -> bool:
     return len(word) >= MIN_LETTERS and word.isalpha()
 
 
-def spelling_neighbours(word: str, alphabet: Iterable[str]) -> list[str]:
-    """Strings at Damerau-Levenshtein distance 1 (Damerau 1964), with letters of an alphabet; distinct."""
-    letters = sorted(set(alphabet))
+def spelling_neighbours(word: str) -> list[str]:
+    """Folded words at Damerau-Levenshtein distance 1 (Damerau 1964) with letters of the same alphabet; distinct."""
+    letters = sorted(set(word).union(*(_letters(ord(letter) >> 8) for letter in word)))
     splits = [(word[:place], word[place:]) for place in range(len(word) + 1)]
     neighbours = {left + right[1:] for left, right in splits if right}
     neighbours |= {left + right[1] + right[0] + right[2:] for left, right in splits if len(right) > 1}
     neighbours |= {left + letter + right[1:] for left, right in splits if right for letter in letters}
     neighbours |= {left + letter + right for left, right in splits for letter in letters}
     return sorted(neighbours - {word})
+
+
+@lru_cache(maxsize=64)
+def _letters(block: int) -> frozenset[str]:
+    """Folded letters among the 256 characters of a block of Unicode, which holds an alphabet."""
+    characters = map(chr, range(block << 8, (block + 1) << 8))
+    return frozenset(letter for letter in characters if letter.isalpha() and fold_text(letter) == letter)
