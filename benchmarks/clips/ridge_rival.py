@@ -155,7 +155,11 @@ def run_ridge(
         label: Name in tables.
         routing: Run of a method whose routing evidence is used, instead of that of the words.
     """
-    fits = [_Fit(domains, settings)] * len(domains) if joint else [_Fit([part], settings) for part in domains]
+    fits = (
+        [RidgeFit(domains, settings)] * len(domains)
+        if joint
+        else [RidgeFit([part], settings) for part in domains]
+    )
     held_out = [
         fit.embed(domain.features[domain.held_out]) for fit, domain in zip(fits, domains, strict=True)
     ]
@@ -194,8 +198,12 @@ def run_ridge(
     )
 
 
-class _Fit:
+class RidgeFit:
     """Vocabulary and ridge of some domains.
+
+    Args:
+        domains: Domains whose training clips are fitted.
+        settings: Penalty and center.
 
     Attributes:
         seconds: Wall time of the fit.
@@ -223,8 +231,8 @@ class _Fit:
         return np.asarray(predicted / (np.linalg.norm(predicted, axis=1, keepdims=True) + 1e-9))
 
 
-def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
-    """Log weight of each domain for the words of each query, ``[Q, T]`` per domain, as the router computes it."""
+def word_evidence(domains: Sequence[DomainFeatures], texts: Sequence[str]) -> Floats:
+    """Log weight of each domain for the words of each text, ``[n, T]``, as the router computes it."""
     counts = [
         Counter(
             word
@@ -239,13 +247,16 @@ def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
     for profile, count in zip(profiles, counts, strict=True):
         for word, number in count.items():
             profile[columns[word]] = np.log1p(_VOCABULARY * number / count.total())
-    evidence = []
-    for domain in domains:
-        presence = np.zeros((len(domain.queried), len(columns)), np.float32)
-        for row, text in zip(presence, domain.queries, strict=True):
-            row[[columns[word] for word in set(caption_words(text)) if word in columns]] = 1
-        evidence.append(log_weights(presence, profiles).astype(np.float64))
-    return evidence
+    presence = np.zeros((len(texts), len(columns)), np.float32)
+    for row, text in zip(presence, texts, strict=True):
+        row[[columns[word] for word in set(caption_words(text)) if word in columns]] = 1
+    return log_weights(presence, profiles).astype(np.float64)
+
+
+def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
+    """Evidence of the words of the queries of each domain, ``[Q, T]`` per domain."""
+    evidence = word_evidence(domains, [text for domain in domains for text in domain.queries])
+    return np.split(evidence, np.cumsum([len(domain.queries) for domain in domains])[:-1])
 
 
 def _method_evidence(domains: Sequence[DomainFeatures], run: ClipRun) -> list[Floats]:

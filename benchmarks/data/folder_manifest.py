@@ -1,13 +1,13 @@
 """Manifests of folders of videos, in the formats of ``cinestrata ingest``.
 
-Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id`` and ``split`` only. The limits of the
-service on ids and on the number of captions do not apply: videos of MSVD have up to 81 captions.
+Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id``, ``split`` and ``metadata`` only. The
+limits of the service on ids and on the number of captions do not apply: videos of MSVD have up to 81 captions.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -25,6 +25,7 @@ class ManifestEntry(BaseModel):
     captions: tuple[Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)], ...] = ()
     id: str | None = None
     split: Literal["train", "val", "test"] | None = None
+    metadata: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -62,7 +63,7 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
 
 
 def _merge(earlier: ManifestEntry, entry: ManifestEntry, location: str) -> ManifestEntry:
-    """The video of two lines: the captions of both, and the id and split of the first that has them."""
+    """The video of two lines: the captions of both, and the other fields of the first that has them."""
     for field in ("id", "split"):
         first, second = getattr(earlier, field), getattr(entry, field)
         if None not in (first, second) and first != second:
@@ -72,4 +73,5 @@ def _merge(earlier: ManifestEntry, entry: ManifestEntry, location: str) -> Manif
         captions=tuple(dict.fromkeys((*earlier.captions, *entry.captions))),
         id=earlier.id or entry.id,
         split=earlier.split or entry.split,
+        metadata=earlier.metadata or entry.metadata,
     )

@@ -1,11 +1,13 @@
-"""Texts without a video in a library, for the evaluation of confidence."""
+"""Texts that no video of a library is right for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Collection
 
 import numpy as np
 
+_STEM = 4  # words with the same first letters may be forms of one word
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 # Recipes, law, sports results, travel and software: none of them is a text that releases are calibrated with.
@@ -55,14 +57,13 @@ def random_letters(count: int, seed: int = 0) -> list[str]:
     return [" ".join(word() for _ in range(rng.integers(1, 6))) for _ in range(count)]
 
 
-def word_salad(captions: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """Texts of three to eight distinct words of some captions, drawn without regard to the caption.
+def foreign_words(library_words: Collection[str], count: int, seed: int = 0) -> list[str]:
+    """Single words of :data:`SENTENCES` that no word of the library resembles in letters.
 
     Args:
-        captions: Captions of several domains.
-        seed: Seed of the draw.
+        library_words: Words of all texts of the library.
     """
-    rng = np.random.default_rng([seed, 2])
-    words = sorted({word for caption in captions for word in caption.lower().split()})
-    sizes = rng.integers(3, 9, count)
-    return [" ".join(rng.choice(words, min(size, len(words)), replace=False)) for size in sizes]
+    known = {word[:_STEM] for word in library_words}
+    words = sorted({word for text in SENTENCES for word in text.split() if len(word) > _STEM})
+    foreign = [word for word in words if word[:_STEM] not in known]
+    return random.Random(f"foreign {seed}").sample(foreign, min(count, len(foreign)))

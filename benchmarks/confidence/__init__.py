@@ -1,1 +1,0 @@
-"""Quality of the confidence of searches."""

@@ -1,0 +1,166 @@
+"""Videos of all domains of some folders, as one library: which ones are hidden, and which captions are stored."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data.folder_manifest import read_manifest
+from benchmarks.errors import ProtocolError
+from media import content_hash
+from service.tasks.manifests.folder_videos import find_manifest
+
+_HIDDEN_SHARE = 5  # one of this many videos is hidden where a manifest has no test split
+_LEFT_OUT_SHARE = 4  # one of this many domains is left out
+
+
+@dataclass(frozen=True)
+class LibraryVideo:
+    """A video of the library.
+
+    Attributes:
+        id: Identifier in the library.
+        domain: Name of the domain.
+        group: Name of the folder that has the domain.
+        file: Original file.
+        uri: Path below the media root of the library.
+        captions: All captions of the manifest.
+        split: Split of the manifest.
+        metadata: Metadata that the library stores.
+        stored: Captions that the library stores.
+        is_hidden: Whether the captions are hidden from the library.
+    """
+
+    id: str
+    domain: str
+    group: str
+    file: Path
+    uri: str
+    captions: tuple[str, ...]
+    split: str | None
+    metadata: dict[str, Any]
+    stored: tuple[str, ...] = ()
+    is_hidden: bool = False
+
+    @property
+    def name(self) -> str:
+        """File name without its ending, of which the library searches the words."""
+        return Path(self.uri).stem
+
+
+Library = dict[str, list[LibraryVideo]]  # videos by domain, in the order of learning
+
+
+def read_domains(
+    folders: Sequence[Path],
+    media: Path,
+    *,
+    names: bool = False,
+    only: Collection[str] = (),
+    excluded: Collection[str] = (),
+) -> Library:
+    """Read the domains of all folders, and link their videos below one media root.
+
+    Copies of a video in the same domain are left out, as the service rejects them.
+
+    Args:
+        folders: Folders with one subfolder per domain, each with a manifest.
+        media: Media root of the library.
+        names: Whether videos keep file name and metadata. Otherwise hidden videos have no text at all.
+        only: Names of the domains to read; all by default.
+        excluded: Names of domains to leave out.
+
+    Raises:
+        ProtocolError: There are no such domains, two have the same name, a file is missing, or a domain has fewer than
+            three captioned videos.
+    """
+    library: Library = {}
+    found = [(path, find_manifest(path)) for folder in folders for path in sorted(folder.glob("*/"))]
+    known = {path.name for path, manifest in found if manifest}
+    if unknown := {*only, *excluded} - known:
+        raise ProtocolError(
+            f"there is no domain {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
+        )
+    for path, manifest in found:
+        if manifest is None or (only and path.name not in only) or path.name in excluded:
+            continue
+        if path.name in library:
+            raise ProtocolError(f"two folders have a domain {path.name!r}; rename one of them")
+        videos: dict[str, LibraryVideo] = {}
+        for number, entry in enumerate(read_manifest(manifest)):
+            file = path / entry.uri
+            if not file.is_file():
+                raise ProtocolError(f"{manifest} names the missing file {entry.uri}")
+            stem = f"v{number:05d}"
+            uri = f"{path.name}/{stem}/{file.name}" if names else f"{path.name}/{stem}{file.suffix}"
+            _link(file, media / uri)
+            metadata = (entry.metadata if names else None) or {}
+            video = LibraryVideo(
+                f"{path.name}.{stem}",
+                path.name,
+                path.parent.name,
+                file,
+                uri,
+                entry.captions,
+                entry.split,
+                metadata,
+            )
+            videos.setdefault(content_hash(file), video)
+        library[path.name] = list(videos.values())
+        if sum(bool(video.captions) for video in videos.values()) < 3:
+            raise ProtocolError(f"{manifest} has fewer than 3 videos with captions")
+    if len(library) < 2:
+        raise ProtocolError(
+            "a library of queries needs at least two domains, each a subfolder with a manifest"
+        )
+    return library
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
+def hide_videos(library: Library, seed: int) -> Library:
+    """Hide test videos, or a random fifth where the manifest has none, and shuffle the order of the domains.
+
+    Seed 0 keeps the order of the names.
+    """
+    rng = random.Random(seed)
+    order = sorted(library)
+    if seed:
+        rng.shuffle(order)
+    hidden: Library = {}
+    for name in order:
+        videos = library[name]
+        captioned = [video.id for video in videos if video.captions]
+        chosen = {video.id for video in videos if video.captions and video.split == "test"}
+        chosen = chosen or set(rng.sample(captioned, max(1, len(captioned) // _HIDDEN_SHARE)))
+        hidden[name] = [
+            replace(video, is_hidden=True) if video.id in chosen else replace(video, stored=video.captions)
+            for video in videos
+        ]
+    return hidden
+
+
+def keep_first_captions(library: Library) -> Library:
+    """The library with the first caption of each learned video only."""
+    return {
+        name: [replace(video, stored=video.stored[:1]) for video in videos]
+        for name, videos in library.items()
+    }
+
+
+def leave_out(library: Library, seed: int) -> tuple[Library, Library]:
+    """Divide the domains at random: the library without a quarter of them, at least one, and these."""
+    names = random.Random(f"left out {seed}").sample(sorted(library), max(1, len(library) // _LEFT_OUT_SHARE))
+    kept = {name: videos for name, videos in library.items() if name not in names}
+    return kept, {name: library[name] for name in names}

@@ -1,0 +1,296 @@
+"""Comparison of the product with its rivals on all kinds of queries, over several seeds.
+
+A seed hides videos, orders the domains and draws the queries. Three libraries are learned for it: with all captions of
+learned videos, with their first captions only, and without a quarter of the domains, whose captions are unknown texts.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.clips.ridge_rival import RidgeSettings
+from benchmarks.learning.task_preparation import Progress
+from benchmarks.queries.library_videos import (
+    Library,
+    LibraryVideo,
+    hide_videos,
+    keep_first_captions,
+    leave_out,
+    read_domains,
+)
+from benchmarks.queries.query_kinds import Query, caption_queries, keyword_queries, library_words
+from benchmarks.queries.query_rivals import (
+    Bm25,
+    FrozenFeatures,
+    JointRidge,
+    fuse,
+    read_features,
+    stored_text,
+)
+from benchmarks.queries.served_library import DEPTH, Answer, Question, ServedAnswers, serve
+from benchmarks.queries.unknown_texts import SENTENCES, foreign_words, random_letters
+
+PRODUCT, FULL_TEXT, FUSION, VISUAL, ZERO_SHOT, RIDGE = ROWS = (
+    "product as served",
+    "BM25",
+    "RRF of BM25 and visual",
+    "visual alone",
+    "zero-shot",
+    "joint ridge",
+)
+UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions of domains left out")
+_LIBRARIES_AT_A_TIME = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Values of one query for one row, in percent.
+
+    Attributes:
+        row: Product or rival.
+        kind: Kind of the query.
+        gallery: ``all`` domains, or the ``own`` domain only.
+        group: Folder of the right video; empty for other queries.
+        domain: Domain of the right video; empty where queries are pooled.
+        query: Text and right video: what the same query has in all seeds.
+        values: Value by measure.
+    """
+
+    row: str
+    kind: str
+    gallery: str
+    group: str
+    domain: str
+    query: str
+    values: dict[str, float]
+
+
+@dataclass
+class QueryResults:
+    """Outcomes of all seeds.
+
+    Attributes:
+        videos: Number of videos by domain.
+        hidden: Number of hidden videos in the first seed.
+        seeds: Number of seeds.
+        names: Whether file names and metadata were stored.
+        ridge: Settings of the ridge in each seed.
+    """
+
+    videos: dict[str, int]
+    hidden: int
+    seeds: int
+    names: bool
+    ridge: list[str] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def compare_on_queries(
+    folders: Sequence[Path],
+    *,
+    backbone: str,
+    cache: Path,
+    method: str | None = None,
+    seeds: int = 1,
+    queries: int = 150,
+    names: bool = False,
+    only: Collection[str] = (),
+    excluded: Collection[str] = (),
+    workers: int = 1,
+    progress: Progress = lambda done, total: None,
+    report: Callable[[str], None] = lambda line: None,
+) -> QueryResults:
+    """Ingest the libraries of all seeds, and search them with all kinds of queries.
+
+    Args:
+        folders: Folders of domains; see :func:`~benchmarks.queries.library_videos.read_domains`.
+        backbone: Name of the backbone.
+        cache: Folder of decoded frames and frozen features.
+        method: Name of the method; None for the default of the backbone.
+        seeds: Number of seeds.
+        queries: Largest number of queries of each kind and seed.
+        names: Whether file names and metadata are stored, for the product and for BM25.
+        only: Names of the domains to read; all by default.
+        excluded: Names of domains to leave out.
+        workers: Number of decoding processes.
+        progress: Called with the number of decoded videos and the number of videos to decode.
+        report: Called with one line per library.
+
+    Raises:
+        ProtocolError: A folder or a video cannot be used.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary).resolve()
+        media = work / "media"
+        domains = read_domains(folders, media, names=names, only=only, excluded=excluded)
+        first = hide_videos(domains, 0)
+        features = read_features(first, backbone, cache, workers=workers, progress=progress)
+        results = QueryResults(
+            {name: len(videos) for name, videos in sorted(domains.items())},
+            sum(video.is_hidden for videos in first.values() for video in videos),
+            seeds,
+            names,
+        )
+        plans = [plan for seed in range(seeds) for plan in _plan(domains, seed, queries)]
+
+        def answer(plan: _Plan) -> ServedAnswers:
+            options = {"media": media, "cache": cache, "backbone": backbone, "method": method}
+            texts = [query.text for query in plan.queries]
+            served = serve(plan.library, plan.questions, texts, folder=work / plan.name, **options)  # type: ignore[arg-type]
+            report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")
+            return served
+
+        settings: dict[int, RidgeSettings] = {}
+        with ThreadPoolExecutor(_LIBRARIES_AT_A_TIME) as pool:
+            for plan, served in zip(plans, pool.map(answer, plans), strict=True):
+                ridge = JointRidge(plan.library, features, settings.get(plan.seed))
+                if plan.seed not in settings:
+                    settings[plan.seed] = ridge.settings
+                    results.ridge.append(str(ridge.settings))
+                results.outcomes += _compare(plan, served, features, ridge, names)
+        return results
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A library with its queries."""
+
+    seed: int
+    name: str
+    library: Library
+    queries: list[Query]
+
+    @property
+    def questions(self) -> list[Question]:
+        """Searches of all domains, then those of single domains."""
+        everywhere = [Question(query.text) for query in self.queries]
+        return everywhere + [Question(query.text, query.domain) for query in self.in_domains]
+
+    @property
+    def in_domains(self) -> list[Query]:
+        """Queries that also search their own domain alone: whole captions."""
+        return [query for query in self.queries if _is_caption(query)]
+
+
+def _is_caption(query: Query) -> bool:
+    return bool(query.right) and query.kind not in ("words", "pairs")
+
+
+def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
+    library = hide_videos(domains, seed)
+    short = keep_first_captions(library)
+    kept, left_out = leave_out(library, seed)
+    letters, words, sentences, captions = UNKNOWN_KINDS
+    unknown = {
+        letters: random_letters(count, seed),
+        words: foreign_words(library_words(library), count, seed),
+        sentences: list(SENTENCES),
+    }
+    foreign = caption_queries(left_out, ["learned"], count, seed)
+    plans = [
+        _Plan(
+            seed,
+            f"seed {seed}, all captions",
+            library,
+            [
+                *keyword_queries(library, count, random.Random(f"keywords {seed}")),
+                *caption_queries(library, ["learned", "hidden"], count, seed),
+                *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
+            ],
+        ),
+        _Plan(
+            seed,
+            f"seed {seed}, first captions",
+            short,
+            caption_queries(short, ["new wording", "long description"], count, seed),
+        ),
+        _Plan(
+            seed,
+            f"seed {seed}, without {', '.join(left_out)}",
+            kept,
+            [Query(captions, text) for text in dict.fromkeys(query.text for query in foreign)],
+        ),
+    ]
+    return [plan for plan in plans if plan.queries]
+
+
+def _compare(
+    plan: _Plan, served: ServedAnswers, features: FrozenFeatures, ridge: JointRidge, names: bool
+) -> list[Outcome]:
+    """Outcomes of all rows for the queries of a library."""
+    videos = [video for part in plan.library.values() for video in part]
+    texts = [query.text for query in plan.queries]
+    columns = {video: column for column, video in enumerate(served.videos)}
+    visual = served.visual[:, [columns[video.id] for video in videos]]
+    bm25 = Bm25([stored_text(video, with_names=names) for video in videos])
+    full_text = np.stack([bm25(text) for text in texts])
+    vectors = np.concatenate([features.vectors[name] for name in plan.library])
+    scores = {
+        FULL_TEXT: full_text,
+        VISUAL: visual,
+        ZERO_SHOT: features.encode(texts) @ vectors.T,
+        RIDGE: ridge(texts),
+    }
+    in_domains = iter(served.answers[len(texts) :])
+    ties = np.random.default_rng(plan.seed).permutation(len(videos))
+    outcomes = []
+    for number, query in enumerate(plan.queries):
+        answers = {("all", PRODUCT): served.answers[number]}
+        if _is_caption(query):
+            answers["own", PRODUCT] = next(in_domains)
+        for gallery in [gallery for gallery, _ in answers]:
+            inside = np.array([gallery == "all" or video.domain == query.domain for video in videos])
+            listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
+            listed[FUSION] = fuse(listed[FULL_TEXT], listed[VISUAL])
+            for row, part in listed.items():
+                answers[gallery, row] = _rival_answer(part, ties, videos, is_full_text=row == FULL_TEXT)
+        group = next((video.group for video in videos if video.id in query.right), "")
+        is_caption = _is_caption(query)
+        outcomes += [
+            Outcome(
+                row,
+                query.kind,
+                gallery,
+                group if is_caption else "",
+                (query.domain or "") if is_caption else "",
+                f"{query.text} {min(query.right)}" if is_caption else query.text,
+                _values(query, answer),
+            )
+            for (gallery, row), answer in answers.items()
+        ]
+    return outcomes
+
+
+def _rival_answer(
+    scores: npt.NDArray[np.floating],
+    ties: npt.NDArray[np.int64],
+    videos: Sequence[LibraryVideo],
+    *,
+    is_full_text: bool,
+) -> Answer:
+    """The first results by score, equal ones in random order; full-text search answers nothing without a word."""
+    order = np.lexsort((ties, -scores))[:DEPTH]
+    top = [videos[row].id for row in order if scores[row] > -np.inf]
+    return Answer(top, bool(top) if is_full_text else None)
+
+
+def _values(query: Query, answer: Answer) -> dict[str, float]:
+    values: dict[str, float] = {}
+    if _is_caption(query):
+        values |= {f"R@{k}": 100.0 * bool(query.right & set(answer.top[:k])) for k in (1, DEPTH)}
+    elif query.right:
+        places = min(DEPTH, query.stored)
+        values["P@min(10, R)"] = 100.0 * sum(video in query.right for video in answer.top[:places]) / places
+        if query.domain is not None and answer.first_route is not None:
+            values["routed"] = 100.0 * (answer.first_route == query.domain)
+    if answer.matches is not None:
+        values["matches" if query.right else "refused"] = 100.0 * (answer.matches == bool(query.right))
+    return values

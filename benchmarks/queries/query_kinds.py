@@ -1,0 +1,111 @@
+"""Kinds of queries, drawn from the captions of a library."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from benchmarks.clips.caption_tfidf import caption_words
+from benchmarks.queries.library_videos import Library, LibraryVideo
+from service.core.request_limits import MAX_QUERY_CHARS
+
+CaptionKind = Literal["learned", "hidden", "new wording", "long description"]
+CAPTION_KINDS: tuple[CaptionKind, ...] = get_args(CaptionKind)
+
+_MAX_SHARE = 0.15  # of the videos; a more frequent word names nothing
+_MIN_LETTERS = 3
+_FUNCTION_WORDS = frozenset(
+    caption_words(
+        "the and with from for are its this that his her their your you into over under down out off then than while "
+        "when who which has have had not one two left right very can will all does each other"
+    )
+)
+
+
+class Query(NamedTuple):
+    """A text with the videos that are right for it.
+
+    Attributes:
+        kind: Kind in tables.
+        text: Text that is searched.
+        right: IDs of the right videos, with those of hidden captions.
+        stored: Number of right videos whose stored captions say so.
+        domain: Domain of the right video, or the only one whose stored captions have the words; None for several.
+    """
+
+    kind: str
+    text: str
+    right: frozenset[str] = frozenset()
+    stored: int = 0
+    domain: str | None = None
+
+
+def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
+    """Single words, and pairs of adjacent words, of stored captions that few videos have.
+
+    Every video with a caption that contains all words is right, in any order.
+    """
+    videos = [video for part in library.values() for video in part]
+    contents = {
+        video.id: {word for text in video.captions for word in caption_words(text)} for video in videos
+    }
+    found: dict[str, dict[str, LibraryVideo]] = defaultdict(dict)
+    queries = []
+    for video in videos:
+        for words in map(caption_words, video.stored):
+            for first, second in zip(words, [*words[1:], ""], strict=True):
+                if _is_content(first) and not first.isdigit():
+                    found[first][video.id] = video
+                if _is_content(first) and _is_content(second):
+                    found[f"{first} {second}"][video.id] = video
+    limit = max(2, _MAX_SHARE * len(videos))
+    for kind, spaces in (("words", 0), ("pairs", 1)):
+        texts = sorted(t for t, holders in found.items() if t.count(" ") == spaces and len(holders) <= limit)
+        for text in rng.sample(texts, min(count, len(texts))):
+            needed = set(text.split())
+            right = frozenset(video for video, content in contents.items() if needed <= content)
+            stored = [
+                v for v in videos if v.id in right and any(needed <= set(caption_words(t)) for t in v.stored)
+            ]
+            domains = {video.domain for video in stored}
+            queries.append(
+                Query(kind, text, right, len(stored), stored[0].domain if len(domains) == 1 else None)
+            )
+    return queries
+
+
+def _is_content(word: str) -> bool:
+    return len(word) >= _MIN_LETTERS and word not in _FUNCTION_WORDS
+
+
+def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, seed: int) -> list[Query]:
+    """Whole captions, each of which describes one video.
+
+    ``learned``: first caption of a learned video. ``hidden``: first caption of a hidden one. ``new wording`` and
+    ``long description``: second caption, and last of at least three, of a learned video; its first one is stored.
+    """
+    queries = []
+    for kind in kinds:
+        candidates = [
+            (video, text) for part in library.values() for video in part for text in _caption(video, kind)
+        ]
+        drawn = random.Random(f"{kind} {seed}").sample(candidates, min(count, len(candidates)))
+        queries += [Query(kind, text, frozenset([video.id]), 1, video.domain) for video, text in drawn]
+    return queries
+
+
+def _caption(video: LibraryVideo, kind: CaptionKind) -> Sequence[str]:
+    """The query of a kind that a video has, if any."""
+    needed, position = {"new wording": (2, 1), "long description": (3, -1)}.get(kind, (1, 0))
+    if video.is_hidden != (kind == "hidden") or len(video.captions) < needed:
+        return ()
+    return (video.captions[position][:MAX_QUERY_CHARS],)
+
+
+def library_words(library: Mapping[str, Sequence[LibraryVideo]]) -> set[str]:
+    """Words of all captions, hidden ones included."""
+    return {
+        word for part in library.values() for v in part for text in v.captions for word in caption_words(text)
+    }

@@ -1,0 +1,201 @@
+"""Rivals of the product on the same videos and texts: full-text search, its fusion with vectors, zero-shot and a ridge.
+
+BM25 is that of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), over all texts
+that the library stores of a video; reciprocal rank fusion that of Cormack, Clarke and Büttcher (SIGIR 2009).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.clips.caption_tfidf import caption_words
+from benchmarks.clips.ridge_rival import (
+    FEATURE_BACKBONE,
+    DomainFeatures,
+    RidgeFit,
+    RidgeSettings,
+    extract_features,
+    select_settings,
+    word_evidence,
+)
+from benchmarks.data.frame_sources import FileFrames
+from benchmarks.data.source_tasks import SourceTask, SourceVideo
+from benchmarks.learning.output_memory import remember_outputs
+from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
+from benchmarks.queries.library_videos import Library, LibraryVideo
+from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_loading import frame_spec, load_backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.routing import DEFAULT_PRIOR
+from trainer.task_data import chunks
+from trainer.video_embedding import embed_clips
+
+Floats = npt.NDArray[np.floating]
+
+_K1, _B = 1.2, 0.75
+_RRF = 60
+_NO_RESULT = -np.inf
+
+
+class Bm25:
+    """BM25 scores of videos with texts.
+
+    Args:
+        documents: All texts of each of N videos, joined.
+    """
+
+    def __init__(self, documents: Sequence[str]) -> None:
+        counts = [Counter(caption_words(document)) for document in documents]
+        lengths = np.array([count.total() for count in counts], np.float64)
+        norms = _K1 * (1 - _B + _B * lengths / max(1.0, lengths[lengths > 0].mean()))
+        self._count = len(documents)
+        self._postings: dict[str, tuple[list[int], list[float]]] = {}
+        for row, count in enumerate(counts):
+            for word, number in count.items():
+                rows, weights = self._postings.setdefault(word, ([], []))
+                rows.append(row)
+                weights.append(number * (_K1 + 1) / (number + norms[row]))
+
+    def __call__(self, text: str) -> Floats:
+        """Score of each video, ``[N]``; −∞ without a word of the text."""
+        scores = np.zeros(self._count)
+        for word in set(caption_words(text)) & self._postings.keys():
+            rows, weights = self._postings[word]
+            idf = np.log(1 + (self._count - len(rows) + 0.5) / (len(rows) + 0.5))
+            scores[rows] += idf * np.array(weights)
+        return np.where(scores > 0, scores, _NO_RESULT)
+
+
+def stored_text(video: LibraryVideo, *, with_names: bool) -> str:
+    """All texts that the library stores of a video."""
+    names = [video.name, *_values(video.metadata)] if with_names else []
+    return " ".join([*video.stored, *names]).replace("_", " ")
+
+
+def _values(value: object) -> list[str]:
+    """Texts and numbers of metadata."""
+    if isinstance(value, Mapping | list):
+        parts = value.values() if isinstance(value, Mapping) else value
+        return [text for part in parts for text in _values(part)]
+    return [] if isinstance(value, bool) or value is None else [str(value)]
+
+
+def fuse(first: Floats, second: Floats) -> Floats:
+    """Reciprocal rank fusion of two lists of scores ``[N]``; −∞ is not in a list."""
+    scores = np.zeros(len(first))
+    for part in (first, second):
+        order = np.argsort(-part, kind="stable")
+        listed = order[part[order] > _NO_RESULT]
+        scores[listed] += 1 / (_RRF + 1 + np.arange(len(listed)))
+    return np.where(scores > 0, scores, _NO_RESULT)
+
+
+@dataclass(frozen=True)
+class FrozenFeatures:
+    """Outputs of frozen towers for all videos; they depend neither on captions nor on the order of the domains.
+
+    Attributes:
+        ridge: Features of the ridge by domain; captions are set by :func:`joint_ridge`.
+        vectors: Vectors of the backbone by domain.
+        encode: Vectors ``[n, dim]`` of texts by the backbone.
+    """
+
+    ridge: Mapping[str, DomainFeatures]
+    vectors: Mapping[str, Floats]
+    encode: Callable[[Sequence[str]], Floats]
+
+
+def read_features(
+    library: Library, backbone: str, cache: Path, *, workers: int, progress: Progress
+) -> FrozenFeatures:
+    """Decode all videos, and compute what the cache does not have.
+
+    Args:
+        library: Library with hidden videos.
+
+    Raises:
+        ProtocolError: Videos cannot be decoded; the message names them.
+    """
+    sources = [
+        SourceTask(
+            name,
+            name,
+            tuple(
+                SourceVideo(v.id, v.captions, "test" if v.is_hidden else "train", FileFrames(v.file))
+                for v in videos
+            ),
+        )
+        for name, videos in library.items()
+    ]
+    spec = frame_spec(backbone, None)
+    rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
+    tasks, rival_tasks = (
+        prepare_source_tasks(sources, part, cache, workers=workers, progress=progress)
+        for part in (spec, rival_spec)
+    )
+    towers = load_backbone(FEATURE_BACKBONE, spec.frames)
+    ridge = {}
+    for task in rival_tasks:
+        key = blake2b(
+            "".join([towers.fingerprint, *(c.frames_path.stem for c in task.clips)]).encode()
+        ).hexdigest()
+        path = cache / f"ridge-features-{key[:32]}.npy"
+        if path.exists():
+            ridge[task.task_id] = DomainFeatures(task.task_id, np.load(path), (), np.zeros(0, np.bool_))
+        else:
+            (ridge[task.task_id],) = extract_features(towers, [task])
+            np.save(path, ridge[task.task_id].features)
+    frozen = load_backbone(backbone)
+    remember_outputs(frozen, cache)
+    vectors = {
+        task.task_id: embed_clips(lambda frames: encode_frames(frozen, frames)[0], task.clips)
+        for task in tasks
+    }
+
+    @torch.inference_mode()
+    def encode(texts: Sequence[str]) -> Floats:
+        parts = [encode_texts(frozen, frozen.tokenize(part))[0].numpy() for part in chunks(texts, 64)]
+        return np.concatenate(parts)
+
+    return FrozenFeatures(ridge, vectors, encode)
+
+
+class JointRidge:
+    """One ridge over all domains of a library, with the routing evidence of its words.
+
+    Args:
+        library: Library of which the stored captions are fitted.
+        features: Features of its videos.
+        settings: Settings; by default, the best ones in cross-validation on the videos with captions.
+    """
+
+    def __init__(
+        self, library: Library, features: FrozenFeatures, settings: RidgeSettings | None = None
+    ) -> None:
+        self._domains = [
+            replace(
+                features.ridge[name],
+                captions=tuple(video.stored for video in videos),
+                held_out=np.array([video.is_hidden for video in videos]),
+            )
+            for name, videos in library.items()
+        ]
+        self.settings = settings or select_settings(self._domains, joint=True, prior=DEFAULT_PRIOR)
+        self._fit = RidgeFit(self._domains, self.settings)
+        self._vectors = np.concatenate([self._fit.embed(domain.features) for domain in self._domains])
+        self._owners = np.repeat(
+            np.arange(len(self._domains)), [len(domain.features) for domain in self._domains]
+        )
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """Scores of all videos in the order of the library for each text, ``[n, N]``."""
+        evidence = word_evidence(self._domains, texts)[:, self._owners]
+        return np.asarray(self._fit.encode(texts) @ self._vectors.T + DEFAULT_PRIOR * evidence)

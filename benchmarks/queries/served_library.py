@@ -1,0 +1,210 @@
+"""Ingest a library with the code of the workers, and search it: ``python -m benchmarks.queries.served_library FOLDER``.
+
+The command runs in its own process, because the settings of a library are those of its process. It reads
+FOLDER/library.json, and writes FOLDER/answers.json and FOLDER/scores.npy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+
+from benchmarks.errors import ProtocolError
+from benchmarks.learning.output_memory import remember_outputs
+from benchmarks.queries.library_videos import Library
+from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
+from cinestrata_schemas.tasks import TaskSpec
+from models.routing import DEFAULT_PRIOR
+from service.catalog.database import session_scope
+from service.catalog.migrations import upgrade
+from service.catalog.tables import Video
+from service.celery_worker import probe
+from service.core.logging import configure_logging
+from service.core.settings import settings
+from service.search.engine import SearchEngine
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.storage.library_backbone import library_backbone
+from service.tasks import commands
+from trainer.task_data import chunks
+from trainer.worker.job_environment import load_worker_backbone
+from trainer.worker.learning_job import run_learning_job
+
+DEPTH = 10  # results of a search
+
+Scores = npt.NDArray[np.float32]
+
+
+class Question(NamedTuple):
+    """A text that the library is searched with; ``domain`` limits the search to one domain."""
+
+    text: str
+    domain: str | None = None
+
+
+class Answer(NamedTuple):
+    """Answer of a search.
+
+    Attributes:
+        top: IDs of the first results.
+        matches: Whether the answer says that a video matches; None where it does not say.
+        first_route: Domain that the text is routed to first.
+    """
+
+    top: list[str]
+    matches: bool | None = None
+    first_route: str | None = None
+
+
+@dataclass(frozen=True)
+class ServedAnswers:
+    """Answers of a library.
+
+    Attributes:
+        answers: Answer to each question.
+        videos: IDs of all N videos of the library.
+        visual: Cosine plus routing term of every video for each of Q texts, ``[Q, N]``: the score without words.
+    """
+
+    answers: list[Answer]
+    videos: list[str]
+    visual: Scores
+
+
+def serve(
+    library: Library,
+    questions: Sequence[Question],
+    texts: Sequence[str],
+    *,
+    folder: Path,
+    media: Path,
+    cache: Path,
+    backbone: str,
+    method: str | None,
+) -> ServedAnswers:
+    """Ingest a library in a process of its own, and search it.
+
+    Args:
+        questions: Searches of the product.
+        texts: Texts that every video is scored for, without words.
+        folder: Empty folder for the data of the library.
+        media: Media root with the videos.
+        cache: Folder of the frozen features, which all libraries share.
+        backbone: Name of the backbone.
+        method: Name of the method; None for the default of the backbone.
+
+    Raises:
+        ProtocolError: A domain cannot be learned; the message has the reason.
+    """
+    specification = {
+        "domains": {
+            name: [
+                {
+                    "id": video.id,
+                    "uri": video.uri,
+                    "captions": video.stored,
+                    "split": "train" if video.stored else None,
+                    "metadata": video.metadata or None,
+                }
+                for video in videos
+            ]
+            for name, videos in library.items()
+        },
+        "questions": questions,
+        "texts": texts,
+        "cache": str(cache.absolute()),
+        "method": method,
+    }
+    folder.mkdir(parents=True)
+    (folder / "library.json").write_text(json.dumps(specification))
+    environment = {
+        **os.environ,
+        "CINESTRATA_DATA_DIR": str(folder / "data"),
+        "CINESTRATA_MEDIA_ROOT": str(media),
+        "CINESTRATA_BACKBONE": backbone,
+        "CINESTRATA_TORCH_THREADS": "1",
+    }
+    command = [sys.executable, "-P", "-m", "benchmarks.queries.served_library", str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProtocolError(f"the library cannot be ingested: {done.stderr.strip()[-2000:]}")
+    stored = json.loads((folder / "answers.json").read_text())
+    answers = [Answer(**answer) for answer in stored["answers"]]
+    return ServedAnswers(answers, stored["videos"], np.load(folder / "scores.npy"))
+
+
+def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | None, cache: Path) -> None:
+    """Learn the domains in order with the jobs of the workers."""
+    upgrade(settings())
+    remember_outputs(
+        load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads), cache
+    )
+    for name, videos in domains.items():
+        specification = {"name": name, "method": method, "videos": videos}
+        task = commands.create_task(TaskSpec.model_validate(specification)).task
+        probe(task.id)
+        run_learning_job(task.id)
+        task = commands.get_task(task.id)
+        if task.state != "ready" or task.counts.rejected:
+            raise ProtocolError(f"domain {name!r} is {task.state}: {task.error}")
+
+
+def _search(engine: SearchEngine, questions: Sequence[Question]) -> list[Answer]:
+    answers = []
+    for batch in chunks(questions, MAX_BATCH_QUERIES):
+        queries = [SearchQuery(q=text, k=DEPTH, task=domain, moments=0) for text, domain in batch]
+        for response in engine.search_many(queries):
+            top = [result.video_id for result in response.results]
+            first = response.routing[0].task if response.routing else None
+            answers.append(Answer(top, response.matches, first))
+    return answers
+
+
+def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mapping[int, int]) -> Scores:
+    """Cosine plus routing term of all videos for each text; ``rows`` maps vector IDs to columns."""
+    scores = np.full((len(texts), len(rows)), -np.inf, np.float32)
+    tasks, mode = snapshot.nonempty_tasks, snapshot.served_mode
+    for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
+        routings = snapshot.route(snapshot.query_vectors.tokens(batch), [tasks] * len(batch))
+        lifts = [dict(routing.log_weights) for routing in routings]
+        pairs = [(row, task) for row in range(len(batch)) for task in tasks]
+        vectors = snapshot.query_vectors([(batch[row], mode, task) for row, task in pairs])
+        scans = [
+            ShardScan(task, vector, snapshot.shards[task].count)
+            for (_, task), vector in zip(pairs, vectors, strict=True)
+        ]
+        for (row, task), hits in zip(pairs, snapshot.scan(scans), strict=True):
+            columns = [rows[vector_id] for vector_id in hits.ids.tolist()]
+            scores[start + row, columns] = hits.scores + DEFAULT_PRIOR * lifts[row][task]
+    return scores
+
+
+def main(folder: Path) -> None:
+    """Ingest the library of a folder, and write its answers."""
+    specification = json.loads((folder / "library.json").read_text())
+    configure_logging("console", "ERROR")
+    _ingest(specification["domains"], specification["method"], Path(specification["cache"]))
+    engine = SearchEngine()
+    engine.snapshots.refresh()
+    answers = _search(engine, [Question(*question) for question in specification["questions"]])
+    with session_scope() as session:
+        videos = dict(session.execute(select(Video.vector_id, Video.id)).all())
+    columns = {vector_id: column for column, vector_id in enumerate(videos)}
+    scores = _score_visually(engine.snapshots.current(), specification["texts"], columns)
+    engine.close()
+    np.save(folder / "scores.npy", scores)
+    stored = {"answers": [answer._asdict() for answer in answers], "videos": list(videos.values())}
+    (folder / "answers.json").write_text(json.dumps(stored))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

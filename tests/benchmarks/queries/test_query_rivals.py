@@ -1,0 +1,25 @@
+"""Full-text search and its fusion with vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.queries.query_rivals import Bm25, fuse
+
+
+def test_bm25_scores_rare_words_and_short_texts_higher() -> None:
+    bm25 = Bm25(["a red car", "a blue car on a long road", "", "red red rose"])
+    scores = bm25("Red car!")
+    assert scores[0] > scores[1] > -np.inf
+    assert scores[2] == -np.inf, "a video without texts is not found"
+    # idf = ln(1 + 3.5 / 1.5), tf part = 2.2 / (1 + 1.2 (0.25 + 0.75 · 3 / (13 / 3)))
+    assert bm25("rose")[3] == pytest.approx(np.log(1 + 3.5 / 1.5) * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 9 / 13)))
+    assert (bm25("truck") == -np.inf).all()
+
+
+def test_reciprocal_rank_fusion_adds_the_ranks_of_both_lists() -> None:
+    nothing = -np.inf
+    fused = fuse(np.array([nothing, 2.0, 5.0]), np.array([0.9, 0.1, 0.5]))
+    assert fused == pytest.approx([1 / 61, 1 / 62 + 1 / 63, 1 / 61 + 1 / 62])
+    assert fuse(np.array([nothing]), np.array([nothing])) == nothing
