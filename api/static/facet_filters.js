@@ -4,8 +4,6 @@ import { $, el } from "./dom.js";
 import { count } from "./formatting.js";
 import { hasCondition, selectedValues, toggleCondition } from "./search_filters.js";
 
-const MAX_FIELDS = 4;
-const MAX_VALUES = 10;
 const PREFIX = "where.";
 let searchAgain = () => {};
 
@@ -27,9 +25,7 @@ export function showFacets(facets) {
 /** Counts by metadata field; a filter whose values are not counted comes first, so that it can be removed. */
 function facetGroups(facets) {
   const counted = facets.filter(({ field }) => field.startsWith(PREFIX));
-  const groups = new Map(
-    counted.map(({ field, values }) => [field.slice(PREFIX.length), values.slice(0, MAX_VALUES)]),
-  );
+  const groups = new Map(counted.map(({ field, values }) => [field.slice(PREFIX.length), values]));
   const selected = selectedValues().map(([name, values]) => {
     const known = groups.get(name) ?? [];
     const isCounted = (value) => known.some((facet) => String(facet.value) === String(value));
@@ -38,7 +34,7 @@ function facetGroups(facets) {
   });
   const isSelected = new Set(selected.map(([name]) => name));
   const rest = [...groups].filter(([name]) => !isSelected.has(name));
-  return [...selected, ...rest].slice(0, Math.max(MAX_FIELDS, selected.length));
+  return [...selected, ...rest];
 }
 
 function facetGroup(name, values) {

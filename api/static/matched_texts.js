@@ -3,6 +3,8 @@
 import { el } from "./dom.js";
 
 const ORIGINS = { caption: "Caption", transcript: "Transcript", name: "File name" };
+const MAX_LEAD = 40; // code points before the first marked word of a text that is shown from its beginning
+const LEAD = 24; // code points before it in other texts, at most
 
 /** Where a text stands: its kind, or its metadata field. */
 export const textOrigin = ({ kind, field }) => field ?? ORIGINS[kind] ?? kind;
@@ -20,6 +22,17 @@ export function markedText({ text, marks }) {
     end = last;
   }
   return [...nodes, characters.slice(end).join("")];
+}
+
+/** A match whose text begins near the first marked word, so that a line of a card shows this word. */
+export function startNearMark(match) {
+  const characters = [...match.text];
+  const first = Math.min(...match.marks.map(([start]) => start));
+  if (first < MAX_LEAD || first === Number.POSITIVE_INFINITY) return match;
+  const space = characters.indexOf(" ", first - LEAD);
+  const cut = space >= 0 && space < first ? space + 1 : first - LEAD;
+  const text = `… ${characters.slice(cut).join("")}`;
+  return { ...match, text, marks: match.marks.map(([start, end]) => [start - cut + 2, end - cut + 2]) };
 }
 
 /** Origin and text as the content of one line. */

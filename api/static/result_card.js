@@ -3,7 +3,7 @@
 import { drawing, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
 import { timeRange } from "./formatting.js";
-import { markedText, matchLine, textOrigin } from "./matched_texts.js";
+import { markedText, matchLine, startNearMark, textOrigin } from "./matched_texts.js";
 import { videoPath } from "./page_links.js";
 import { shortFileName, videoTitle } from "./page_texts.js";
 import { prefersReducedMotion, thumbnail } from "./video_media.js";
@@ -19,14 +19,11 @@ export function resultCard(result) {
 export function foundCard(result) {
   const [best] = result.words;
   if (!best) return card(result, videoTitle(result), [], looksLikeIt(result));
+  const shown = startNearMark(best);
   if (best.kind !== "caption")
-    return card(result, videoTitle(result), [], why(...matchLine(best)), best.kind);
-  return card(
-    result,
-    best.text,
-    markedText(best),
-    why(el("span", { className: "origin", textContent: textOrigin(best) })),
-  );
+    return card(result, videoTitle(result), [], why(...matchLine(shown)), best.kind);
+  const origin = el("span", { className: "origin", textContent: textOrigin(best) });
+  return card(result, best.text, markedText(shown), why(origin));
 }
 
 function card(result, title, markedTitle, reason, reasonKind) {

@@ -3,7 +3,19 @@
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
 import { $, button, el } from "./dom.js";
-import { colorFirstDomains, domainLayers, dot } from "./domain_layers.js";
+import {
+  addSelectedDomain,
+  choice,
+  countDomains,
+  drawDomainChoice,
+  offerDomains,
+  readNewestDomains,
+  selectDomain,
+  selectNewestDomain,
+  setUpDomainChoice,
+  unsearchedSelection,
+} from "./domain_choice.js";
+import { colorFirstDomains, domainLayers } from "./domain_layers.js";
 import { setUpFacets } from "./facet_filters.js";
 import { count } from "./formatting.js";
 import { watchHealth } from "./health_indicator.js";
@@ -17,43 +29,27 @@ import {
 } from "./search_filters.js";
 import { appendResults, showClipResponse, showMessage, showSearchResponse } from "./search_response.js";
 import { closeSuggestions, setUpSuggestions } from "./search_suggestions.js";
-import { isSearched, NOT_SEARCHED, unsearchedMessage, unsearchedText } from "./served_release.js";
-import { isSearchable } from "./task_states.js";
+import { unsearchedMessage, unsearchedText } from "./served_release.js";
 
 const DEFAULT_RESULTS = "24";
-const MAX_CHIPS = 40; // newest domains that are offered without a search for their name
 const MAX_EXAMPLES = 3;
 const MAX_EXAMPLE_LENGTH = 90; // characters
 const POLL_MILLISECONDS = 4000;
-const TYPING_MILLISECONDS = 250;
 const SKELETONS = 8;
-const CHIP_STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-const MAX_UNCOUNTED = 3; // domains without a result that are shown beside those with results
-const state = {
-  task: "",
-  learned: [],
-  found: [],
-  counts: new Map(), // domain → number of results of the search `countedSearch`
-  countedSearch: null, // its parameters without the domain; null where only the selected domain is counted
-  showsOthers: false,
-  pinned: null,
-  clip: null,
-  query: null,
-  cursor: null,
-};
+const state = { clip: null, query: null, cursor: null };
 let activeRequest = null;
-let typing = null;
 
 readAddress();
 setUp();
 watchHealth();
-await loadDomains();
+const domainsLoaded = loadDomains();
+if (choice.task) await domainsLoaded; // an earlier release may not search the domain
 if ($("q").value) search({ addToHistory: false });
 
 function readAddress() {
   const parameters = new URLSearchParams(location.search);
   $("q").value = parameters.get("q") || "";
-  state.task = parameters.get("task") || "";
+  choice.task = parameters.get("task") || "";
   readFilters(parameters);
   const mode = CSS.escape(parameters.get("mode") || "");
   const input = document.querySelector(`#modes input[value="${mode}"]`);
@@ -76,21 +72,9 @@ function setUp() {
   $("k").addEventListener("change", repeatIfSearching);
   setUpFilters(repeatIfSearching);
   setUpFacets(repeatIfSearching);
-  $("other-domains").addEventListener("click", () => {
-    state.showsOthers = true;
-    const [first] = hiddenChips();
-    drawChips();
-    $("domains")
-      .querySelector(`[data-task="${CSS.escape(first.dataset.task)}"]`)
-      .focus();
-  });
+  setUpDomainChoice(repeatIfSearching);
   $("more-button").addEventListener("click", loadMore);
   for (const popover of [$("filter"), $("options")]) setUpPopover(popover);
-  $("domains").addEventListener("keydown", moveBetweenChips);
-  $("domain-text").addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(findDomains, TYPING_MILLISECONDS);
-  });
   document.addEventListener("videodeleted", ({ detail }) => showDeletion(detail));
   addEventListener("popstate", restoreAddress);
 }
@@ -128,16 +112,6 @@ function setUpPopover(popover) {
   });
 }
 
-function moveBetweenChips(event) {
-  const step = CHIP_STEPS[event.key];
-  if (!step) return;
-  event.preventDefault();
-  const chips = [...$("domains").children].filter((other) => !other.disabled && !other.hidden);
-  const next = chips[(chips.indexOf(document.activeElement) + step + chips.length) % chips.length];
-  next.focus();
-  selectDomain(next.dataset.task);
-}
-
 async function showDeletion(video) {
   $("search-done").hidden = false;
   $("search-done").textContent = `“${video}” was deleted.`;
@@ -149,7 +123,7 @@ async function showDeletion(video) {
 async function restoreAddress() {
   readAddress();
   await addSelectedDomain();
-  drawChips();
+  drawDomainChoice();
   if ($("q").value) search({ addToHistory: false });
   else showStart({ addToHistory: false });
 }
@@ -170,151 +144,48 @@ function showStart({ addToHistory = true } = {}) {
 
 // -- domains ---------------------------------------------------------------------------------------------
 
-/**
- * Load the newest domains, newest last, and the selected one. A library of up to MAX_CHIPS domains is shown completely;
- * others have a search field for the names of domains.
- */
+/** Load the state of the library and its newest domains. */
 async function loadDomains() {
   let status;
-  let domains;
+  let learned;
   try {
-    [status, domains] = await Promise.all([
-      api("/library"),
-      readDomains({ sort: "-learned", searched: true }),
-    ]);
-    domains.reverse();
+    [status, learned] = await Promise.all([api("/library"), readNewestDomains()]);
   } catch (error) {
     showMessage("The library cannot be loaded.", error.message);
     return;
   }
+  const { pinned, searchable_domains: domains } = status;
   colorFirstDomains(status);
-  state.pinned = status.pinned;
-  state.learned = domains;
-  state.found = domains;
-  $("options").hidden = !status.searchable_domains;
-  $("filter").hidden = !status.searchable_domains;
-  drawUnsearched();
-  if (!status.searchable_domains) {
+  drawUnsearched(pinned);
+  $("options").hidden = !domains;
+  $("filter").hidden = !domains;
+  if (!domains) {
     showEmptyLibrary(status);
     setTimeout(loadDomains, POLL_MILLISECONDS);
     return;
   }
   if (!isSearching()) $("answer").hidden = true;
-  await addSelectedDomain();
-  drawDomains(status);
-  if ($("domain-text").value) findDomains();
+  await offerDomains(learned, pinned, domains);
+  drawLibrary(status);
   if (!$("q").value) drawExamples(); // its searches would delay the search of the address
 }
 
-/** The first searchable domains of the list of tasks with some parameters. */
-async function readDomains(parameters) {
-  const query = new URLSearchParams({ kind: "domain", state: "ready", limit: MAX_CHIPS, ...parameters });
-  return (await api(`/tasks?${query}`)).filter(isSearchable);
-}
-
-function isNamed(nameOrId) {
-  return (task) => task.name === nameOrId || task.id === nameOrId;
-}
-
-/** Add the domain that the address names, if it is not shown. */
-async function addSelectedDomain() {
-  if (!state.task || state.found.some(isNamed(state.task))) return;
-  try {
-    const { releases } = await api(`/releases?${new URLSearchParams({ task: state.task, limit: 1 })}`);
-    const task = releases.length && (await api(`/tasks/${encodeURIComponent(releases[0].task_id)}`));
-    if (task && isSearchable(task)) {
-      state.task = task.name;
-      state.found = [task, ...state.found];
-    }
-  } catch {
-    // The search reports an unknown name.
-  }
-}
-
-/** Offer the domains whose name contains the typed text, and the selected one. */
-async function findDomains() {
-  const text = $("domain-text").value.trim();
-  const found = text ? await readDomains({ text, sort: "name" }).catch(() => []) : state.learned;
-  if (text !== $("domain-text").value.trim()) return; // typed on
-  const selected = state.found.find(isNamed(state.task));
-  state.found = selected && !found.some(isNamed(selected.id)) ? [selected, ...found] : found;
-  drawChips();
-}
-
 /** Tell that an earlier release is served, and which domains it does not search. */
-function drawUnsearched() {
-  const lost = state.pinned?.unsearchable.domains;
+function drawUnsearched(pinned) {
+  const lost = pinned?.unsearchable.domains;
   $("unsearched").hidden = !lost;
-  if (lost) $("unsearched").textContent = `An earlier release is served. ${unsearchedText(state.pinned)}`;
+  if (lost) $("unsearched").textContent = `An earlier release is served. ${unsearchedText(pinned)}`;
 }
 
-function drawDomains({ searchable_domains: domains, searchable }) {
-  const { learned } = state;
+function drawLibrary({ searchable_domains: domains, searchable }) {
   $("lead").textContent =
     `${count(searchable, "video")} in ${count(domains, "domain")}, learned one after the other and indexed once.`;
-  $("domain-text").hidden = domains <= learned.length;
-  const isKnown = state.found.some(isNamed(state.task));
-  if (!isKnown) state.task = "";
-  drawChips();
   const selectLayer = (name) => {
-    if (!state.found.some(isNamed(name))) {
-      $("domain-text").value = "";
-      state.found = state.learned;
-      drawChips();
-    }
-    selectDomain(name);
+    selectNewestDomain(name);
     $("q").focus();
   };
-  $("layers").replaceChildren(...domainLayers(learned, selectLayer));
+  $("layers").replaceChildren(...domainLayers(choice.learned, selectLayer));
   $("layers").hidden = false;
-}
-
-/** Draw the domains: those with results first, with their number; of the others only a few until they are asked for. */
-function drawChips() {
-  const focused = document.activeElement?.dataset.task;
-  const names = new Map(state.found.map((task) => [task.name, isSearched(task, state.pinned)]));
-  if (!$("domain-text").value) {
-    for (const { task } of state.pinned?.unsearchable.first ?? []) names.set(task, false);
-    for (const name of state.counts.keys()) names.set(name, true); // also of an old domain
-  }
-  const counted = [...state.counts.keys()].filter((name) => names.get(name));
-  const others = [...names.keys()].filter((name) => !counted.includes(name));
-  const chips = [...counted, ...others].map((name) => chip(name, name, names.get(name)));
-  $("domains").replaceChildren(chip("", "All domains"), ...chips);
-  foldOthers(others);
-  selectDomain(state.task, { repeatSearch: false });
-  if (focused !== undefined)
-    [...$("domains").children].find(({ dataset }) => dataset.task === focused)?.focus();
-}
-
-function foldOthers(others) {
-  const isFolded =
-    state.countedSearch !== null &&
-    state.counts.size > 0 &&
-    !state.showsOthers &&
-    !$("domain-text").value &&
-    others.length > MAX_UNCOUNTED;
-  $("other-domains").hidden = !isFolded;
-  $("other-domains").textContent = count(others.length, "other domain");
-  if (!isFolded) return;
-  for (const node of $("domains").children) {
-    node.hidden = others.includes(node.dataset.task) && node.dataset.task !== state.task;
-  }
-}
-
-const hiddenChips = () => [...$("domains").children].filter(({ hidden }) => hidden);
-
-/** Keep the results per domain of a search of all domains while the same search selects one of them. */
-function countDomains(facets, query) {
-  const search = new URLSearchParams(query);
-  search.delete("task");
-  const isKnown = state.task && state.countedSearch === search.toString();
-  if (isKnown) return;
-  const values = facets.find(({ field }) => field === "task")?.values ?? [];
-  state.counts = new Map(values.map(({ value, count: videos }) => [value, videos]));
-  state.countedSearch = state.task ? null : search.toString();
-  state.showsOthers = false;
-  drawChips();
 }
 
 function showEmptyLibrary({ active: [active], domains, release_count: releases }) {
@@ -336,38 +207,9 @@ function showEmptyLibrary({ active: [active], domains, release_count: releases }
   );
 }
 
-function chip(value, text, isOffered = true) {
-  const node = el(
-    "button",
-    {
-      type: "button",
-      role: "radio",
-      "data-task": value,
-      disabled: !isOffered,
-      title: isOffered ? "" : `${text}: ${NOT_SEARCHED}`,
-    },
-    value ? dot(value) : null,
-    text,
-    state.counts.has(value) ? el("small", { textContent: state.counts.get(value).toLocaleString() }) : null,
-  );
-  node.addEventListener("click", () => selectDomain(value === state.task ? "" : value));
-  return node;
-}
-
-function selectDomain(nameOrId, { repeatSearch = true } = {}) {
-  const task = state.found.find(({ id }) => id === nameOrId);
-  state.task = task ? task.name : nameOrId;
-  for (const other of $("domains").children) {
-    const isSelected = other.dataset.task === state.task;
-    other.setAttribute("aria-checked", String(isSelected));
-    other.tabIndex = isSelected ? 0 : -1;
-  }
-  if (repeatSearch) repeatIfSearching();
-}
-
 /** Offer captions of existing videos as example queries. */
 async function drawExamples() {
-  const found = await Promise.all(state.learned.slice(-MAX_EXAMPLES).map(findExample));
+  const found = await Promise.all(choice.learned.slice(-MAX_EXAMPLES).map(findExample));
   const captions = [...new Set(found.filter(Boolean))];
   const examples = captions.map((caption) => {
     const node = el("button", { type: "button", textContent: caption });
@@ -411,7 +253,7 @@ function markChangedOptions() {
 function search({ addToHistory = true } = {}) {
   state.clip = null;
   const query = new URLSearchParams({ q: $("q").value });
-  if (state.task) query.set("task", state.task);
+  if (choice.task) query.set("task", choice.task);
   if (selectedMode()) query.set("mode", selectedMode());
   if ($("k").value !== DEFAULT_RESULTS) query.set("k", $("k").value);
   writeFilters(query);
@@ -428,7 +270,7 @@ function search({ addToHistory = true } = {}) {
 
 /** Buttons that remove the restrictions of the search. */
 function widerSearches() {
-  const all = state.task ? button("Search all domains", () => selectDomain("")) : null;
+  const all = choice.task ? button("Search all domains", () => selectDomain("")) : null;
   const unfiltered = () => {
     removeFilters();
     repeatIfSearching();
@@ -443,7 +285,7 @@ function searchByClip(file) {
   $("q").value = "";
   document.title = `${file.name} · Cinestrata`;
   const query = new URLSearchParams({ k: $("k").value, captions: 3 });
-  if (state.task) query.set("task", state.task);
+  if (choice.task) query.set("task", choice.task);
   writeFilters(query, ["min_confidence"]);
   const form = new FormData();
   form.append("clip", file);
@@ -459,9 +301,9 @@ async function request(path, options, show) {
   document.body.dataset.searching = "";
   markChangedOptions();
   activeRequest?.abort();
-  const selected = state.found.find(isNamed(state.task));
-  if (selected && !isSearched(selected, state.pinned)) {
-    showUnsearched(selected.name);
+  const unsearched = unsearchedSelection();
+  if (unsearched !== undefined) {
+    showUnsearched(unsearched);
     return;
   }
   const controller = new AbortController();
@@ -469,7 +311,8 @@ async function request(path, options, show) {
   if (document.activeElement !== $("search-done")) $("search-done").hidden = true;
   showProgress();
   try {
-    const response = await api(path, { ...options, signal: controller.signal });
+    const sent = api(path, { ...options, signal: controller.signal });
+    const response = await sent.finally(() => domainsLoaded); // which have their colors then
     if (activeRequest !== controller) return;
     show(response);
     setCursor(response.next_cursor);
@@ -535,11 +378,11 @@ function showUnsearched(name) {
 function showFailure(error) {
   $("facts").hidden = true;
   $("results").replaceChildren();
-  if (error.status === 503 && !state.learned.length) {
+  if (error.status === 503 && !choice.learned.length) {
     const link = el("a", { href: "/admin", textContent: "Open the library" });
     showMessage("Nothing has been learned yet.", error.message, link);
-  } else if (error.status === 409 && state.task) {
-    showUnsearched(state.task); // the served release has changed since the page was loaded
+  } else if (error.status === 409 && choice.task) {
+    showUnsearched(choice.task); // the served release has changed since the page was loaded
     loadDomains();
   } else if (error.status === 422) {
     showFieldErrors(error.fields);

@@ -13,8 +13,8 @@ let activeRequest = null;
 
 /** @param onChoice called when a suggestion was taken into the search box */
 export function setUpSuggestions(onChoice) {
-  choose = (text) => {
-    $("q").value = $("q").value.replace(LAST_WORD, () => text);
+  choose = (word) => {
+    $("q").value = complete($("q").value, word);
     closeSuggestions();
     onChoice();
   };
@@ -28,6 +28,17 @@ export function setUpSuggestions(onChoice) {
   $("q").addEventListener("blur", closeSuggestions);
   $("suggestions").addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus
 }
+
+/** Put a word in place of the part of the last word that it continues: texts without spaces have several words. */
+function complete(text, word) {
+  const characters = [...LAST_WORD.exec(text)[0]];
+  const tails = characters.map((_, position) => characters.slice(position).join(""));
+  const tail = tails.find((part) => fold(word).startsWith(fold(part))) ?? tails[0];
+  return text.slice(0, text.length - tail.length) + word;
+}
+
+/** A text without case and accents, as the service compares words. */
+const fold = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replaceAll("ß", "ss");
 
 /** Hide the suggestions, and forget those that were requested. */
 export function closeSuggestions() {

@@ -187,6 +187,7 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
         {"kind": "transcript", "text": "… the ball", "marks": [(6, 10)]},
         None,
         {"kind": "subtitle", "text": "a ball", "marks": [(2, 900)]},
+        {"kind": "caption", "text": f"{'🏀 long ' * 30}ball rolls", "marks": [(210, 214)]},
     ]
 
     def explain(answer: Answer) -> None:
@@ -198,17 +199,20 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
     _open(browser, address)
     cards = browser.find_elements(By.CSS_SELECTOR, RESULT)
     assert cards[0].find_element(By.CSS_SELECTOR, ".caption").text == "🏀🏀 a ball, ÅÅ ball"
-    assert [card.find_element(By.CSS_SELECTOR, ".why").text for card in cards[:6]] == [
+    assert [card.find_element(By.CSS_SELECTOR, ".why").text for card in cards[:7]] == [
         "Caption",
         "File name: ball moves 0012",
         f"{HOSTILE}: {HOSTILE}",
         "Transcript: … the ball",
         "Looks like it",
         "subtitle: a ball",
+        "Caption",
     ]
-    marked = [[mark.text for mark in card.find_elements(By.TAG_NAME, "mark")] for card in cards[:6]]
-    assert marked == [["ball", "ball"], ["ball", "moves"], ["img"], ["ball"], [], ["ball"]]
-    assert not cards[6].find_elements(By.CSS_SELECTOR, ".why"), "a result below the cut-off"
+    marked = [[mark.text for mark in card.find_elements(By.TAG_NAME, "mark")] for card in cards[:7]]
+    assert marked == [["ball", "ball"], ["ball", "moves"], ["img"], ["ball"], [], ["ball"], ["ball"]]
+    far = cards[6].find_element(By.CSS_SELECTOR, ".caption a").text
+    assert far == "… 🏀 long 🏀 long 🏀 long ball rolls", "the marked word is in the first line"
+    assert not cards[7].find_elements(By.CSS_SELECTOR, ".why"), "a result below the cut-off"
     assert not browser.find_elements(By.CSS_SELECTOR, "#results img[src=x]")
     cards[2].find_element(By.CSS_SELECTOR, ".open").click()
     wait_until(browser, lambda b: "Words found in" in _shown(b, "#player-facts"))
