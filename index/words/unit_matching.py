@@ -16,8 +16,11 @@ from index.words.word_stems import stem_words
 EXACT = 1.0
 SAME_STEM = 0.9
 
-# Below one entry for so many documents, lists are sorted and searched; above, flags of all documents are faster.
-_DENSE_SHARE = 16
+# Lists are sorted and searched as long as they have fewer entries than one for so many documents (measured with a
+# million texts); with more, an array over all documents of the segment is faster.
+_FLAGGED_SHARE = 4
+_SPREAD_SHARE = 64
+_SEARCHED_SHARE = 16  # one list in another one
 _FREQUENT = 1000
 _CACHED_COUNTS = 1024
 _POSITION_BITS = 16
@@ -73,7 +76,7 @@ class LiveSegment:
 
     def is_frequent(self, variants: list[Variant]) -> bool:
         """Whether a word can be in so many documents that a list of them is expensive."""
-        return self._bound(variants) > max(_FREQUENT, len(self.segment) // _DENSE_SHARE)
+        return self._bound(variants) > max(_FREQUENT, len(self.segment) // _SEARCHED_SHARE)
 
     def _bound(self, variants: list[Variant]) -> int:
         return sum(int(self.segment.counts[term]) for term, _ in variants)
@@ -102,59 +105,54 @@ class LiveSegment:
             if not self._all_alive:
                 documents = documents[self.alive[documents]]
             return Occurrences(documents, np.full(len(documents), strength, dtype=np.float32))
-        lists = [self.segment.documents[self.segment.places(term)] for term, _ in variants]
-        if sum(map(len, lists)) * _DENSE_SHARE > len(self.segment):
-            dense = np.zeros(len(self.segment), dtype=np.float32)
-            for documents, (_, strength) in zip(lists, variants, strict=True):
-                dense[documents] = strength
-            documents = np.flatnonzero((dense > 0) & self.alive).astype(np.int32)
-            return Occurrences(documents, dense[documents])
-        # The best variant is last; of a repeated document, the first entry is kept.
-        joined = np.concatenate(lists[::-1])
-        strengths = np.repeat(
-            np.array([strength for _, strength in variants[::-1]], dtype=np.float32),
-            list(map(len, lists[::-1])),
-        )
-        documents, first = np.unique(joined, return_index=True)
-        alive = self.alive[documents]
-        return Occurrences(documents[alive], strengths[first[alive]])
+        documents = self.union([self.segment.documents[self.segment.places(term)] for term, _ in variants])
+        documents = documents if self._all_alive else documents[self.alive[documents]]
+        return Occurrences(documents, self.strengths_in(variants, documents))
 
     def union(self, lists: list[Documents]) -> Documents:
         """Distinct documents of ascending lists, ascending."""
-        if len(lists) == 1:
-            return lists[0]
-        if sum(map(len, lists)) * _DENSE_SHARE < len(self.segment):
-            return np.unique(np.concatenate(lists))
+        if sum(map(len, lists)) * _FLAGGED_SHARE < len(self.segment):
+            return distinct(np.sort(np.concatenate(lists)))
         flags = np.zeros(len(self.segment), dtype=np.bool_)
         for documents in lists:
             flags[documents] = True
         return np.flatnonzero(flags).astype(np.int32)
 
     def spread(self, found: Occurrences, documents: Documents) -> Strengths:
-        """Strength of a unit in each of ``documents``, 0 where it is absent."""
-        if not len(found.documents):
-            return np.zeros(len(documents), dtype=np.float32)
-        if len(documents) * _DENSE_SHARE < len(self.segment):
-            places = np.minimum(found.documents.searchsorted(documents), len(found.documents) - 1)
-            return np.where(found.documents[places] == documents, found.strengths[places], np.float32(0))
-        dense = np.zeros(len(self.segment), dtype=np.float32)
-        dense[found.documents] = found.strengths
-        return dense[documents]
-
-    def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
-        """Strength of a word in each of the documents alive that are given, 0 where it is absent."""
+        """Strength of a unit in each of distinct documents, 0 where it is absent."""
         strengths = np.zeros(len(documents), dtype=np.float32)
-        for term, strength in variants:
-            places = self.segment.documents[self.segment.places(term)]
-            strengths[self._contained(documents, places)] = strength
+        if not len(found.documents) or not len(documents):
+            return strengths
+        if (len(found.documents) + len(documents)) * _SPREAD_SHARE > len(self.segment):
+            dense = np.zeros(len(self.segment), dtype=np.float32)
+            dense[found.documents] = found.strengths
+            return dense[documents]
+        if len(found.documents) < len(documents):
+            places, hits = _search(documents, found.documents)
+            strengths[places[hits]] = found.strengths[hits]
+        else:
+            places, hits = _search(found.documents, documents)
+            strengths[hits] = found.strengths[places[hits]]
         return strengths
 
-    def _contained(self, documents: Documents, places: Documents) -> Flags:
-        if len(documents) * _DENSE_SHARE < len(places):
-            found = places.searchsorted(documents)
-            return np.asarray(places[np.minimum(found, len(places) - 1)] == documents)
+    def strengths_in(self, variants: list[Variant], documents: Documents) -> Strengths:
+        """Strength of a word in each of distinct documents alive, 0 where it is absent."""
+        strengths = np.zeros(len(documents), dtype=np.float32)
+        for term, strength in variants if len(documents) else []:
+            listed = self.segment.documents[self.segment.places(term)]
+            if len(listed) < len(documents) and len(listed) * _SPREAD_SHARE < len(self.segment):
+                places, hits = _search(documents, listed)
+                strengths[places[hits]] = strength
+            else:
+                strengths[self._contained(documents, listed)] = strength
+        return strengths
+
+    def _contained(self, documents: Documents, listed: Documents) -> Flags:
+        """Whether each document, which may be repeated, is in a list."""
+        if len(documents) * _SEARCHED_SHARE < len(listed):
+            return _search(listed, documents)[1]
         flags = np.zeros(len(self.segment), dtype=np.bool_)
-        flags[places] = True
+        flags[listed] = True
         return flags[documents]
 
     def find_phrase(self, words: Sequence[list[Variant]]) -> Occurrences:
@@ -221,3 +219,9 @@ def distinct(ascending: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     if len(ascending) < 2:
         return ascending
     return ascending[np.r_[True, ascending[1:] != ascending[:-1]]]
+
+
+def _search(ascending: Documents, documents: Documents) -> tuple[npt.NDArray[np.int64], Flags]:
+    """Places of documents in a list that is not empty, and whether each is there."""
+    places = np.minimum(ascending.searchsorted(documents), len(ascending) - 1)
+    return places, np.asarray(ascending[places] == documents)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import QueryUnit, split_words
 from index.words.unit_matching import EXACT, SAME_STEM, LiveSegment, Variant, stems_of
-from index.words.word_segment import Document, TextKind, build_segment
+from index.words.word_segment import ROW, Document, TextKind, build_segment
 from index.words.word_spelling import is_correctable, spelling_neighbours
 from index.words.word_stems import STOP_WORDS, present_languages
 
@@ -108,20 +108,18 @@ class WordIndex:
             [sum(search.count(unit) for search in searches) for unit in range(len(units))], dtype=np.int64
         )
         selecting = self._selecting_units(frequencies)
-        found = [
-            (live.segment, *search.select(selecting))
-            for live, search in zip(self._segments, searches, strict=True)
-            if selecting
-        ]
+        rows, strengths = [np.empty(0, dtype=ROW)], [np.empty((0, len(units)), dtype=np.float32)]
+        for live, search in zip(self._segments, searches, strict=True):
+            if selecting:
+                documents, found = search.select(selecting)
+                rows.append(live.segment.rows.take(documents))
+                strengths.append(found)
+        joined = np.concatenate(rows)
         return WordMatches(
-            videos=_joined(
-                [segment.videos.ids[segment.owners[documents]] for segment, documents, _ in found], np.int64
-            ),
-            kinds=_joined([segment.kinds[documents] for segment, documents, _ in found], np.uint8),
-            lengths=_joined([segment.lengths[documents] for segment, documents, _ in found], np.int32),
-            strengths=np.concatenate(
-                [np.empty((0, len(units)), dtype=np.float32), *(strengths for _, _, strengths in found)]
-            ),
+            videos=np.ascontiguousarray(joined["video"]),
+            kinds=joined["kind"].astype(np.uint8),
+            lengths=np.ascontiguousarray(joined["length"]),
+            strengths=np.concatenate(strengths),
             frequencies=frequencies,
             documents=self.documents,
         )
@@ -130,7 +128,8 @@ class WordIndex:
         """Videos whose texts together contain all units, ascending; none without units."""
         if not units:
             return np.empty(0, dtype=np.int64)
-        return np.sort(_joined([search.videos() for search in self._searches(units)], np.int64))
+        found = [search.videos() for search in self._searches(units)]
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Whether each video has a caption or a transcript, ``bool [ids]``."""
@@ -229,10 +228,3 @@ class WordIndex:
             if frequencies[unit] <= limit and together <= total
         ]
         return selecting or order[:1]
-
-
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-
-
-def _joined(arrays: Iterable[npt.NDArray[_Scalar]], dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
-    return np.concatenate([np.empty(0, dtype=dtype), *arrays])

@@ -23,6 +23,8 @@ from index.words.word_stems import STOP_WORDS, stem_words
 
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]
+# What a search returns of a document, in one place: a read of memory costs more than the copy of a row.
+ROW = np.dtype([("video", np.int64), ("length", np.int32), ("kind", np.int32)])
 
 
 class TextKind(IntEnum):
@@ -100,8 +102,7 @@ class WordSegment:
 
     videos: Videos
     owners: npt.NDArray[np.int32]  # [documents], the video of each document by its number, ascending
-    kinds: npt.NDArray[np.uint8]  # [documents]
-    lengths: npt.NDArray[np.int32]  # [documents], words of each document
+    rows: npt.NDArray[np.void]  # [documents], of type ROW
     terms: TermTable
     offsets: npt.NDArray[np.uint32]  # [terms + 1], where the places of each term start
     counts: npt.NDArray[np.int32]  # [terms], documents with each term
@@ -118,8 +119,7 @@ class WordSegment:
         """Bytes of memory."""
         arrays = (
             self.owners,
-            self.kinds,
-            self.lengths,
+            self.rows,
             self.positions,
             self.offsets,
             self.counts,
@@ -197,9 +197,7 @@ def build_segment(texts: Sequence[Document]) -> WordSegment:
     by_term = np.argsort(ranked, kind="stable")
     documents = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[by_term]
     return _segment(
-        np.array(videos, dtype=np.int64),
-        np.array(kinds, dtype=np.uint8),
-        np.array(lengths, dtype=np.int32),
+        np.fromiter(zip(videos, lengths, kinds, strict=True), dtype=ROW, count=len(videos)),
         TermTable.of([encoded[index] for index in order]),
         np.bincount(ranked, minlength=len(order)),
         documents,
@@ -231,9 +229,7 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
         positions[target] = segment.positions[used]
         first += int(np.count_nonzero(alive))
     merged = _segment(
-        np.concatenate([segment.videos.ids[segment.owners[alive]] for segment, alive in segments]),
-        np.concatenate([segment.kinds[alive] for segment, alive in segments]),
-        np.concatenate([segment.lengths[alive] for segment, alive in segments]),
+        np.concatenate([segment.rows[alive] for segment, alive in segments]),
         terms,
         sizes.sum(axis=0),
         documents,
@@ -249,15 +245,13 @@ def merge_segments(segments: Sequence[tuple[WordSegment, Flags]]) -> WordSegment
 
 
 def _segment(
-    owners: Ids,
-    kinds: npt.NDArray[np.uint8],
-    lengths: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.void],
     terms: TermTable,
     sizes: npt.NDArray[np.int64],
     documents: Documents,
     positions: npt.NDArray[np.uint16],
 ) -> WordSegment:
-    videos = Videos.of(owners, kinds <= TextKind.TRANSCRIPT)
+    videos = Videos.of(rows["video"], rows["kind"] <= TextKind.TRANSCRIPT)
     used = sizes > 0
     offsets = np.zeros(np.count_nonzero(used) + 1, dtype=np.uint32)
     np.cumsum(sizes[used], out=offsets[1:])
@@ -267,8 +261,7 @@ def _segment(
     return WordSegment(
         videos=videos,
         owners=np.repeat(np.arange(len(videos.ids), dtype=np.int32), np.diff(videos.starts)),
-        kinds=kinds,
-        lengths=lengths,
+        rows=rows,
         terms=terms.select(used),
         offsets=offsets,
         counts=_sums(distinct, offsets).astype(np.int32),

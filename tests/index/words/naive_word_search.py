@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -68,3 +69,15 @@ def videos_with_all(texts: Texts, units: Sequence[QueryUnit]) -> list[int]:
         for video, group in texts.items()
         if units and all(any(strength(unit, text.text) for text in group) for unit in units)
     )
+
+
+def most_frequent_terms(texts: Texts, prefix: str, count: int) -> list[tuple[str, int]]:
+    """Terms that begin with a word, with the number of texts that contain each, most frequent first."""
+    totals = Counter(
+        term
+        for group in texts.values()
+        for text in group
+        for term in set(analyze_text(text.text).terms)
+        if prefix and term.startswith(prefix)
+    )
+    return sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:count]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from index.words.text_analysis import parse_query
 from index.words.word_index import COMMON_DOCUMENTS, TextKind, VideoText, WordIndex
 
-from .naive_word_search import Texts, frequencies, matching_texts, rows, videos_with_all
+from .naive_word_search import Texts, frequencies, matching_texts, most_frequent_terms, rows, videos_with_all
 
 WORDS = ["dog", "dogs", "cat", "sit", "sits", "sit-up", "up", "row", "rowing", "the", "situp", "狗", "走狗"]
 phrases = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
@@ -80,24 +80,12 @@ def test_captioned_videos_have_a_caption_or_a_transcript(
         ]
 
 
-@given(changes, st.sampled_from(["d", "s", "sit", "row", "狗", "x"]), st.integers(1, 3))
+@given(changes, st.sampled_from(["d", "S", "sit", "row", "走", "x", "", "sit up"]), st.integers(1, 3))
 def test_suggestions_are_the_most_frequent_terms(
     batches: list[list[tuple[int, list[VideoText]]]], prefix: str, count: int
 ) -> None:
     for index, texts in states(batches):
-        terms = {
-            word: sum(
-                word in text.text.replace("-up", "-up up situp").replace("-", " ").split()
-                for group in texts.values()
-                for text in group
-            )
-            for word in ["dog", "dogs", "sit", "sits", "situp", "row", "rowing"]
-            if word.startswith(prefix)
-        }
-        if prefix == "狗":
-            continue
-        expected = sorted(((-total, term) for term, total in terms.items() if total))[:count]
-        assert index.suggest(prefix, count) == [(term, -total) for total, term in expected]
+        assert index.suggest(prefix, count) == most_frequent_terms(texts, prefix.lower(), count)
 
 
 def large_texts(videos: int, seed: int) -> dict[int, list[VideoText]]:
@@ -114,13 +102,18 @@ def large_texts(videos: int, seed: int) -> dict[int, list[VideoText]]:
 def test_many_segments_agree_with_reading_every_text() -> None:
     random = np.random.default_rng(1)
     texts = large_texts(4000, seed=0)
+    units = parse_query("w7 w300 edited")
     index = WordIndex.empty()
     items = list(texts.items())
     for start in range(0, len(items), 600):
         index = index.replace(items[start : start + 600])
+    before, expected_before = index, matching_texts(texts, units)
     for video in random.choice(list(texts), 300, replace=False).tolist():
         texts[video] = captions("edited the clip w1 w2", "w3") if video % 3 else []
         index = index.replace([(video, texts[video])])
+    assert rows(before.lookup(units)) == expected_before
+    for prefix in ["w", "w4", "th", "edited"]:
+        assert index.suggest(prefix, 7) == most_frequent_terms(texts, prefix, 7)
     for query in ["w7 w300", "edited", '"w1 w2"', '"the clip" w9', "w4999 w40 w1", "clip w8", '"clip w1"']:
         units = parse_query(query)
         matches = index.lookup(units)
@@ -148,6 +141,17 @@ def test_common_units_alone_find_every_text_with_the_rarest() -> None:
     # A word that no text contains selects nothing, and hides nothing.
     assert found(index, "walks xyzzy") == list(range(1, 6000, 2))
     assert len(index.containing(parse_query("person walks there"))) == 1000
+
+
+def test_query_of_many_frequent_words_finds_the_texts_with_its_rarer_words() -> None:
+    words = [f"w{number}" for number in range(21)]
+    # Each word is in fewer than a twentieth of the texts, and all of them together are in every text.
+    index = index_of(*(f"{words[video % 21]} x" for video in range(60_000)))
+    matches = index.lookup(parse_query(" ".join(words)))
+    found = np.count_nonzero(matches.strengths, axis=0)
+    assert matches.frequencies.sum() == 60_000
+    assert set(found[matches.frequencies == matches.frequencies.min()]) <= {0, matches.frequencies.min()}
+    assert 40_000 < found.sum() == len(matches.videos) <= 50_000
 
 
 @pytest.mark.parametrize(
