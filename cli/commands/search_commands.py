@@ -29,6 +29,7 @@ from cli.shared_options import (
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from cinestrata_schemas.choice_types import QueryMode
     from cinestrata_schemas.search import SearchResponse, SearchResult, SimilarVideosResponse
@@ -175,12 +176,18 @@ def run_search(
             style="yellow",
             soft_wrap=True,
         )
+    if response.corrected is not None:
+        console.print(f"Searched for: {response.corrected}", style="yellow", soft_wrap=True)
     if not response.results:
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         raise typer.Exit(NOTHING_FOUND)
     console.print(result_table(response))
     if response.matches is False:
         console.print(f"No video matches this text (probability of a match {response.confidence or 0:.0%}).")
+    elif response.matching:
+        console.print(
+            "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
+        )
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
     for line in _search_facts(response):
@@ -278,7 +285,7 @@ def result_table(
             result.task,
             video_cell(result.video_id, result.uri),
             *([_best_moment(result)] if has_moments else []),
-            result.captions[0] if result.captions else "",
+            _caption_cell(result),
             style=_row_style(result, highlight),
         )
     return table
@@ -294,6 +301,22 @@ def _search_facts(response: SearchResponse) -> tuple[str, str]:
         f"encode {timing.encode:,.1f} ms, route {timing.route:,.1f} ms, search {timing.search:,.1f} ms, "
         f"merge {timing.merge:,.1f} ms",
     )
+
+
+def _caption_cell(result: SearchResult) -> Text:
+    """The text that contains words of the query, with these words emphasized; the first caption without such a text."""
+    from rich.text import Text
+
+    if not result.words:
+        return Text(result.captions[0] if result.captions else "")
+    best = result.words[0]
+    cell = Text(best.text)
+    for start, end in best.marks:
+        cell.stylize("bold underline", start, end)
+    origin = {"metadata": best.field or "metadata", "name": "file name", "transcript": "transcript"}.get(
+        best.kind
+    )
+    return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
 
 
 def _match_word(result: SearchResult) -> str:

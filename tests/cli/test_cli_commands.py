@@ -16,6 +16,7 @@ import pytest
 import structlog
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from cinestrata_schemas.search import MomentMatch
 from cinestrata_schemas.tasks import TaskProgress, VideoCounts, VideoSpec
@@ -352,6 +353,38 @@ def test_result_columns_match_their_headings() -> None:
             expected |= {"match": "likely"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "cell", "emphasized"),
+    [
+        ([], "a taxi", []),
+        ([{"kind": "caption", "text": "[red] taxis", "marks": [(6, 11)]}], "[red] taxis", ["taxis"]),
+        (
+            [{"kind": "metadata", "field": "place", "text": "Köln", "marks": [(0, 4)]}],
+            "place: Köln",
+            ["Köln"],
+        ),
+        (
+            [{"kind": "name", "text": "red taxi", "marks": [(0, 3), (4, 8)]}] * 2,
+            "file name: red taxi",
+            ["red", "taxi"],
+        ),
+        (
+            [{"kind": "subtitle", "text": "𝔞 taxi", "marks": [(2, 6)]}],
+            "𝔞 taxi",
+            ["taxi"],
+        ),  # of a newer service
+    ],
+)
+def test_matched_text_replaces_the_caption(words: list[Any], cell: str, emphasized: list[str]) -> None:
+    (*_, captions) = result_table(search_answer(results=[search_result(words=words)])).columns
+    (text,) = captions.cells
+    assert isinstance(text, Text)
+    assert text.plain == cell
+    assert [
+        text.plain[span.start : span.end] for span in text.spans if "bold" in str(span.style)
+    ] == emphasized
 
 
 @pytest.mark.parametrize(
