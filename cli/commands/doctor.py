@@ -138,7 +138,7 @@ def check_data_folder(settings: Settings) -> str:
 
 
 def check_catalog(settings: Settings) -> str:
-    """Connection and schema of the catalog, and the shape of its JSON values."""
+    """Connection and schema of the catalog, the shape of its JSON values, and the counter of edits."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
@@ -159,7 +159,7 @@ def check_catalog(settings: Settings) -> str:
         raise CheckFailed(
             f"Its schema has revision {current or 'none'}, this version needs {newest}. Run: cinestrata migrate"
         )
-    if faults := library_checks.check_json_columns():
+    if faults := [*library_checks.check_json_columns(), *library_checks.check_edit_counter()]:
         hint = "Correct these values, or restore the catalog from a backup."
         raise CheckFailed("\n".join([*faults, hint]))
     return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"

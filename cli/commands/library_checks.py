@@ -140,6 +140,30 @@ def check_json_columns() -> list[str]:
     return faults
 
 
+def check_edit_counter() -> list[str]:
+    """Fault of the counter of edits, as a list of at most one sentence: searches would not see later edits."""
+    from sqlalchemy import func, select
+
+    from service.catalog.database import session_scope
+    from service.catalog.tables import EditCounter, Video
+
+    with session_scope() as session:
+        # In one statement: an edit between two would seem to have no number.
+        last, counted = session.execute(
+            select(
+                select(func.max(Video.last_edit)).scalar_subquery(),
+                select(EditCounter.last_edit).scalar_subquery(),
+            )
+        ).one()
+    if counted is None:
+        return ["edits has no row"]
+    return (
+        [f"edits.last_edit is {counted}, but videos.last_edit reaches {last}"]
+        if last and last > counted
+        else []
+    )
+
+
 def check_catalog(settings: Settings, audit: Audit) -> list[str]:
     """Contradictions between the catalog and the manifest.
 

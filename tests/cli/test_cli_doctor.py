@@ -214,11 +214,11 @@ def test_json_report_and_exit_status(
             "UPDATE videos SET captions = '[1]' WHERE vector_id = 1",
             "videos.captions of row 1 is not a list of texts",
         ),
+        ("UPDATE videos SET last_edit = 7", "edits.last_edit is 0, but videos.last_edit reaches 7"),
+        ("DELETE FROM edits", "edits has no row"),
     ],
 )
-def test_row_with_json_of_the_wrong_shape_is_named(
-    two: ShardStore, folder: Settings, damage: str, fault: str
-) -> None:
+def test_damaged_row_is_named(two: ShardStore, folder: Settings, damage: str, fault: str) -> None:
     doctor.check_catalog(folder)
     with session_scope(write=True) as session:
         session.execute(text(damage))

@@ -85,7 +85,7 @@ class LibraryWords:
                     # Edits since the read concerned videos that the index did not know: they are read again.
                     self._state = _State(
                         words.replace(texts.items()),
-                        np.union1d(known, chunk),
+                        np.insert(known, np.searchsorted(known, chunk), chunk),
                         since if edit is None else min(edit, since),
                     )
 
@@ -119,8 +119,10 @@ class LibraryWords:
             words, known, edit = self._state
             if edit is None or number <= edit:  # another search has read them
                 return
-            edited = np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64)
-            for chunk in batches(np.intersect1d(edited, known), _IDS_PER_QUERY):
+            edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
+            # Set operations of numpy would sort all known IDs.
+            first, end = (np.searchsorted(known, edited, side) for side in ("left", "right"))
+            for chunk in batches(edited[end > first], _IDS_PER_QUERY):
                 texts = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
                 words = words.replace(texts.items())
             self._state = _State(words, known, number)

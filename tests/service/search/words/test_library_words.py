@@ -95,6 +95,17 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
     assert words.current().captioned(videos).tolist() == [False, True]
 
 
+def test_edits_of_other_videos_are_ignored(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:
+    videos = _add(post, "a heron", "an owl")
+    words.prepare(videos[1:])
+    words.retain(videos[:0])  # all of them were deleted
+    for number in (0, 1):
+        edit_video(f"birds-{number}", VideoPatch(captions=["a stork"]))
+    assert words.current().videos == 0
+    words.prepare(videos[:1])
+    assert _found(words, "stork") == videos[:1].tolist()
+
+
 def test_edits_before_and_during_the_first_read_are_not_lost(
     catalog: Settings, post: Post, words: LibraryWords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
