@@ -33,8 +33,9 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     "french": ("les", "des", "une", "et", "dans", "avec", "du", "le", "qui", "est", "sont"),
     "spanish": ("el", "los", "las", "una", "del", "por", "para", "y", "su", "esta"),
 }
-# A language is present if its stop words stand in one text of a hundred, and more than one of them anywhere.
-_MIN_SHARE = 0.01
+# A language is present if its stop words stand in one text of two hundred, names of files included, and more than one of
+# them anywhere.
+_MIN_SHARE = 0.005
 _MIN_DISTINCT = 2
 
 # Plurals whose Snowball stem differs from that of the singular; their stems are those of the singular.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -213,6 +214,31 @@ def test_last_texts_of_a_repeated_video_count() -> None:
 def test_foreign_stems_need_foreign_texts() -> None:
     assert found(index_of("a gym with pesas"), "pesa") == [0]  # English plural
     assert found(index_of("cheval"), "chevaux") == []
+
+
+def test_stems_of_a_language_are_used_while_texts_are_in_it() -> None:
+    english = {video: captions(f"a dog runs {video}") for video in range(300)}
+    index = WordIndex.empty().replace(
+        [*english.items(), (300, captions("Zwei Hunde auf der Bank und ein Ball"))]
+    )
+    assert found(index, "hund") == [300]
+    assert found(index.replace([(300, captions("Hunde"))]), "hund") == []
+
+
+def test_threads_search_and_change_an_index() -> None:
+    texts = large_texts(2000, seed=3)
+    index = WordIndex.empty().replace(texts.items())
+    units = parse_query('w3 "w1 w2" w100')
+    expected = matching_texts(texts, units)
+
+    def search(number: int) -> bool:
+        changed = index.replace([(-number, captions("w3 added"))])
+        return (
+            rows(index.lookup(units)) == expected and len(changed.lookup(units).videos) == len(expected) + 1
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(search, range(1, 40)))
 
 
 def test_misspelled_word_is_corrected_to_the_most_frequent_neighbour() -> None:
