@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from index.vector_ids import Ids
 from index.words.unit_matching import LiveSegment
 from index.words.word_segment import merge_segments
@@ -30,10 +28,7 @@ def remove_videos(segments: tuple[LiveSegment, ...], videos: Ids) -> tuple[tuple
             changed.append(live)
             continue
         removed += len(numbers)
-        documents = live.segment.documents_of(numbers)
-        alive = live.alive.copy()
-        alive[documents] = False
-        changed.append(LiveSegment(live.segment, alive, live.documents - len(documents)))
+        changed.append(live.without(live.segment.documents_of(numbers)))
     return tuple(changed), removed
 
 
@@ -52,5 +47,4 @@ def merge_small(segments: tuple[LiveSegment, ...]) -> tuple[LiveSegment, ...]:
 
 
 def _merged(segments: list[LiveSegment]) -> LiveSegment:
-    merged = merge_segments([(live.segment, live.alive) for live in segments])
-    return LiveSegment(merged, np.ones(len(merged), dtype=np.bool_), len(merged))
+    return LiveSegment.of(merge_segments([(live.segment, live.alive) for live in segments]))

@@ -49,7 +49,20 @@ class LiveSegment:
     segment: WordSegment
     alive: Flags
     documents: int  # alive
+    stop_counts: npt.NDArray[np.int64]  # documents alive with each word of ALL_STOP_WORDS
     _counts: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, segment: WordSegment) -> LiveSegment:
+        """A segment whose documents are all alive."""
+        return cls(segment, np.ones(len(segment), dtype=np.bool_), len(segment), segment.stop_counts())
+
+    def without(self, documents: Documents) -> LiveSegment:
+        """The segment after other documents, which are alive, were replaced."""
+        alive = self.alive.copy()
+        alive[documents] = False
+        stop_counts = self.stop_counts - self.segment.stop_counts(documents)
+        return LiveSegment(self.segment, alive, self.documents - len(documents), stop_counts)
 
     def __len__(self) -> int:
         return self.documents

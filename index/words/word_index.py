@@ -18,7 +18,7 @@ from index.words.text_analysis import QueryUnit, split_words
 from index.words.unit_matching import EXACT, SAME_STEM, LiveSegment, Variant, stems_of
 from index.words.word_segment import ROW, Document, TextKind, build_segment
 from index.words.word_spelling import is_correctable, spelling_neighbours
-from index.words.word_stems import STOP_WORDS, present_languages
+from index.words.word_stems import ALL_STOP_WORDS, present_languages
 
 __all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
 
@@ -97,7 +97,7 @@ class WordIndex:
             [Document(video, text.kind, text.text) for video, group in texts.items() for text in group]
         )
         if len(added):
-            kept = (*kept, LiveSegment(added, np.ones(len(added), dtype=np.bool_), len(added)))
+            kept = (*kept, LiveSegment.of(added))
         videos = self.videos - removed + len(added.videos.ids)
         return WordIndex(merge_small(kept), videos)
 
@@ -194,12 +194,10 @@ class WordIndex:
 
     @cached_property
     def _languages(self) -> tuple[str, ...]:
-        counts = {
-            language: [live.segment.stop_counts(language) for live in self._segments]
-            for language in STOP_WORDS
-        }
-        totals = {language: list(map(sum, zip(*rows, strict=True))) for language, rows in counts.items()}
-        return present_languages(totals, self.documents)
+        counts = np.zeros(len(ALL_STOP_WORDS), dtype=np.int64)
+        for live in self._segments:
+            counts += live.stop_counts
+        return present_languages(counts.tolist(), self.documents)
 
     def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
         words = [[(word, stems_of(word, self._languages)) for word in unit.terms] for unit in units]

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from index.vector_ids import Ids
 from index.words.term_table import Indices, TermTable, merge_tables
 from index.words.text_analysis import analyze_text
-from index.words.word_stems import STOP_WORDS, stem_words
+from index.words.word_stems import ALL_STOP_WORDS, stem_words
 
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]
@@ -109,7 +110,6 @@ class WordSegment:
     documents: Documents  # [places]
     positions: npt.NDArray[np.uint16]  # [places]
     _stems: dict[str, StemOrder] = field(default_factory=dict)
-    _stop_counts: dict[str, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.owners)
@@ -160,15 +160,22 @@ class WordSegment:
         stems = stem_words(language, [self.terms.term(index) for index in indices])
         return [index for index, other in zip(indices, stems, strict=True) if other == stem]
 
-    def stop_counts(self, language: str) -> list[int]:
-        """Number of documents with each stop word of a language."""
-        counts = self._stop_counts.get(language)
-        if counts is None:
-            indices = [self.terms.find(word.encode()) for word in STOP_WORDS[language]]
-            counts = self._stop_counts[language] = [
-                int(self.counts[index]) if index >= 0 else 0 for index in indices
-            ]
-        return counts
+    def stop_counts(self, documents: Documents | None = None) -> npt.NDArray[np.int64]:
+        """Number of documents, or of the given distinct ones, with each word of ``ALL_STOP_WORDS``."""
+        return np.array([self._stop_count(term, documents) for term in self._stop_terms], dtype=np.int64)
+
+    def _stop_count(self, term: int, documents: Documents | None) -> int:
+        if term < 0:
+            return 0
+        if documents is None:
+            return int(self.counts[term])
+        listed = self.documents[self.places(term)]
+        found = np.minimum(listed.searchsorted(documents), len(listed) - 1)
+        return int(np.count_nonzero(listed[found] == documents))
+
+    @cached_property
+    def _stop_terms(self) -> list[int]:
+        return [self.terms.find(word.encode()) for word in ALL_STOP_WORDS]
 
 
 def build_segment(texts: Sequence[Document]) -> WordSegment:

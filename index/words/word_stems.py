@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import Stemmer
 
@@ -33,8 +34,9 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     "french": ("les", "des", "une", "et", "dans", "avec", "du", "le", "qui", "est", "sont"),
     "spanish": ("el", "los", "las", "una", "del", "por", "para", "y", "su", "esta"),
 }
-# A language is present if its stop words stand in one text of two hundred, names of files included, and more than one of
-# them anywhere.
+ALL_STOP_WORDS = tuple(word for words in STOP_WORDS.values() for word in words)
+# A language is present if its stop words stand in one text of two hundred, names of files included, and more than one
+# of them anywhere.
 _MIN_SHARE = 0.005
 _MIN_DISTINCT = 2
 
@@ -81,18 +83,17 @@ def _singular(language: str, word: str) -> str:
     return word
 
 
-def present_languages(frequencies: Mapping[str, Sequence[int]], documents: int) -> tuple[str, ...]:
+def present_languages(frequencies: Sequence[int], documents: int) -> tuple[str, ...]:
     """Languages whose stems are used.
 
     Args:
-        frequencies: for each language of ``STOP_WORDS``, the number of texts with each of its stop words.
+        frequencies: the number of texts with each word of ``ALL_STOP_WORDS``.
         documents: number of all texts.
     """
-    return (
-        ENGLISH,
-        *(
-            language
-            for language, counts in frequencies.items()
-            if sum(count > 0 for count in counts) >= _MIN_DISTINCT and sum(counts) >= _MIN_SHARE * documents
-        ),
-    )
+    present = [ENGLISH]
+    remaining = iter(frequencies)
+    for language, words in STOP_WORDS.items():
+        counts = list(islice(remaining, len(words)))
+        if sum(map(bool, counts)) >= _MIN_DISTINCT and sum(counts) >= _MIN_SHARE * documents:
+            present.append(language)
+    return tuple(present)
