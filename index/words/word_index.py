@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.vector_ids import Ids
+from index.words.caption_statistics import GroupStatistics, count_captions
 from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import QueryUnit, split_words
@@ -64,10 +65,19 @@ class WordIndex:
     without any word is not stored.
     """
 
-    def __init__(self, segments: tuple[LiveSegment, ...], videos: int) -> None:
+    def __init__(
+        self,
+        segments: tuple[LiveSegment, ...],
+        videos: int,
+        captioned_version: int = 0,
+        newly_changed: Ids | None = None,
+    ) -> None:
         self._segments = segments
         self.videos = videos  # with at least one text
         self.documents = sum(map(len, segments))
+        self.captioned_version = captioned_version  # changes with the answers of ``captioned``
+        # Videos whose answer differs from the index with the version before.
+        self.newly_changed = np.empty(0, np.int64) if newly_changed is None else newly_changed
 
     @classmethod
     def empty(cls) -> WordIndex:
@@ -92,14 +102,20 @@ class WordIndex:
         return index
 
     def _replace(self, texts: Mapping[int, Sequence[VideoText]]) -> WordIndex:
-        kept, removed = remove_videos(self._segments, np.fromiter(texts, dtype=np.int64, count=len(texts)))
+        changed = np.fromiter(texts, dtype=np.int64, count=len(texts))
+        was_captioned = self.captioned(changed)
+        kept, removed = remove_videos(self._segments, changed)
         added = build_segment(
             [Document(video, text.kind, text.text) for video, group in texts.items() for text in group]
         )
         if len(added):
             kept = (*kept, LiveSegment.of(added))
         videos = self.videos - removed + len(added.videos.ids)
-        return WordIndex(merge_small(kept), videos)
+        index = WordIndex(merge_small(kept), videos, self.captioned_version, self.newly_changed)
+        differs = was_captioned != index.captioned(changed)
+        if differs.any():
+            index.captioned_version, index.newly_changed = self.captioned_version + 1, changed[differs]
+        return index
 
     def lookup(self, units: Sequence[QueryUnit]) -> WordMatches:
         """Find the documents that contain units of a query; see ``WordMatches``."""
@@ -139,6 +155,10 @@ class WordIndex:
             numbers, places = videos.find(ids)
             captioned[places[videos.captioned[numbers] & live.alive[videos.starts[numbers]]]] = True
         return captioned
+
+    def count_captions(self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int) -> GroupStatistics:
+        """Statistics of the captions and transcripts of groups of videos; see :func:`count_captions`."""
+        return count_captions(self._segments, locate, groups, TextKind.TRANSCRIPT)
 
     def expand(self, unit: QueryUnit) -> Mapping[str, float]:
         """Terms that stand for a word, with their strengths; of a phrase, those of all its words."""

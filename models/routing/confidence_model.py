@@ -59,11 +59,12 @@ class ConfidenceModel:
     error: float
     answer: AnswerModel | None = None
 
-    def __call__(self, scores: Floats, familiarity: float, log_weight: float) -> Floats:
-        """Probability that each result of a list is relevant, ``[n]``; arguments of :func:`confidence_features`."""
-        return logistic(
-            confidence_features(scores, familiarity, log_weight) @ np.array(self.weights) + self.bias
-        )
+    def log_odds(
+        self, scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
+    ) -> Floats:
+        """Log odds that each result of a list is relevant, ``[n]``; arguments of :func:`confidence_features`."""
+        features = confidence_features(scores, familiarity, log_weight, head)
+        return np.asarray(features @ np.array(self.weights) + self.bias)
 
     def applies_to(self, mode: str, prior: float) -> bool:
         """Whether the model was fitted to searches with this mode and prior."""
@@ -97,7 +98,9 @@ class ConfidenceModel:
         )
 
 
-def confidence_features(scores: Floats, familiarity: float, log_weight: float) -> Floats:
+def confidence_features(
+    scores: Floats, familiarity: float, log_weight: float, head: Floats | None = None
+) -> Floats:
     """Features of the results of a list, ``[n, 6]``.
 
     The columns are the score; the lead of the first result over the second (0 for the others); the distance of the
@@ -106,23 +109,24 @@ def confidence_features(scores: Floats, familiarity: float, log_weight: float) -
 
     Args:
         scores: Scores ``[n]``, descending from the first result of the list; at least the first ``CONFIDENCE_DEPTH``
-            scores if the list has as many.
+            scores if the list has as many. Any scores where the head is given.
+        head: The first ``CONFIDENCE_DEPTH`` scores of the list, or all, descending; by default those of ``scores``.
         familiarity: Routing evidence of the text per token for the likeliest task, in nats.
         log_weight: Highest log weight of the text among the searched tasks; at most 0.
     """
     scores = np.asarray(scores, np.float64)
     if not len(scores):
         return np.empty((0, _FEATURES))
-    first, second = scores[0], scores[1] if len(scores) > 1 else scores[0]
-    lead = np.zeros(len(scores))
-    lead[0] = first - second
+    head = scores[:CONFIDENCE_DEPTH] if head is None or not len(head) else np.asarray(head, np.float64)
+    first, second = head[0], head[1] if len(head) > 1 else head[0]
+    lead = np.where(scores >= first, first - second, 0.0)
     ones = np.ones(len(scores))
     return np.stack(
         [
             scores,
             lead,
             scores - first,
-            scores - scores[:CONFIDENCE_DEPTH].mean(),
+            scores - head.mean(),
             familiarity * ones,
             log_weight * ones,
         ],
@@ -155,13 +159,14 @@ class AnswerModel:
         """Probability that the library contains a described video; arguments of :func:`answer_features`."""
         return float(logistic(answer_features(scores, evidence) @ np.array(self.weights) + self.bias))
 
-    def within_reach(self, scores: Floats) -> npt.NDArray[np.bool_]:
-        """Whether each result is near enough to the first one of its list to belong to the answer, ``[n]``.
+    def within_reach(self, scores: Floats, first: float) -> npt.NDArray[np.bool_]:
+        """Whether results are near enough to the first one of their list to belong to the answer, ``[n]``.
 
         Args:
-            scores: Scores ``[n]`` from the first result of the list on, descending.
+            scores: Scores ``[n]``.
+            first: Score of the first result.
         """
-        return np.asarray(scores >= scores[:1] - self.reach)
+        return np.asarray(scores >= first - self.reach)
 
     def to_json(self) -> dict[str, Any]:
         """JSON object of the model, as stored in a release."""

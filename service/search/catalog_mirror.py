@@ -45,9 +45,9 @@ _IDS_PER_QUERY = 500
 _NOT_COPIED = "the catalog database cannot be reached, and the copy of its rows has no space for this domain"
 # Columns of the table instead of its class, and compiled once: in every search, this takes half the time.
 _VIDEOS = Video.__table__.c
-_BY_VECTOR_ID = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions).where(
-    _VIDEOS.vector_id.in_(bindparam("ids", expanding=True))
-)
+_BY_VECTOR_ID = select(
+    _VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS.duration, _VIDEOS["metadata"]
+).where(_VIDEOS.vector_id.in_(bindparam("ids", expanding=True)))
 
 
 class ResultRows(NamedTuple):
@@ -306,8 +306,8 @@ class VideoRow(NamedTuple):
 
     Attributes:
         uri: URI of its file, as it was sent.
-        duration: Seconds; None where unknown, or not read because only filters need it.
-        metadata: Metadata of the user; empty where not read.
+        duration: Seconds; None where unknown.
+        metadata: Metadata of the user.
     """
 
     video_id: str

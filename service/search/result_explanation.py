@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.explanations import QueryWord, ResultExplanation
-from cinestrata_schemas.search import MomentMatch, TaskRouting
+from cinestrata_schemas.search import MatchedText, MomentMatch, TaskRouting
 from index.hits import Hit
 from models.routing import DEFAULT_PRIOR
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
+from service.search.catalog_mirror import read_rows
 from service.search.search_request import SearchRequest
 from service.search.similar_search import load_stored_vector
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -63,13 +64,15 @@ def explain_result(
     while state.wave:
         advance_searches(snapshot, [state])
     hits = state.planner.hits()
-    confidence = compute_confidence(snapshot, hits, state.routing, state.mode)
+    confidence = compute_confidence(state, hits)
     ranked = [hit.id for hit in hits[: request.query.k]]
     lift = float(state.planner.lifts[task])
-    (query,) = snapshot.query_vectors([(request.text, str(state.mode), task)])
+    words_evidence = float(state.words.nats(task, np.array([vector_id], np.int64))[0])
+    words_term = DEFAULT_PRIOR * words_evidence
+    (query,) = snapshot.query_vectors([(state.words.query.text, str(state.mode), task)])
     video_cosine = _video_cosine(snapshot, task, query, vector_id)
-    moments = _moments(snapshot, task, query, vector_id, lift, request.query.moments, cache)
-    cosine = max([video_cosine, *(moment.score - lift for moment in moments)])
+    moments = _moments(state, task, query, vector_id, lift, cache)
+    cosine = max([video_cosine, *(moment.score - lift - words_term for moment in moments)])
     is_ranked = vector_id in ranked
     weights = dict(state.routing.log_weights)
     return ResultExplanation(
@@ -82,21 +85,29 @@ def explain_result(
         mode=state.mode,
         rank=1 + ranked.index(vector_id) if is_ranked else None,
         depth=request.query.k,
-        score=cosine + lift,
+        score=cosine + lift + words_term,
         cosine=cosine,
         video_cosine=video_cosine,
         routing_prior=DEFAULT_PRIOR,
         routing_term=lift,
         weight=math.exp(weights[task]),
-        words_evidence=0.0,
-        words_term=0.0,
-        texts=[],
+        words_evidence=words_evidence,
+        words_term=words_term,
+        texts=_texts(state, vector_id),
         routing=_routing(snapshot, state, task),
         confidence=confidence.results.get(vector_id) if is_ranked else None,
         matches=None if confidence.reached is None or not is_ranked else vector_id in confidence.reached,
         moments=moments,
-        words=_words(snapshot, request.text, task, list(weights)),
+        words=_words(snapshot, state.words.query.text, task, list(weights)),
     )
+
+
+def _texts(state: SearchState, vector_id: int) -> list[MatchedText]:
+    return [
+        text
+        for row in read_rows([vector_id]).values()
+        for text in state.words.matched_texts(row.uri, row.captions, row.metadata)
+    ]
 
 
 def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id: int) -> float:
@@ -108,19 +119,12 @@ def _video_cosine(snapshot: SearchSnapshot, task: str, query: Vector, vector_id:
 
 
 def _moments(
-    snapshot: SearchSnapshot,
-    task: str,
-    query: Vector,
-    vector_id: int,
-    lift: float,
-    count: int,
-    cache: VideoMetadataCache,
+    state: SearchState, task: str, query: Vector, vector_id: int, lift: float, cache: VideoMetadataCache
 ) -> list[MomentMatch]:
-    if not has_moments(snapshot.shards[task]):
+    if not has_moments(state.snapshot.shards[task]):
         return []
-    found = find_best_moments(
-        snapshot, [Hit(task, vector_id, 0.0)], {task: query}, {task: lift}, max(1, count), cache
-    )
+    hits, count = [Hit(task, vector_id, 0.0)], max(1, state.request.query.moments)
+    found = find_best_moments(state.snapshot, hits, {task: query}, {task: lift}, count, cache, state.words)
     return found.get(vector_id, [])
 
 

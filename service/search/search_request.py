@@ -233,7 +233,7 @@ class Cursor:
         parameters: Parameter name → digest of its value, for all parameters that determine the list.
         tasks_in_first_page: Number of likeliest tasks that the first page took into account; see
             :class:`service.search.text_search.planner.WavePlanner`.
-        last_hit: Last hit of the page before, with its cosine as its score.
+        last_hit: Last hit of the page before; its score leaves out what deletions of other videos change.
     """
 
     release: str

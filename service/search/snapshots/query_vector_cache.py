@@ -74,6 +74,11 @@ class QueryVectorCache:
         """
         return [cached.tokens for cached in self._cached(texts)]
 
+    def is_word(self, text: str) -> bool:
+        """Whether the tokenizer knows a text as one word."""
+        (tokens,) = self.encoder.tokenize([text])
+        return len(tokens) == 3  # with the start and end tokens
+
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
         """The unit vector ``float32 [dim]`` of each (text, mode, task). Those that are not cached share a batch."""
         texts = list(dict.fromkeys(text for text, _, _ in pairs))

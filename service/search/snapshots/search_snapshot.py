@@ -38,7 +38,7 @@ from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_releases import PinnedQueryReleases, SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
-from service.search.snapshots.video_positions import VideoPositions
+from service.search.words.video_positions import VideoPositions
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -257,6 +257,11 @@ class SearchSnapshot:
     def is_pinned(self) -> bool:
         """Whether an operator pinned an earlier release than the newest."""
         return self.index_snapshot.manifest.pinned is not None
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Task ID → position in ``shards``, as in :meth:`locate`."""
+        return {task: position for position, task in enumerate(self.shards)}
 
     @cached_property
     def nonempty_tasks(self) -> tuple[str, ...]:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.search import SearchResponse
+from index.hits import Hits, rank_hits
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
+from models.routing.router import log_probabilities
 from service.core import request_limits
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan, TextRouting
 from service.search.snapshots.video_grouping import has_moments
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.request_resolution import resolve_mode, resolve_tasks
 from service.search.text_search.result_confidence import applicable_calibration, require_calibration
 from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
+from service.search.text_search.written_words import SearchWords, correct_query
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 
@@ -75,9 +79,11 @@ def start_searches(
     for request, _, mode in resolved:
         require_calibration(snapshot, request, mode)
 
-    def _with_moments(task: str, state: str, ids: Ids) -> Ids:
+    def with_moments(task: str, ids: Ids) -> Ids:
+        if not has_moments(snapshot.shards[task]):
+            return ids
         try:
-            return cache.moments(task, state).with_moments(ids)
+            return cache.moments(task, snapshot.shards[task].state).with_moments(ids)
         except Unavailable:  # whole videos are found without the catalog
             return ids
 
@@ -87,24 +93,35 @@ def start_searches(
     ) -> dict[str, Ids | None]:
         if video_filter == NO_FILTER:
             return dict.fromkeys(tasks)
-        shards = {task: snapshot.shards[task] for task in tasks}
-        states = {task: shard.state for task, shard in shards.items()}
+        states = {task: snapshot.shards[task].state for task in tasks}
         return {
-            task: ids
-            if ids is None or not has_moments(shards[task])
-            else _with_moments(task, states[task], ids)
+            task: None if ids is None else with_moments(task, ids)
             for task, ids in find_passing_videos(video_filter, states, cache, field_prefix).items()
         }
 
     start = time.perf_counter()
-    tokens = snapshot.query_vectors.tokens([request.text for request, _, _ in resolved])
-    prepared = time.perf_counter()
-    routings = snapshot.route(tokens, [tasks for _, tasks, _ in resolved])
+    index = cache.words.current()
+    captions = cache.words.captions.of(index, snapshot.video_positions)
+    queries = [
+        correct_query(request.text, index, snapshot.query_vectors.is_word) for request, _, _ in resolved
+    ]
+    words = [
+        SearchWords(query, index, captions, snapshot, tasks)
+        for query, (_, tasks, _) in zip(queries, resolved, strict=True)
+    ]
+    found = time.perf_counter()
+    tokens = snapshot.query_vectors.tokens([query.text for query in queries])
+    encoded = time.perf_counter()
+    meanings = snapshot.route(tokens, [tasks for _, tasks, _ in resolved])
+    routings = [_with_words(meaning, own) for meaning, own in zip(meanings, words, strict=True)]
     count = max(1, len(resolved))
-    encode_ms, route_ms = 1000 * (prepared - start) / count, 1000 * (time.perf_counter() - prepared) / count
+    encode_ms = 1000 * (encoded - found) / count
+    route_ms = 1000 * (time.perf_counter() - encoded + found - start) / count
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     states: list[SearchState] = []
-    for (request, tasks, mode), routing in zip(resolved, routings, strict=True):
+    for (request, tasks, mode), own, meaning, routing in zip(
+        resolved, words, meanings, routings, strict=True
+    ):
         start = time.perf_counter()
         is_calibrated = applicable_calibration(snapshot, mode) is not None
         cursor = request.cursor
@@ -121,6 +138,7 @@ def start_searches(
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
+            words_terms={task: DEFAULT_PRIOR * own.highest_of(task) for task in tasks},
         )
         wave = planner.next_wave()
         states.append(
@@ -128,8 +146,11 @@ def start_searches(
                 snapshot=snapshot,
                 request=request,
                 mode=mode,
+                words=own,
+                meaning=meaning,
                 routing=routing,
                 allowed_ids=allowed_ids,
+                with_moments=with_moments,
                 planner=planner,
                 offset=offset,
                 end=end,
@@ -165,21 +186,22 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
         return
     start = time.perf_counter()
     vectors = snapshot.query_vectors(
-        [(state.request.text, str(state.mode), task) for state in batch for task in state.wave]
+        [(state.words.query.text, str(state.mode), task) for state in batch for task in state.wave]
     )
     encoded = time.perf_counter()
-    targets = [(state, task) for state in batch for task in state.wave]
-    hits = snapshot.scan(
-        [
-            ShardScan(task, vector, state.depth, state.allowed_ids[task])
-            for (state, task), vector in zip(targets, vectors, strict=True)
-        ]
-    )
+    scans = [
+        _plan_scans(state, task, vector)
+        for (state, task), vector in zip(
+            [(state, task) for state in batch for task in state.wave], vectors, strict=True
+        )
+    ]
+    hits = iter(snapshot.scan(list(chain(*scans))))
+    found = iter([[next(hits) for _ in group] for group in scans])
     scanned = time.perf_counter()
     first = 0
     for state in batch:
         end = first + len(state.wave)
-        state.planner.add_hits(dict(zip(state.wave, hits[first:end], strict=True)))
+        _add_hits(state, [next(found) for _ in state.wave])
         if state.request.query.moments:
             _keep_query_vectors(state, vectors[first:end])
         state.wave, first = state.planner.next_wave(), end
@@ -188,6 +210,46 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
         state.times["encode"] += 1000 * (encoded - start) / len(batch)
         state.times["search"] += 1000 * (scanned - encoded) / len(batch)
         state.times["merge"] += 1000 * (merged - scanned) / len(batch)
+
+
+def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
+    """Routing of a text by its meaning, and by the words that stand in texts of videos."""
+    if not words.is_written:
+        return meaning
+    tasks = [task for task, _ in meaning.log_weights]
+    evidence = words.route(tasks, np.array([weight for _, weight in meaning.log_weights]))
+    weights = log_probabilities(evidence)
+    order = np.argsort(-weights, kind="stable").tolist()
+    return TextRouting([(tasks[place], float(weights[place])) for place in order], meaning.evidence)
+
+
+def _plan_scans(state: SearchState, task: str, vector: Vector) -> list[ShardScan]:
+    """Scan of a shard for the nearest videos, and of the groups of videos whose texts speak for them."""
+    allowed = state.allowed_ids[task]
+    scans = [ShardScan(task, vector, state.depth, allowed)]
+    for videos, count in state.words.domain(task).groups(state.depth):
+        among = state.with_moments(task, videos)
+        if allowed is not None:
+            among = np.intersect1d(among, allowed)
+        if len(among):
+            scans.append(ShardScan(task, vector, count, among))
+    return scans
+
+
+def _add_hits(state: SearchState, found: Sequence[Sequence[Hits]]) -> None:
+    """Add the hits of the scans of each task of a wave, with the terms of their words."""
+    hits: dict[str, Hits] = {}
+    cosines: dict[str, float] = {}
+    for task, (nearest, *groups) in zip(state.wave, found, strict=True):
+        state.nearest[task] = nearest
+        cosines[task] = float(nearest.scores[0]) if len(nearest.scores) else 0.0
+        ids, places = np.unique(
+            np.concatenate([nearest.ids, *(group.ids for group in groups)]), return_index=True
+        )
+        scores = np.concatenate([nearest.scores, *(group.scores for group in groups)])[places]
+        terms = np.float32(DEFAULT_PRIOR) * state.words.nats(task, ids)
+        hits[task] = rank_hits(ids, scores + terms, state.depth)
+    state.planner.add_hits(hits, cosines)
 
 
 def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:

@@ -1,10 +1,11 @@
 """Planning of a search: the order in which tasks are searched, and the point at which the results are complete.
 
-The score of a video is the cosine of its vector with the query vector of its shard, plus the *lift* of its task: the
-routing prior times the log weight of the task. All lifts follow from the tokens of the text, before it is encoded.
-Tasks are therefore searched in waves by falling lift, and the search ends when no remaining task can contain a video
-that would enter the results (:func:`models.routing.router.can_reach_score`). The cost follows from how clearly the text
-points to tasks, and not from the number of tasks.
+The score of a video is the cosine of its vector with the query vector of its shard, plus the *lift* of its task, plus
+the term of the words in its texts. The lift is the routing prior times the log weight of the task. All lifts, and the
+highest term of the words in each task, are known before the text is encoded; their sum is the *reach* of the task.
+Tasks are therefore searched in waves, highest reach first, and the search ends when no remaining task can contain a
+video that would enter the results (:func:`models.routing.router.can_reach_score`). The cost follows from how clearly
+the text points to tasks, and not from the number of tasks.
 
 ==========  =========================================================================================================
 ``routes``  searched tasks
@@ -43,7 +44,7 @@ class WaveLimits:
     Attributes:
         cosine_slack: Difference of the likely bound to the highest cosine so far.
         max_likely_tasks: Maximum number of tasks of ``auto``, once there are enough hits.
-        first_wave_margin: The first wave has the tasks whose lift differs from the highest one by at most this value.
+        first_wave_margin: The first wave has the tasks whose reach differs from the highest one by at most this value.
         max_first_wave: Maximum number of tasks in the first wave.
         growth: Size of a wave in relation to the number of tasks searched before it.
     """
@@ -71,7 +72,8 @@ class WavePlanner:
     Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
 
     Args:
-        routing: Candidate tasks and their lifts, by falling lift.
+        routing: Candidate tasks and their lifts.
+        words_terms: Highest term of the words in each task; 0 where none is given.
         searchable: Candidate tasks that may contain hits, in learned order. Equal scores are ordered by it.
         depth: Number of hits to find, each of another video.
         min_score: Lowest score of a hit; None accepts all scores.
@@ -96,24 +98,28 @@ class WavePlanner:
         routes: Routes = "all",
         limits: WaveLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
+        words_terms: Mapping[str, float] | None = None,
     ) -> None:
         self.searched: set[str] = set()
         self.lifts = dict(routing)
-        self._places = {task: place for place, task in enumerate(self.lifts)}
+        terms = words_terms or {}
+        reaches = [(task, lift + terms.get(task, 0.0)) for task, lift in routing]
+        reaches.sort(key=lambda task_reach: -task_reach[1])  # stable: tasks of equal reach stay in order
+        self._reaches = dict(reaches)
+        self._places = {task: place for place, task in enumerate(self._reaches)}
         self._orders = {task: order for order, task in enumerate(searchable)}
         self._first_tier = len(self.lifts) if tasks_in_first_page is None else tasks_in_first_page
         self._searchable = list(searchable)
         self._depth = depth
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
-        # Tasks of equal lift are equally likely, so none of them is cut off: tasks without captions have equal lifts.
+        # Tasks of equal reach are equally likely, so none of them is cut off: tasks without captions have equal lifts.
         most = limits.max_likely_tasks
-        self._min_lift = routing[most - 1][1] if len(routing) >= most else -np.inf
+        self._min_reach = reaches[most - 1][1] if len(reaches) >= most else -np.inf
         self._limits = limits
-        self._tiers = _split_tiers(routing, set(searchable), routes, tasks_in_first_page)
-        highest_lift = routing[0][1] if routing else 0.0
-        lowest_lift = highest_lift - limits.first_wave_margin
-        self._wave_size = sum(lift >= lowest_lift for _, lift in routing[: limits.max_first_wave])
+        self._tiers = _split_tiers(reaches, set(searchable), routes, tasks_in_first_page)
+        lowest = (reaches[0][1] if reaches else 0.0) - limits.first_wave_margin
+        self._wave_size = sum(reach >= lowest for _, reach in reaches[: limits.max_first_wave])
         self._hits_by_task: dict[str, Hits] = {}  # of the current tier
         self._earlier_hits: list[Hit] = []  # of the tiers before it
         self._tier_hits: list[Hit] = []  # best hits of the current tier
@@ -129,11 +135,11 @@ class WavePlanner:
         while True:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
-            lifts = np.array([self.lifts[task] for task in tier[: self._wave_size]])
-            is_reachable = can_reach_score(lifts, bar, self._cosine_bound())
+            reaches = np.array([self._reaches[task] for task in tier[: self._wave_size]])
+            is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
-                is_reachable &= lifts >= self._min_lift
-            wave = tier[: int(is_reachable.sum())]  # lifts are falling, so the reachable tasks come first
+                is_reachable &= reaches >= self._min_reach
+            wave = tier[: int(is_reachable.sum())]  # reaches are falling, so the reachable tasks come first
             if wave:
                 self._tiers[0] = tier[len(wave) :]
                 self.searched.update(wave)
@@ -144,15 +150,17 @@ class WavePlanner:
             self._earlier_hits, self._tier_hits, self._hits_by_task = self.hits(), [], {}
             del self._tiers[0]
 
-    def add_hits(self, hits_by_task: Mapping[str, Hits]) -> None:
+    def add_hits(self, hits_by_task: Mapping[str, Hits], cosines: Mapping[str, float] | None = None) -> None:
         """Add the hits of a wave.
 
         Args:
-            hits_by_task: Task ID → hits by falling cosine, each of another video: the requested depth, or all.
+            hits_by_task: Task ID → hits with cosine plus the term of the words, best first, each of another video: the
+                requested depth, or all.
+            cosines: Highest cosine in each task; by default the highest score.
         """
         for task, hits in hits_by_task.items():
             if len(hits.scores):
-                best = float(hits.scores[0])
+                best = float(hits.scores[0]) if cosines is None else cosines[task]
                 self._highest_cosine = (
                     best if self._highest_cosine is None else max(self._highest_cosine, best)
                 )
@@ -175,7 +183,7 @@ class WavePlanner:
         return is_in_later_tier, -hit.score, self._orders.get(hit.task, -1), hit.id
 
     def without_lift(self, hit: Hit) -> Hit:
-        """A hit with its cosine as its score; lifts change when a domain loses its last video."""
+        """A hit without the lift of its task, which changes when a domain loses its last video."""
         return replace(hit, score=hit.score - float(np.float32(self.lifts[hit.task])))
 
     def with_lift(self, hit: Hit) -> Hit:
@@ -196,17 +204,17 @@ class WavePlanner:
 
 
 def _split_tiers(
-    routing: Sequence[tuple[str, float]],
+    reaches: Sequence[tuple[str, float]],
     searchable: Set[str],
     routes: Routes,
     tasks_in_first_page: int | None,
 ) -> list[list[str]]:
-    """Selected tasks by falling lift, in tiers: hits of a tier precede those of the next."""
-    cut = len(routing)
+    """Selected tasks, highest reach first, in tiers: hits of a tier precede those of the next."""
+    cut = len(reaches)
     if isinstance(routes, int):
-        cut = sum(lift >= routing[min(routes, cut) - 1][1] for _, lift in routing)
-        routing = routing[:cut]
+        cut = sum(reach >= reaches[min(routes, cut) - 1][1] for _, reach in reaches)
+        reaches = reaches[:cut]
     elif routes == "auto" and tasks_in_first_page is not None:
         cut = tasks_in_first_page
-    tiers = ([task for task, _ in part if task in searchable] for part in (routing[:cut], routing[cut:]))
+    tiers = ([task for task, _ in part if task in searchable] for part in (reaches[:cut], reaches[cut:]))
     return [tier for tier in tiers if tier] or [[]]

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from itertools import islice
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from index.hits import Hit
 from models.routing import DEFAULT_PRIOR
-from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
+from models.routing.word_evidence import completeness_nats
 from service.core.errors import InvalidInput
 from service.search.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConfidence, SearchState
+
+Ids = npt.NDArray[np.int64]
+
+_UNCALIBRATED_LOG_ODDS = (
+    -4.0
+)  # of what a video looks like, where nothing is known about it: one of fifty-five is right
+_SPEAKS_AGAINST = -4.0  # nats; a video whose captions say something else does not match by its looks
 
 
 def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceModel | None:
@@ -22,62 +31,85 @@ def applicable_calibration(snapshot: SearchSnapshot, mode: str) -> ConfidenceMod
     return model if model is not None and model.applies_to(mode, DEFAULT_PRIOR) else None
 
 
-@dataclass(frozen=True)
-class ListConfidence:
-    """Confidence of a list of hits.
-
-    Attributes:
-        results: Vector ID → confidence, in list order; empty where the release is not calibrated.
-        answer: Probability that the library contains a described video; None without calibration.
-        matches: Whether the answer reaches the threshold of the release; None where the release has none.
-        reached: Vector IDs of the hits that belong to the answer; None where the release does not tell.
-    """
-
-    results: Mapping[int, float] = field(default_factory=dict)
-    answer: float | None = None
-    matches: bool | None = None
-    reached: Set[int] | None = None
-
-
-UNKNOWN_CONFIDENCE = ListConfidence()  # of a release without calibration
-
-
-def compute_confidence(
-    snapshot: SearchSnapshot,
-    hits: Sequence[Hit],
-    routing: TextRouting,
-    mode: str,
-) -> ListConfidence:
+def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidence:
     """Confidence of a list and of its hits.
 
+    What a video looks like gives the log odds that it is right, by the calibration of the release and the scores
+    without words. The evidence of the words adds its nats. A video whose texts contain the whole query matches, and so
+    do the videos that look like it, where the calibration says that any does.
+
     Args:
-        snapshot: Snapshot that found the hits.
-        hits: Hits of a list, from its first hit on.
-        routing: Routing of the text to the candidate tasks.
-        mode: Query mode.
+        hits: Hits of the search, from its first hit on.
     """
-    model = applicable_calibration(snapshot, mode)
-    if model is None or not routing.log_weights or not hits:
+    complete = _complete_videos(state)
+    if not hits:
         return UNKNOWN_CONFIDENCE
-    scores = np.array([hit.score for hit in hits])
-    probabilities = model(scores, routing.evidence.familiarity, routing.evidence.log_weight)
-    results = {hit.id: float(value) for hit, value in zip(hits, probabilities, strict=True)}
-    if model.answer is None:
-        return ListConfidence(results, _sum_of_head(results))
-    answer = model.answer.probability(scores, routing.evidence)
-    matches = answer >= model.answer.threshold
-    reached = {
-        hit.id for hit, is_near in zip(hits, model.answer.within_reach(scores), strict=True) if is_near
+    model = applicable_calibration(state.snapshot, state.mode)
+    nats = np.array([float(state.words.nats(hit.task, np.array([hit.id]))[0]) for hit in hits])
+    is_complete = np.isin([hit.id for hit in hits], complete)
+    if model is None or not state.meaning.log_weights:
+        if not len(complete):
+            return UNKNOWN_CONFIDENCE
+        log_odds = np.where(is_complete, nats + _UNCALIBRATED_LOG_ODDS, np.nan)
+        answer_log_odds, looks = float(np.nanmax(log_odds, initial=-np.inf)), np.zeros(len(hits), np.bool_)
+        knows_looks = False
+    else:
+        lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.log_weights}
+        head = _nearest_scores(state, lifts)
+        cosines = [hit.score - state.planner.lifts[hit.task] for hit in hits] - DEFAULT_PRIOR * nats
+        scores = np.array([lifts[hit.task] for hit in hits]) + cosines
+        evidence = state.meaning.evidence
+        log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head) + nats
+        knows_looks = model.answer is not None
+        looks = np.zeros(len(hits), np.bool_)
+        if model.answer is None:
+            # At most one video is the described one, so the probabilities of the first results add up.
+            answer_log_odds = log_odds_of(float(logistic(log_odds[:CONFIDENCE_DEPTH]).sum()))
+        else:
+            answer = model.answer.probability(head, evidence)
+            if answer >= model.answer.threshold:
+                looks = model.answer.within_reach(scores, float(head[0])) & (nats > _SPEAKS_AGAINST)
+            answer_log_odds = log_odds_of(answer)
+            if len(complete):
+                answer_log_odds += completeness_nats(np.ones(1))[0]
+    probabilities = np.minimum.accumulate(np.where(np.isnan(log_odds), 0.0, logistic(log_odds)))
+    results = {
+        hit.id: float(probability)
+        for hit, probability, known in zip(hits, probabilities, ~np.isnan(log_odds), strict=True)
+        if known
     }
-    return ListConfidence(results, answer, matches, reached if matches else frozenset())
+    answer = float(logistic(np.array(answer_log_odds)))
+    if not knows_looks and not len(complete):
+        return ListConfidence(results, answer)
+    matching = np.union1d(complete, [hit.id for hit, is_near in zip(hits, looks, strict=True) if is_near])
+    reached = {hit.id for hit, matches in zip(hits, is_complete | looks, strict=True) if matches}
+    return ListConfidence(results, answer, bool(len(matching)), reached, matching.astype(np.int64))
 
 
-def _sum_of_head(results: Mapping[int, float]) -> float:
-    """Sum of the first confidences of a list, at most 1: the answer where the release has no model of it.
+def _complete_videos(state: SearchState) -> Ids:
+    """Vector IDs of the videos that pass the filter and whose texts contain the whole query, ascending."""
+    videos, positions = state.words.complete_videos()
+    tasks = list(state.snapshot.shards)
+    kept = [np.empty(0, np.int64)]
+    for position in np.unique(positions).tolist():
+        own, task = videos[positions == position], tasks[position]
+        if task in state.allowed_ids:
+            allowed = state.allowed_ids[task]
+            kept.append(own if allowed is None else own[np.isin(own, allowed)])
+    return np.sort(np.concatenate(kept))
 
-    At most one video is the requested one, so the probabilities of the results add up.
-    """
-    return min(1.0, sum(islice(results.values(), CONFIDENCE_DEPTH)))
+
+def _nearest_scores(state: SearchState, lifts: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """The highest scores without words, descending."""
+    scores = [hits.scores[:CONFIDENCE_DEPTH] + lifts[task] for task, hits in state.nearest.items()]
+    ordered = np.sort(np.concatenate([np.empty(0), *scores]))[::-1]
+    return np.asarray(ordered[:CONFIDENCE_DEPTH], np.float64)
+
+
+def log_odds_of(probability: float) -> float:
+    """Log odds of a probability, within ±35."""
+    bounded = min(max(probability, 1e-15), 1 - 1e-15)
+    return math.log(bounded / (1 - bounded))
 
 
 def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:

@@ -5,25 +5,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from cinestrata_schemas.search import MomentMatch, SearchResponse, SearchResult, SearchTiming, TaskRouting
+from cinestrata_schemas.search import (
+    Facet,
+    MomentMatch,
+    SearchResponse,
+    SearchResult,
+    SearchTiming,
+    TaskRouting,
+)
 from index.hits import Hit
 from index.vector_ids import video_ids_of
+from models.routing import DEFAULT_PRIOR
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
 from service.search.catalog_mirror import ResultRows, VideoRow
+from service.search.facets import count_facets
 from service.search.search_request import Cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
-from service.search.text_search.result_confidence import (
-    UNKNOWN_CONFIDENCE,
-    ListConfidence,
-    compute_confidence,
-)
-from service.search.text_search.search_state import SearchState
+from service.search.text_search.result_confidence import compute_confidence
+from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConfidence, SearchState
+from service.search.text_search.written_words import SearchWords
 from service.search.video_metadata_cache import VideoMetadataCache
 
 _LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, in addition to the searched tasks
@@ -40,7 +47,7 @@ def finish_searches(
     """
     for state in states:
         hits = state.planner.hits()
-        state.confidence = compute_confidence(snapshot, hits, state.routing, state.mode)
+        state.confidence = compute_confidence(state, hits)
         state.ranked = [hit for hit in hits if _passes_thresholds(hit, state)]
         state.offset = _find_page_start(state)
         state.end = min(state.offset + state.request.query.k, state.end)
@@ -56,13 +63,14 @@ def finish_searches(
             first_rank=1 + _results_before(state),
             confidence=state.confidence,
             moments=state.moments,
+            words=state.words,
         )
         for state in states
     ]
     catalog_ms = 1000 * (time.perf_counter() - start) / max(1, len(states))
     for state in states:
         state.times["merge"] += catalog_ms
-    return [_response(state, page, rows) for state, page in zip(states, pages, strict=True)]
+    return [_response(state, page, rows, cache) for state, page in zip(states, pages, strict=True)]
 
 
 def _passes_thresholds(hit: Hit, state: SearchState) -> bool:
@@ -89,7 +97,8 @@ def _find_page_start(state: SearchState) -> int:
     if last.task not in state.planner.lifts:
         return 0  # with all videos of its domain; a repetition is better than an omission
     # The last hit was deleted, or passes the filter no longer: its score tells its place.
-    end = state.planner.rank_key(state.planner.with_lift(last))
+    term = DEFAULT_PRIOR * state.words.absent(last.task)
+    end = state.planner.rank_key(state.planner.with_lift(replace(last, score=last.score + term)))
     return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])
 
 
@@ -103,8 +112,19 @@ def _find_moments(state: SearchState, cache: VideoMetadataCache) -> None:
         state.planner.lifts,
         state.request.query.moments,
         cache,
+        state.words,
     )
     state.times["search"] += 1000 * (time.perf_counter() - start)
+
+
+def _last_hit(state: SearchState) -> Hit:
+    """The last hit of the page, as a later page can place it even if it is deleted.
+
+    Its score has neither the lift of its domain nor the evidence of missing words, which changes for all videos of the
+    domain when videos that have the words are deleted.
+    """
+    last = state.planner.without_lift(state.page[-1])
+    return replace(last, score=last.score - DEFAULT_PRIOR * state.words.absent(last.task))
 
 
 def _results_before(state: SearchState) -> int:
@@ -112,7 +132,19 @@ def _results_before(state: SearchState) -> int:
     return cursor.result_offset if cursor else 0
 
 
-def _response(state: SearchState, results: list[SearchResult], rows: ResultRows) -> SearchResponse:
+def _facets(state: SearchState, cache: VideoMetadataCache) -> list[Facet]:
+    """Facets of the matching videos, or of the ranked ones where none matches."""
+    if not state.request.query.facets:
+        return []
+    matching = state.confidence.matching
+    if matching is None or not len(matching):
+        matching = np.array([hit.id for hit in state.ranked], np.int64)
+    return count_facets(cache, state.snapshot, matching)
+
+
+def _response(
+    state: SearchState, results: list[SearchResult], rows: ResultRows, cache: VideoMetadataCache
+) -> SearchResponse:
     snapshot, request = state.snapshot, state.request
     cursor = request.cursor
     generation = cursor.generation if cursor else snapshot.generation
@@ -124,7 +156,7 @@ def _response(state: SearchState, results: list[SearchResult], rows: ResultRows)
         result_offset=_results_before(state) + len(results),
         parameters=request.parameter_digests,
         tasks_in_first_page=cursor.tasks_in_first_page if cursor else state.planner.reached_tasks,
-        last_hit=state.planner.without_lift(state.page[-1]),
+        last_hit=_last_hit(state),
     )
     return SearchResponse(
         query=request.query.q,
@@ -134,6 +166,9 @@ def _response(state: SearchState, results: list[SearchResult], rows: ResultRows)
         results=results,
         confidence=state.confidence.answer,
         matches=state.confidence.matches,
+        matching=None if state.confidence.matching is None else len(state.confidence.matching),
+        corrected=state.words.query.corrected,
+        facets=_facets(state, cache),
         routing=[
             TaskRouting(
                 task=snapshot.task_names[task],
@@ -162,6 +197,7 @@ def build_results(
     first_rank: int = 1,
     confidence: ListConfidence = UNKNOWN_CONFIDENCE,
     moments: Mapping[int, list[MomentMatch]] = MappingProxyType({}),
+    words: SearchWords | None = None,
 ) -> list[SearchResult]:
     """Join hits with their catalog rows. Hits without a row (deleted videos) are left out.
 
@@ -170,6 +206,7 @@ def build_results(
         rows: Vector ID → row.
         snapshot: Snapshot that found the hits.
         moments: Vector ID → best moments of the video.
+        words: Words of the query; None without a text.
     """
     results: list[SearchResult] = []
     for hit in hits:
@@ -187,6 +224,7 @@ def build_results(
                 score=hit.score,
                 confidence=confidence.results.get(hit.id),
                 matches=None if confidence.reached is None else hit.id in confidence.reached,
+                words=[] if words is None else words.matched_texts(row.uri, row.captions, row.metadata),
                 captions=row.captions,
                 thumbnail_url=thumbnail_url(row.video_id),
                 stream_url=stream_url(row.video_id, best[0] if best else None),
@@ -203,6 +241,7 @@ def find_best_moments(
     lifts: Mapping[str, float],
     max_moments: int,
     cache: VideoMetadataCache,
+    words: SearchWords | None = None,
 ) -> dict[int, list[MomentMatch]]:
     """The best moments of each video, by falling score, then by time.
 
@@ -214,6 +253,7 @@ def find_best_moments(
         query_vectors: Task ID → query vector ``float32 [dim]``.
         lifts: Task ID → value added to cosines of the task.
         max_moments: Maximum number of moments per video.
+        words: Evidence of the words, which the score of a moment contains like that of its video; None leaves it out.
         cache: Source of the moments' times.
 
     Returns:
@@ -232,6 +272,8 @@ def find_best_moments(
         ids = moments.ids[rows]
         (found,) = snapshot.scan([ShardScan(task, query_vectors[task], len(ids), ids, group=None)])
         scores = found.scores + np.float32(lifts[task])
+        if words is not None:
+            scores = scores + np.float32(DEFAULT_PRIOR) * words.nats(task, video_ids_of(found.ids))
         for moment, video, score in zip(
             found.ids.tolist(), video_ids_of(found.ids).tolist(), scores.tolist(), strict=True
         ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,14 +10,37 @@ import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import QueryMode
 from cinestrata_schemas.search import MomentMatch
-from index.hits import Hit
+from index.hits import Hit, Hits
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner
-from service.search.text_search.result_confidence import UNKNOWN_CONFIDENCE, ListConfidence
+from service.search.text_search.written_words import SearchWords
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ListConfidence:
+    """Confidence of a list of hits.
+
+    Attributes:
+        results: Vector ID → probability that the video is right for the text, in list order; without the videos of
+            which neither a calibration nor a text tells.
+        answer: Probability that a searched video is right; None where nothing tells.
+        matches: Whether a searched video is right; None where nothing tells.
+        reached: Vector IDs of the hits that match; None where nothing tells.
+        matching: Vector IDs of all videos that match, also those behind the hits, ascending; None as ``reached``.
+    """
+
+    results: Mapping[int, float] = field(default_factory=dict)
+    answer: float | None = None
+    matches: bool | None = None
+    reached: Set[int] | None = None
+    matching: Ids | None = None
+
+
+UNKNOWN_CONFIDENCE = ListConfidence()
 
 
 @dataclass(eq=False)
@@ -27,10 +50,14 @@ class SearchState:
     Attributes:
         snapshot: Snapshot that answers the search from its first wave to its response.
         mode: Query mode.
-        routing: Routing of the text to the candidate tasks.
+        words: Evidence of the words of the query.
+        routing: Routing of the text to the candidate tasks, with the words that stand in texts of videos.
+        meaning: Routing of the text by its meaning alone.
         allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a
             passing video are left out.
+        with_moments: Returns the IDs of videos of a task, and of their moments.
         planner: Order of the tasks, and the hits so far.
+        nearest: Task ID → nearest videos of the searched tasks, by cosine alone.
         offset: Number of hits on earlier pages; when the search is complete, without those that were deleted since.
         end: Number of hits on earlier pages and this one.
         depth: Number of hits to find.
@@ -46,14 +73,18 @@ class SearchState:
     snapshot: SearchSnapshot
     request: SearchRequest
     mode: QueryMode
+    words: SearchWords
+    meaning: TextRouting
     routing: TextRouting
     allowed_ids: dict[str, Ids | None]
+    with_moments: Callable[[str, Ids], Ids]
     planner: WavePlanner
     offset: int
     end: int
     depth: int
     can_have_next_page: bool
     wave: list[str] = field(default_factory=list)
+    nearest: dict[str, Hits] = field(default_factory=dict)
     ranked: Sequence[Hit] = ()
     confidence: ListConfidence = UNKNOWN_CONFIDENCE
     query_vectors: dict[str, Vector] = field(default_factory=dict)

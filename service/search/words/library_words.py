@@ -22,6 +22,7 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_edited_videos, read_last_edit
 from service.catalog.tables import Video
 from service.core.errors import CatalogDamaged, Unavailable
+from service.search.words.domain_captions import CaptionsOfSnapshots
 from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
@@ -56,10 +57,14 @@ class LibraryWords:
 
     Args:
         reads: Reads of the catalog with a bounded wait.
+
+    Attributes:
+        captions: Facts about the captions of domains, by snapshot.
     """
 
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
+        self.captions = CaptionsOfSnapshots()
         self._state = _State(WordIndex.empty(), np.empty(0, np.int64), None)
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # of the state; not held while many videos are read

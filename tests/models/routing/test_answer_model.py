@@ -40,9 +40,8 @@ def test_probability_is_independent_of_the_requested_depth(found: np.ndarray) ->
 
 def test_answer_ends_where_scores_leave_the_reach_of_the_first() -> None:
     found = np.array([0.5, 0.45, 0.41, 0.39, 0.1])
-    assert MODEL.within_reach(found).tolist() == [True, True, True, False, False]
-    assert MODEL.within_reach(found[:2]).tolist() == [True, True]
-    assert not len(MODEL.within_reach(np.empty(0)))
+    assert MODEL.within_reach(found, 0.5).tolist() == [True, True, True, False, False]
+    assert not len(MODEL.within_reach(np.empty(0), 0.5))
 
 
 def test_answer_model_round_trips_through_json_within_a_calibration() -> None:

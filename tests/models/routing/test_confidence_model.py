@@ -15,6 +15,7 @@ from models.routing.confidence_model import (
     RESULT_FEATURES,
     ConfidenceModel,
     confidence_features,
+    logistic,
 )
 
 FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04)
@@ -45,23 +46,23 @@ def test_confidence_never_rises_down_a_list(
     found: np.ndarray, rising: list[float], rest: list[float]
 ) -> None:
     calibrated = ConfidenceModel("pinned", 0.0, (*rising, *rest[:2]), rest[2], 1, 0.0)
-    probabilities = calibrated(found, 3.0, -0.1)
+    probabilities = logistic(calibrated.log_odds(found, 3.0, -0.1))
     assert (np.diff(probabilities) <= 0).all()
     assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
 @given(scores)
 def test_confidence_is_independent_of_the_requested_depth(found: np.ndarray) -> None:
-    whole = FITTED(found, 3.0, -0.1)
+    whole = logistic(FITTED.log_odds(found, 3.0, -0.1))
     for length in range(min(CONFIDENCE_DEPTH, len(found)), len(found)):
-        np.testing.assert_array_equal(FITTED(found[:length], 3.0, -0.1), whole[:length])
+        np.testing.assert_array_equal(logistic(FITTED.log_odds(found[:length], 3.0, -0.1)), whole[:length])
 
 
 def test_confidence_is_the_logistic_function_of_the_features() -> None:
-    probabilities = FITTED(np.array([0.5, 0.4]), 4.0, -0.2)
+    probabilities = logistic(FITTED.log_odds(np.array([0.5, 0.4]), 4.0, -0.2))
     odds = 2 * 0.5 + 3 * 0.1 + 4 * 0.0 + 9 * 0.05 + 0.5 * 4 - 1.5 * 0.2 - 5
     assert probabilities[0] == pytest.approx(1 / (1 + math.exp(-odds)))
-    assert not len(FITTED(np.empty(0), 4.0, -0.2))
+    assert not len(logistic(FITTED.log_odds(np.empty(0), 4.0, -0.2)))
 
 
 def test_confidence_model_round_trips_through_json() -> None:

@@ -164,12 +164,14 @@ class Library:
             session.flush()
             videos = [
                 Video(
-                    id=f"{name}-{n}",
-                    task_id=task.id,
-                    uri=f"{name}/{n}.mp4",
-                    captions=[caption],
-                    status="accepted",
-                    **(facts[n] if facts else {}),
+                    **{
+                        "id": f"{name}-{n}",
+                        "task_id": task.id,
+                        "uri": f"{name}/{n}.mp4",
+                        "captions": [caption],
+                        "status": "accepted",
+                        **(facts[n] if facts else {}),
+                    }
                 )
                 for n, caption in enumerate(captions)
             ]

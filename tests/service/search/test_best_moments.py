@@ -285,6 +285,7 @@ def test_scan_groups_the_hits_of_each_search_separately(served: tuple[Library, S
     assert expected[0] != expected[1]
 
 
+@pytest.mark.usefixtures("no_words")
 def test_shards_without_moments_have_no_additional_cost(
     served: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

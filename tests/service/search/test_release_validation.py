@@ -50,6 +50,7 @@ def _probes(library: Library) -> ProbeQueries:
 # -- probes -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_words")
 def test_probes_equal_search_results(learning: Probed, service: SearchEngine) -> None:
     assert service.snapshots.refresh(), service.snapshots.last_error
     probes = _probes(learning)

@@ -12,13 +12,15 @@ import torch
 from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
-from models.routing.confidence_model import CONFIDENCE_DEPTH, AnswerModel, ConfidenceModel
+from models.routing.confidence_model import CONFIDENCE_DEPTH, AnswerModel, ConfidenceModel, logistic
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
+
+pytestmark = pytest.mark.usefixtures("no_words")
 
 FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
 ANSWER = AnswerModel((2.0, 0.5, 0.25, 1.5), -4.0, threshold=0.3, reach=0.05, error=0.02)
@@ -67,7 +69,7 @@ def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> 
     ).token_presence([WORDS])[0]
     nats = presence @ state.profiles.to_dense().T
     known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
-    return FITTED(np.array(scores), known, fit)
+    return logistic(FITTED.log_odds(np.array(scores), known, fit))
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     assert answer.matches
     assert [result.matches for result in answer.results] == (scores >= scores[0] - ANSWER.reach).tolist()
     assert 1 <= sum(bool(result.matches) for result in answer.results) < 36
-    plain = FITTED(scores, nats.max() / presence.sum(), fit)
+    plain = logistic(FITTED.log_odds(scores, nats.max() / presence.sum(), fit))
     np.testing.assert_allclose([result.confidence for result in answer.results], plain, rtol=1e-4)
 
 

@@ -52,7 +52,9 @@ def test_explanation_equals_the_result_of_the_search(served: tuple[Library, Sear
         explanation = _explain(served[1], result.video_id)
         assert explanation.rank == result.rank
         assert explanation.score == pytest.approx(result.score, abs=1e-6)
-        assert explanation.score == pytest.approx(explanation.cosine + explanation.routing_term, abs=1e-6)
+        assert explanation.score == pytest.approx(
+            explanation.cosine + explanation.routing_term + explanation.words_term, abs=1e-6
+        )
         assert explanation.confidence == pytest.approx(result.confidence, abs=1e-6)
         assert explanation.matches is result.matches is None
         assert explanation.weight == pytest.approx(weights[result.task_id], rel=1e-6)

@@ -21,12 +21,17 @@ class VideoPositions:
 
     Attributes:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
+        by_task: ``int64 [n]``; the vector IDs of the videos of one task after the other, ascending within each.
+        starts: ``int64 [T + 1]``; where those of each of T tasks start.
     """
 
     def __init__(self, videos: Sequence[Ids]) -> None:
-        ids = np.concatenate([np.empty(0, np.int64), *videos])
+        ids: Ids = np.concatenate([np.empty(0, np.int64), *videos])
+        self.by_task = ids
+        self.starts: Ids = np.cumsum([0, *(len(own) for own in videos)], dtype=np.int64)
         tasks = np.repeat(np.arange(len(videos), dtype=np.int32), [len(own) for own in videos])
         order = np.argsort(ids, kind="stable")
+        self._order = order
         self.videos: Ids = ids[order]
         self._tasks = tasks[order]
         self._first = int(self.videos[0]) if len(ids) else 0
@@ -36,6 +41,11 @@ class VideoPositions:
             # The last entry is for all IDs outside of the table.
             self._table = np.full(span + 1, -1, np.int32)
             self._table[self.videos - self._first] = self._tasks
+
+    def places(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Places in ``by_task`` of those of the IDs that are in it."""
+        found = np.minimum(np.searchsorted(self.videos, ids), max(0, len(self.videos) - 1))
+        return self._order[found[self.videos[found] == ids]] if len(self.videos) else found[:0]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
         """Positions of the tasks of videos, ``int32 [len(ids)]``; -1 for unknown IDs."""

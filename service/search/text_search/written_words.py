@@ -1,0 +1,302 @@
+"""Words of a search that stand in the texts of videos: their evidence for videos and domains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from cinestrata_schemas.choice_types import TextKind as TextKindName
+from cinestrata_schemas.search import MatchedText
+from index.words.text_analysis import QueryUnit, parse_query, split_words
+from index.words.word_index import TextKind, VideoText, WordIndex
+from models.routing.word_evidence import (
+    MatchedDocuments,
+    WordEvidence,
+    add_written_evidence,
+    inverse_document_frequency,
+    word_evidence,
+    written_routing,
+)
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.words.domain_captions import DomainCaptions
+from service.search.words.video_texts import texts_of
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating]
+
+_MAX_SCORED = 2048  # videos of a domain that are scored one by one
+_KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
+_MAX_TEXTS = 3  # shown with a result
+_MIN_TEXT_SHARE = 0.2  # of the query's mass that a shown text contains
+_SHOWN_CHARS = 240  # of a long text, around its first matched word
+_STEP_NATS = 0.5  # more videos are searched in groups of about equal evidence
+
+
+@dataclass(frozen=True)
+class QueryWords:
+    """Words of a query, corrected where they are misspelled.
+
+    Attributes:
+        units: Words and quoted phrases.
+        text: The text to encode: the query with corrected words and without the quotes of phrases.
+        corrected: The query with corrected words; None without a correction.
+    """
+
+    units: Sequence[QueryUnit]
+    text: str
+    corrected: str | None
+
+
+@dataclass(frozen=True)
+class DomainWords:
+    """Evidence of the words for the videos of one domain.
+
+    Attributes:
+        videos: Vector IDs of the videos with a matched text, ascending.
+        nats: Evidence of each, ``float32 [V]``.
+        absent: Evidence of the other captioned videos, in nats, at most 0.
+        uncaptioned: Vector IDs of the videos without captions, whose evidence is 0 or more, ascending.
+    """
+
+    videos: Ids
+    nats: npt.NDArray[np.float32]
+    absent: float
+    uncaptioned: Ids
+
+    def groups(self, depth: int) -> list[tuple[Ids, int]]:
+        """Groups of videos to search besides the whole domain, and the number of nearest videos to find in each.
+
+        The groups are the videos without captions, where others have evidence against them, and the videos with
+        evidence for them. A large domain has groups of equal evidence, best first, as many as fill a list.
+        """
+        groups = [(self.uncaptioned, depth)] if self.absent < 0 and len(self.uncaptioned) else []
+        is_better = self.nats > self.absent
+        videos, nats = self.videos[is_better], self.nats[is_better]
+        if len(videos) <= _MAX_SCORED:
+            return [*groups, (videos, len(videos))] if len(videos) else groups
+        steps = np.floor(nats / _STEP_NATS).astype(np.int64)
+        found = 0
+        for step in np.unique(steps)[::-1]:
+            group = videos[steps == step]
+            groups.append((group, depth))
+            found += len(group)
+            if found >= max(depth, _MAX_SCORED):
+                break
+        return groups
+
+
+class SearchWords:
+    """Evidence of the words of one search.
+
+    Args:
+        query: Words of the query.
+        index: Words of the library.
+        captions: Facts about the captions of the tasks of the snapshot.
+        snapshot: Snapshot that is searched.
+        tasks: Tasks that are searched.
+
+    Attributes:
+        query: Words of the query.
+        is_written: Whether the texts of a video contain the whole query.
+        highest: Highest evidence that a video of each task of the snapshot can have, in nats, ``[T]``.
+    """
+
+    def __init__(
+        self,
+        query: QueryWords,
+        index: WordIndex,
+        captions: DomainCaptions,
+        snapshot: SearchSnapshot,
+        tasks: Sequence[str],
+    ) -> None:
+        self.query = query
+        self._index, self._captions, self._snapshot = index, captions, snapshot
+        self._positions = snapshot.positions
+        searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
+        searched[[self._positions[task] for task in tasks]] = True
+        self._evidence = self._find_evidence(searched)
+        self._starts = np.searchsorted(self._evidence.domains, np.arange(len(snapshot.shards) + 1))
+        self.is_written = bool(self._evidence.is_complete.any())
+        self.highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), self._evidence.absent)
+        np.maximum.at(self.highest, self._evidence.domains, self._evidence.nats)
+
+    def absent(self, task: str) -> float:
+        """Evidence of captioned videos of a task without a matched text, in nats."""
+        return float(self._evidence.absent[self._positions[task]])
+
+    def highest_of(self, task: str) -> float:
+        """Highest evidence that a video of a task can have, in nats."""
+        return float(self.highest[self._positions[task]])
+
+    def domain(self, task: str) -> DomainWords:
+        """Evidence for the videos of a domain."""
+        position = self._positions[task]
+        own = slice(self._starts[position], self._starts[position + 1])
+        return DomainWords(
+            self._evidence.videos[own],
+            self._evidence.nats[own],
+            float(self._evidence.absent[position]),
+            self._captions.uncaptioned(position),
+        )
+
+    def nats(self, task: str, ids: Ids) -> npt.NDArray[np.float32]:
+        """Evidence for videos of a domain, given by their vector IDs, ``[len(ids)]``."""
+        domain = self.domain(task)
+        others = np.full(len(ids), domain.absent, np.float32)
+        if domain.absent:
+            others[_find(domain.uncaptioned, ids)[0]] = 0
+        is_matched, places = _find(domain.videos, ids)
+        others[is_matched] = domain.nats[places]
+        return others
+
+    def shares(self, task: str, ids: Ids) -> npt.NDArray[np.float64]:
+        """Share of the mass of the query that the texts of videos of a domain contain, ``[len(ids)]``."""
+        position = self._positions[task]
+        own = slice(self._starts[position], self._starts[position + 1])
+        shares = np.zeros(len(ids))
+        is_matched, places = _find(self._evidence.videos[own], ids)
+        shares[is_matched] = self._evidence.shares[own][places]
+        return shares
+
+    def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
+        """Vector IDs of the videos whose texts contain the whole query, and the positions of their tasks."""
+        complete = self._evidence.is_complete
+        return self._evidence.videos[complete], self._evidence.domains[complete]
+
+    def matched_texts(
+        self, uri: str, captions: Sequence[str], metadata: Mapping[str, Any]
+    ) -> list[MatchedText]:
+        """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`."""
+        if not len(self._evidence.videos):
+            return []
+        found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
+        masses, units_of_term = self._masses, self._units_of_term
+        for place, text in enumerate(texts_of(uri, captions, metadata)):
+            words = [(word, units_of_term.get(word.term, frozenset())) for word in split_words(text.text)]
+            mass = sum(masses[unit] for unit in frozenset().union(*(units for _, units in words)))
+            if mass >= _MIN_TEXT_SHARE * sum(masses):
+                marks = [(word.start, word.end) for word, units in words if units]
+                found.append((-mass, text.kind, place, text, _join_spans(marks)))
+        shown: dict[str, MatchedText] = {}
+        for *_, text, marks in sorted(found, key=lambda match: match[:3]):
+            shown.setdefault(text.text.casefold(), _show(text, marks))
+        return list(shown.values())[:_MAX_TEXTS]
+
+    def route(self, tasks: Sequence[str], evidence: Floats) -> npt.NDArray[np.float32]:
+        """Add the evidence of the words to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
+        if not self.is_written:
+            return np.asarray(evidence, np.float32)
+        counts = self._count_typed()[[self._positions[task] for task in tasks]]
+        videos = np.array([self._snapshot.shards[task].count for task in tasks], np.int64)
+        written = written_routing(counts, videos) if counts.any() else np.zeros(len(tasks))
+        return add_written_evidence(evidence, written)
+
+    @cached_property
+    def _units_of_term(self) -> dict[str, frozenset[int]]:
+        """Units of the query that each term stands for."""
+        units: dict[str, frozenset[int]] = {}
+        for number, unit in enumerate(self.query.units):
+            for term in self._index.expand(unit):
+                units[term] = units.get(term, frozenset()) | {number}
+        return units
+
+    @cached_property
+    def _masses(self) -> list[float]:
+        """Weight of each unit in the library, in nats."""
+        frequencies = self._index.lookup(self.query.units).frequencies
+        masses: list[float] = inverse_document_frequency(frequencies, self._index.documents).tolist()
+        return masses
+
+    def _find_evidence(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
+        matches = self._index.lookup(self.query.units)
+        domains = self._snapshot.locate(matches.videos)
+        kept = searched[domains]
+        videos = matches.videos[kept]
+        found = word_evidence(
+            MatchedDocuments(
+                videos,
+                domains[kept],
+                matches.kinds[kept] <= TextKind.TRANSCRIPT,
+                self._index.captioned(videos),
+                matches.lengths[kept],
+                matches.strengths[kept],
+                matches.frequencies,
+                matches.documents,
+            ),
+            self._captions.statistics,
+        )
+        return found.select(np.lexsort((found.videos, found.domains)))
+
+    def _count_typed(self) -> npt.NDArray[np.int64]:
+        """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
+        units = self.query.units
+        if len(units) > 1:
+            terms = tuple(term for unit in units for term in unit.terms)
+            phrase = QueryUnit(terms, True, units[0].start, units[-1].end)
+            complete, _ = self.complete_videos()
+            videos = np.intersect1d(self._index.lookup([phrase]).videos, complete)
+        else:
+            videos, _ = self.complete_videos()
+        return np.bincount(self._snapshot.locate(videos), minlength=len(self._snapshot.shards))
+
+
+def _find(videos: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Which of some IDs are among ascending videos, and the places of those that are."""
+    if not len(videos):
+        return np.zeros(len(ids), np.bool_), np.empty(0, np.int64)
+    places = np.minimum(np.searchsorted(videos, ids), len(videos) - 1)
+    is_found = np.asarray(videos[places] == ids)
+    return is_found, places[is_found]
+
+
+def correct_query(text: str, index: WordIndex, is_known: Callable[[str], bool]) -> QueryWords:
+    """Words of a query. A word that no text contains and no tokenizer knows is corrected by one letter.
+
+    Args:
+        is_known: Whether the tokenizer of the text tower knows a word as a whole.
+    """
+    units = parse_query(text)
+    replaced: list[tuple[int, int, str]] = []
+    for unit in units:
+        if unit.is_phrase or len(unit.terms) != 1:
+            continue
+        better = index.correct(unit.terms[0], is_known)
+        if better is not None:
+            replaced.append((unit.start, unit.end, better))
+    corrected = text
+    for start, end, better in reversed(replaced):
+        corrected = corrected[:start] + better + corrected[end:]
+    if replaced:
+        units = parse_query(corrected)
+    encoded = corrected.replace('"', " ").strip() if any(unit.is_phrase for unit in units) else corrected
+    return QueryWords(units, encoded or corrected, corrected if replaced else None)
+
+
+def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans without overlaps, ascending."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _show(text: VideoText, marks: Sequence[tuple[int, int]]) -> MatchedText:
+    """A text with its matched words; the part around the first one where the text is long."""
+    start, end = 0, len(text.text)
+    if end > _SHOWN_CHARS:
+        start = max(0, min(marks[0][0] - _SHOWN_CHARS // 3, end - _SHOWN_CHARS))
+        end = start + _SHOWN_CHARS
+    return MatchedText(
+        kind=_KINDS[text.kind],
+        field=text.field,
+        text=text.text[start:end],
+        marks=[(first - start, last - start) for first, last in marks if first >= start and last <= end],
+    )

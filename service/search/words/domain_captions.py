@@ -1,0 +1,85 @@
+"""Captions of the domains of a snapshot: their statistics, and the videos without any."""
+
+from __future__ import annotations
+
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from index.vector_ids import Ids
+from index.words.word_index import WordIndex
+from models.routing.word_evidence import CaptionStatistics
+from service.search.words.video_positions import VideoPositions
+
+
+class DomainCaptions:
+    """Facts about the captions of each task of a snapshot that the evidence of words needs. Immutable.
+
+    Args:
+        words: Words of the library.
+        positions: Videos of the tasks of the snapshot.
+        statistics: Statistics of the captions; counted if None.
+        is_captioned: Whether each video of ``positions.by_task`` has a caption or a transcript; looked up if None.
+
+    Attributes:
+        statistics: Statistics of the captions of T tasks.
+        uncaptioned_counts: Number of videos without captions of each task, ``[T]``.
+    """
+
+    def __init__(
+        self,
+        words: WordIndex,
+        positions: VideoPositions,
+        statistics: CaptionStatistics | None = None,
+        is_captioned: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.version = words.captioned_version
+        self._positions = positions
+        self.statistics = statistics or _count(words, positions)
+        self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
+        sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
+        self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[positions.starts])
+
+    def uncaptioned(self, position: int) -> Ids:
+        """Vector IDs of the videos without captions of the task at a position, ascending."""
+        own = slice(self._positions.starts[position], self._positions.starts[position + 1])
+        return self._positions.by_task[own][~self._is_captioned[own]]
+
+    def updated(self, words: WordIndex) -> DomainCaptions:
+        """The facts for another state of the words. Statistics stay: a few edits do not change them noticeably."""
+        if words.captioned_version == self.version:
+            return self
+        is_captioned = None
+        if words.captioned_version == self.version + 1:
+            is_captioned = self._is_captioned.copy()
+            places = self._positions.places(words.newly_changed)
+            is_captioned[places] = ~is_captioned[places]
+        return DomainCaptions(words, self._positions, self.statistics, is_captioned)
+
+
+class CaptionsOfSnapshots:
+    """The facts for each snapshot in use. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[VideoPositions, DomainCaptions] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def of(self, words: WordIndex, positions: VideoPositions) -> DomainCaptions:
+        """The facts for the videos of a snapshot."""
+        with self._lock:
+            known = self._known.get(positions)
+            current = DomainCaptions(words, positions) if known is None else known.updated(words)
+            if current is not known:
+                self._known[positions] = current
+            return current
+
+
+def _count(words: WordIndex, positions: VideoPositions) -> CaptionStatistics:
+    counted = words.count_captions(positions.locate, len(positions.starts) - 1)
+    return CaptionStatistics(
+        counted.captions,
+        counted.words / np.maximum(counted.captions, 1),
+        counted.masses / np.maximum(counted.words, 1),
+    )

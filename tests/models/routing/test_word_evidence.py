@@ -1,0 +1,150 @@
+"""Evidence of words: what speaks for a video, what against it, and what says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.routing.word_evidence import (
+    CaptionStatistics,
+    MatchedDocuments,
+    WordEvidence,
+    add_written_evidence,
+    inverse_document_frequency,
+    word_evidence,
+    written_routing,
+)
+
+CAPTIONS, LENGTH, WORD_MASS = 100.0, 4.0, 3.0
+
+
+def _evidence(
+    texts: Sequence[tuple[int, bool, int, Sequence[float]]],
+    frequencies: Sequence[int],
+    *,
+    domains: int = 1,
+    captioned: bool = True,
+) -> WordEvidence:
+    """Evidence of texts (video, whether it is a caption, length, strengths of units); videos 100 n… are in domain n."""
+    videos = np.array([text[0] for text in texts], np.int64)
+    return word_evidence(
+        MatchedDocuments(
+            videos,
+            videos // 100,
+            np.array([text[1] for text in texts], np.bool_),
+            np.full(len(texts), captioned),
+            np.array([text[2] for text in texts], np.int64),
+            np.array([text[3] for text in texts], np.float32).reshape(len(texts), len(frequencies)),
+            np.array(frequencies, np.int64),
+            int(CAPTIONS) * domains,
+        ),
+        CaptionStatistics(np.full(domains, CAPTIONS), np.full(domains, LENGTH), np.full(domains, WORD_MASS)),
+    )
+
+
+def test_no_matched_text_says_nothing() -> None:
+    found = _evidence([], [0, 0])
+    assert len(found.videos) == 0
+    assert found.absent.tolist() == [0.0]
+
+
+def test_caption_with_the_whole_query_is_complete_and_others_speak_against_their_videos() -> None:
+    found = _evidence([(7, True, 4, [1, 1]), (9, True, 4, [1, 0])], [2, 1])
+    whole, half = found.nats.tolist()
+    assert found.videos.tolist() == [7, 9]
+    assert found.is_complete.tolist() == [True, False]
+    assert whole > 20 > 0 > half >= -8
+    assert found.absent[0] < half
+
+
+def test_another_form_of_a_word_is_complete_and_comes_after_the_word_itself() -> None:
+    found = _evidence([(1, True, 1, [1]), (2, True, 1, [0.9])], [2])
+    assert found.is_complete.all()
+    assert found.nats[0] > found.nats[1] > 10
+
+
+def test_words_of_several_texts_complete_a_video() -> None:
+    found = _evidence([(3, True, 4, [1, 0]), (3, False, 2, [0, 1]), (4, True, 4, [1, 0])], [3, 1])
+    assert found.is_complete.tolist() == [True, False]
+
+
+def test_missing_word_says_less_the_longer_the_query_is() -> None:
+    one = float(_evidence([(1, True, 4, [1])], [1]).absent[0])
+    long = float(_evidence([(1, True, 4, [1] + [0] * 39)], [1] * 40).absent[0])
+    assert one == pytest.approx(-8)
+    assert one < long < 0
+
+
+def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None:
+    found = _evidence([(1, False, 3, [1, 0, 0]), (2, False, 1, [1, 1, 1])], [2, 1, 1], captioned=False)
+    assert found.nats[0] == 0
+    assert found.nats[1] > 20
+
+
+def test_word_of_every_caption_does_not_distinguish_the_videos_of_its_domain() -> None:
+    everywhere = [(video, True, 4, [1.0, 0.0]) for video in range(100)]
+    found = _evidence([*everywhere, (5, True, 4, [0.0, 1.0])], [100, 1], domains=1)
+    own = found.nats[found.videos == 5]
+    others = found.nats[found.videos != 5]
+    assert own > 0
+    assert np.ptp(others) == 0
+
+
+def test_domain_without_captions_has_no_evidence_against_its_videos() -> None:
+    found = word_evidence(
+        MatchedDocuments(
+            np.array([1], np.int64),
+            np.array([0]),
+            np.array([True]),
+            np.array([True]),
+            np.array([4]),
+            np.ones((1, 1), np.float32),
+            np.array([1]),
+            10,
+        ),
+        CaptionStatistics(np.array([10.0, 0.0]), np.array([4.0, 0.0]), np.array([3.0, 0.0])),
+    )
+    assert found.absent[1] == 0
+    assert found.absent[0] < 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 299),
+            st.booleans(),
+            st.integers(1, 2000),
+            st.lists(st.sampled_from([0.0, 0.9, 1.0]), min_size=3, max_size=3),
+        ),
+        max_size=40,
+    ),
+    st.lists(st.integers(0, 300), min_size=3, max_size=3),
+)
+def test_evidence_is_bounded_and_of_each_video_once(
+    texts: list[tuple[int, bool, int, list[float]]], frequencies: list[int]
+) -> None:
+    found = _evidence(texts, frequencies, domains=3)
+    assert found.videos.tolist() == sorted({text[0] for text in texts})
+    assert (found.domains == found.videos // 100).all()
+    assert ((found.nats >= -8) & (found.nats <= 30)).all()
+    assert ((found.absent >= -8) & (found.absent <= 0)).all()
+    assert ((found.shares >= 0) & (found.shares <= 1 + 1e-9)).all()
+
+
+def test_written_text_routes_to_the_domain_that_has_it_however_far_its_meaning_is() -> None:
+    meaning = np.array([0.0, -60.0, -3.0])
+    written = written_routing(np.array([0, 2, 0]), np.array([80, 80, 80]))
+    routed = add_written_evidence(meaning, written)
+    assert routed.argmax() == 1
+    # Between domains that have the text equally often, the meaning decides.
+    equal = add_written_evidence(meaning, written_routing(np.array([2, 2, 2]), np.array([80, 80, 80])))
+    assert equal.argmax() == 0
+
+
+def test_inverse_document_frequency_equals_its_formula() -> None:
+    found = inverse_document_frequency(np.array([0, 3, 10]), 10)
+    assert found == pytest.approx([np.log(1 + 10.5 / 0.5), np.log(1 + 7.5 / 3.5), np.log(1 + 0.5 / 10.5)])

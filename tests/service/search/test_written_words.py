@@ -1,0 +1,153 @@
+"""Searches by words that stand in texts of videos: captions, names and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cinestrata_schemas.search import SearchQuery
+from cinestrata_schemas.videos import VideoPatch
+from models.backbones.backbone import Backbone
+from models.routing import DEFAULT_PRIOR
+from service.library.video_editing import edit_video
+from service.search.engine import SearchEngine
+from service.search.search_request import parse_requests
+from service.search.snapshots.search_snapshot import ShardScan
+from service.search.text_search.executor import advance_searches, start_searches
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
+
+torch.set_num_threads(1)
+
+SIGNS = [
+    "a person signing the word bird",
+    "a person signing the word again",
+    "a person signing the word milk",
+]
+NAMES = [
+    {"uri": "lake/Wooden_Rowing-Boat.mp4"},
+    {"extra": {"place": "harbour", "crew": ["Zoë", "Jürgen"]}},
+    {"uri": "lake/IMG_0003.mp4"},
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
+    """Four captioned domains, and one whose videos have names and metadata but no captions."""
+    with settled(tmp_path_factory.mktemp("words"), backbone) as configured:
+        library = Library(configured, backbone, "zero_shot")
+        for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA), ("signs", SIGNS)):
+            library.add_task(name, captions)
+        library.add_task(
+            "lake", ["a lake", "a pond", "a river"], facts=[{**f, "captions": []} for f in NAMES]
+        )
+        service = SearchEngine(configured)
+        assert service.snapshots.refresh()
+        yield service
+
+
+def _ids(service: SearchEngine, q: str, **parameters: Any) -> list[str]:
+    return [result.video_id for result in service.search(q, **parameters).results]
+
+
+@pytest.mark.parametrize(
+    ("q", "found"),
+    [
+        ("bird", ["signs-0"]),
+        ("BIRD!", ["signs-0"]),
+        ("herons", ["birds-0"]),
+        ("heron water", ["birds-0"]),
+        ('"turns left"', ["cars-0"]),
+        ("rowing boat", ["lake-0"]),
+        ("harbour crew", []),
+        ("jurgen", ["lake-1"]),
+        ("word", ["signs-0", "signs-1", "signs-2"]),
+    ],
+)
+def test_videos_whose_texts_contain_the_words_come_first_and_match(
+    served: SearchEngine, q: str, found: Sequence[str]
+) -> None:
+    answer = served.search(q, k=15)
+    first = [result.video_id for result in answer.results[: len(found)]]
+    assert sorted(first) == sorted(found)
+    assert [result.video_id for result in answer.results if result.matches] == first
+    if found:
+        assert (answer.matches, answer.matching) == (True, len(found))
+        assert all((result.confidence or 0) > 0.9 for result in answer.results[: len(found)])
+        assert answer.routing[0].task == found[0].split("-")[0]
+
+
+def test_matched_texts_are_shown_with_their_words(served: SearchEngine) -> None:
+    (best, *others) = served.search("BIRDS", k=15).results
+    (text,) = best.words
+    assert (text.kind, text.text, text.field) == ("caption", SIGNS[0], None)
+    assert [text.text[start:end] for start, end in text.marks] == ["bird"]
+    assert all(result.words == [] for result in others)
+    (name,) = served.search("rowing boat").results[0].words[:1]
+    assert (name.kind, [name.text[start:end] for start, end in name.marks]) == ("name", ["Rowing", "Boat"])
+    (value,) = served.search("Jürgen").results[0].words
+    assert (value.kind, value.field, value.text) == ("metadata", "crew", "Jürgen")
+
+
+def test_misspelled_word_is_answered_with_what_it_meant(served: SearchEngine) -> None:
+    answer = served.search("herron")
+    assert answer.corrected is not None
+    assert answer.results[0].video_id == "birds-0"
+    assert served.search("heron").corrected is None
+    assert served.search("xqzvkw").corrected is None
+
+
+def test_unknown_words_say_nothing(served: SearchEngine) -> None:
+    answer = served.search("xqzvkw", k=15)
+    assert answer.matching in (None, 0)
+    assert all(result.words == [] for result in answer.results)
+
+
+def test_edit_is_found_by_the_next_search(served: SearchEngine) -> None:
+    assert "sea-2" not in [r.video_id for r in served.search("narwhal").results if r.matches]
+    edit_video("sea-2", VideoPatch(captions=["a narwhal rests"]))
+    try:
+        assert _ids(served, "narwhal")[0] == "sea-2"
+        assert served.search("whale").matching in (None, 0)
+    finally:
+        edit_video("sea-2", VideoPatch(captions=[SEA[2]]))
+
+
+@pytest.mark.parametrize(
+    "q", ['"', "!!!", "- -", "\u200b\u202e", '"a heron', "🦉", "a" * 300, "w " * 500, "鳥の声"]
+)
+def test_odd_queries_are_answered(served: SearchEngine, q: str) -> None:
+    assert len(served.search(q, k=3).results) == 3
+
+
+@pytest.mark.parametrize("where", [None, {"place": "harbour"}], ids=["all", "filtered"])
+@pytest.mark.parametrize(
+    "q", ["a bird", "turns", "a person signing", "rowing", "the word milk again", "harbour"]
+)
+def test_list_is_that_of_all_scores(served: SearchEngine, q: str, where: dict[str, Any] | None) -> None:
+    """The groups that are scanned lose no video: the list equals that of every cosine plus lift plus words."""
+    snapshot = served.snapshots.current()
+    query = SearchQuery(q=q, k=15, routes="all", where=where)
+    (state,) = start_searches(
+        snapshot, parse_requests([query], served.settings), served.settings, served.metadata_cache
+    )
+    expected: list[tuple[float, int]] = []
+    for task, shard in snapshot.shards.items():
+        allowed = state.allowed_ids.get(task, np.empty(0, np.int64))
+        ids = shard.ids if allowed is None else allowed
+        if not len(ids):
+            continue
+        (vector,) = snapshot.query_vectors([(state.words.query.text, state.mode, task)])
+        (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
+        terms = DEFAULT_PRIOR * state.words.nats(task, hits.ids)
+        scores = hits.scores + state.planner.lifts[task] + terms
+        expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
+    while state.wave:
+        advance_searches(snapshot, [state])
+    ranked = [(hit.score, hit.id) for hit in state.planner.hits()]
+    expected.sort(key=lambda entry: -entry[0])
+    assert [video for _, video in ranked] == [video for _, video in expected[:15]]
+    assert [score for score, _ in ranked] == pytest.approx([score for score, _ in expected[:15]], abs=1e-5)
