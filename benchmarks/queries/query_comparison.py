@@ -7,11 +7,13 @@ learned videos, with their first captions only, and without a quarter of the dom
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,26 +52,19 @@ UNKNOWN_KINDS = ("random letters", "foreign words", "other sentences", "captions
 _LIBRARIES_AT_A_TIME = 2
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Values of one query for one row, in percent.
 
     Attributes:
         row: Product or rival.
-        kind: Kind of the query.
-        gallery: ``all`` domains, or the ``own`` domain only.
-        group: Folder of the right video; empty for other queries.
-        domain: Domain of the right video; empty where queries are pooled.
-        query: Text and right video: what the same query has in all seeds.
+        gallery: ``all`` domains, or the ``own`` domain of a whole caption.
+        query: The query.
         values: Value by measure.
     """
 
     row: str
-    kind: str
     gallery: str
-    group: str
-    domain: str
-    query: str
+    query: Query
     values: dict[str, float]
 
 
@@ -144,7 +139,9 @@ def compare_on_queries(
         def answer(plan: _Plan) -> ServedAnswers:
             options = {"media": media, "cache": cache, "backbone": backbone, "method": method}
             texts = [query.text for query in plan.queries]
-            served = serve(plan.library, plan.questions, texts, folder=work / plan.name, **options)  # type: ignore[arg-type]
+            folder = work / plan.name
+            served = serve(plan.library, plan.questions, texts, folder=folder, **options)  # type: ignore[arg-type]
+            shutil.rmtree(folder)
             report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")
             return served
 
@@ -171,17 +168,8 @@ class _Plan:
     @property
     def questions(self) -> list[Question]:
         """Searches of all domains, then those of single domains."""
-        everywhere = [Question(query.text) for query in self.queries]
-        return everywhere + [Question(query.text, query.domain) for query in self.in_domains]
-
-    @property
-    def in_domains(self) -> list[Query]:
-        """Queries that also search their own domain alone: whole captions."""
-        return [query for query in self.queries if _is_caption(query)]
-
-
-def _is_caption(query: Query) -> bool:
-    return bool(query.right) and query.kind not in ("words", "pairs")
+        own = [Question(query.text, query.domain) for query in self.queries if query.is_caption]
+        return [*(Question(query.text) for query in self.queries), *own]
 
 
 def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
@@ -231,40 +219,28 @@ def _compare(
     columns = {video: column for column, video in enumerate(served.videos)}
     visual = served.visual[:, [columns[video.id] for video in videos]]
     bm25 = Bm25([stored_text(video, with_names=names) for video in videos])
-    full_text = np.stack([bm25(text) for text in texts])
     vectors = np.concatenate([features.vectors[name] for name in plan.library])
     scores = {
-        FULL_TEXT: full_text,
+        FULL_TEXT: np.stack([bm25(text) for text in texts]),
         VISUAL: visual,
         ZERO_SHOT: features.encode(texts) @ vectors.T,
         RIDGE: ridge(texts),
     }
-    in_domains = iter(served.answers[len(texts) :])
+    own_answers = iter(served.answers[len(texts) :])
     ties = np.random.default_rng(plan.seed).permutation(len(videos))
     outcomes = []
     for number, query in enumerate(plan.queries):
         answers = {("all", PRODUCT): served.answers[number]}
-        if _is_caption(query):
-            answers["own", PRODUCT] = next(in_domains)
+        if query.is_caption:
+            answers["own", PRODUCT] = next(own_answers)
         for gallery in [gallery for gallery, _ in answers]:
             inside = np.array([gallery == "all" or video.domain == query.domain for video in videos])
             listed = {row: np.where(inside, part[number], -np.inf) for row, part in scores.items()}
             listed[FUSION] = fuse(listed[FULL_TEXT], listed[VISUAL])
             for row, part in listed.items():
                 answers[gallery, row] = _rival_answer(part, ties, videos, is_full_text=row == FULL_TEXT)
-        group = next((video.group for video in videos if video.id in query.right), "")
-        is_caption = _is_caption(query)
         outcomes += [
-            Outcome(
-                row,
-                query.kind,
-                gallery,
-                group if is_caption else "",
-                (query.domain or "") if is_caption else "",
-                f"{query.text} {min(query.right)}" if is_caption else query.text,
-                _values(query, answer),
-            )
-            for (gallery, row), answer in answers.items()
+            Outcome(row, gallery, query, _values(query, answer)) for (gallery, row), answer in answers.items()
         ]
     return outcomes
 
@@ -284,7 +260,7 @@ def _rival_answer(
 
 def _values(query: Query, answer: Answer) -> dict[str, float]:
     values: dict[str, float] = {}
-    if _is_caption(query):
+    if query.is_caption:
         values |= {f"R@{k}": 100.0 * bool(query.right & set(answer.top[:k])) for k in (1, DEPTH)}
     elif query.right:
         places = min(DEPTH, query.stored)

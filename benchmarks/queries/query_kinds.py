@@ -33,6 +33,7 @@ class Query(NamedTuple):
         right: IDs of the right videos, with those of hidden captions.
         stored: Number of right videos whose stored captions say so.
         domain: Domain of the right video, or the only one whose stored captions have the words; None for several.
+        group: Folder of the domain of a whole caption.
     """
 
     kind: str
@@ -40,6 +41,12 @@ class Query(NamedTuple):
     right: frozenset[str] = frozenset()
     stored: int = 0
     domain: str | None = None
+    group: str = ""
+
+    @property
+    def is_caption(self) -> bool:
+        """Whether the text is a whole caption of one video."""
+        return self.kind in CAPTION_KINDS
 
 
 def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Query]:
@@ -48,9 +55,10 @@ def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Qu
     Every video with a caption that contains all words is right, in any order.
     """
     videos = [video for part in library.values() for video in part]
-    contents = {
-        video.id: {word for text in video.captions for word in caption_words(text)} for video in videos
-    }
+    contents, stored_contents = (
+        {video.id: {word for text in texts for word in caption_words(text)} for video, texts in part}
+        for part in ([(v, v.captions) for v in videos], [(v, v.stored) for v in videos])
+    )
     found: dict[str, dict[str, LibraryVideo]] = defaultdict(dict)
     queries = []
     for video in videos:
@@ -66,9 +74,7 @@ def keyword_queries(library: Library, count: int, rng: random.Random) -> list[Qu
         for text in rng.sample(texts, min(count, len(texts))):
             needed = set(text.split())
             right = frozenset(video for video, content in contents.items() if needed <= content)
-            stored = [
-                v for v in videos if v.id in right and any(needed <= set(caption_words(t)) for t in v.stored)
-            ]
+            stored = [video for video in videos if needed <= stored_contents[video.id]]
             domains = {video.domain for video in stored}
             queries.append(
                 Query(kind, text, right, len(stored), stored[0].domain if len(domains) == 1 else None)
@@ -92,7 +98,9 @@ def caption_queries(library: Library, kinds: Sequence[CaptionKind], count: int, 
             (video, text) for part in library.values() for video in part for text in _caption(video, kind)
         ]
         drawn = random.Random(f"{kind} {seed}").sample(candidates, min(count, len(candidates)))
-        queries += [Query(kind, text, frozenset([video.id]), 1, video.domain) for video, text in drawn]
+        queries += [
+            Query(kind, text, frozenset([video.id]), 1, video.domain, video.group) for video, text in drawn
+        ]
     return queries
 
 

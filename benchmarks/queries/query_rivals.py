@@ -92,9 +92,8 @@ def fuse(first: Floats, second: Floats) -> Floats:
     """Reciprocal rank fusion of two lists of scores ``[N]``; −∞ is not in a list."""
     scores = np.zeros(len(first))
     for part in (first, second):
-        order = np.argsort(-part, kind="stable")
-        listed = order[part[order] > _NO_RESULT]
-        scores[listed] += 1 / (_RRF + 1 + np.arange(len(listed)))
+        ranks = 1 + np.searchsorted(np.sort(-part), -part)  # equal scores share the best rank
+        scores += np.where(part > _NO_RESULT, 1 / (_RRF + ranks), 0)
     return np.where(scores > 0, scores, _NO_RESULT)
 
 

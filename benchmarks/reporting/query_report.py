@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.clips.paired_bootstrap import Interval, difference_interval
-from benchmarks.queries.query_comparison import PRODUCT, ROWS, UNKNOWN_KINDS, QueryResults
+from benchmarks.queries.query_comparison import PRODUCT, ROWS, UNKNOWN_KINDS, Outcome, QueryResults
 from benchmarks.queries.query_kinds import CAPTION_KINDS
 from benchmarks.reporting.markdown_tables import markdown_table
 
@@ -24,98 +25,71 @@ class Column(NamedTuple):
     group: str = ""
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A measure of a row.
+
+    Attributes:
+        queries: Number of distinct queries.
+        value: Mean, with its interval.
+        difference: Mean difference to the product, with its interval; None for the product and without its value.
+    """
+
+    queries: int
+    value: Interval
+    difference: Interval | None
+
+
+Figures = dict[tuple[str, Column], Figure]
 Values = dict[str, dict[str, float]]  # mean over the seeds of each query, by domain
 
 
-def query_tables(results: QueryResults) -> str:
-    """Markdown tables of all kinds of queries."""
-    names = "with file names and metadata" if results.names else "under neutral names, without metadata"
-    groups = sorted({outcome.group for outcome in results.outcomes} - {""})
-    parts = [
-        f"One library with {len(results.videos)} domains and {sum(results.videos.values())} videos {names}, of which "
-        f"{results.hidden} are hidden (stored without captions); all are in the gallery. {results.seeds} seeds. "
-        "Percent with the 95 % interval of a bootstrap over queries, each a mean over the seeds that drew it. ▲: "
-        "better than the product, △: better, and the interval of the paired difference includes zero.\n",
-    ]
-    words = [
-        Column(kind, measure)
-        for kind in ("words", "pairs")
-        for measure in ("P@min(10, R)", "matches", "routed")
-    ]
-    parts.append(f"**Words and pairs of words that captions contain**\n\n{_table(results, words)}")
-    for title, gallery, group in [
-        ("all domains", "all", ""),
-        *(("own domain" + f", {group}" * (len(groups) > 1), "own", group) for group in groups),
-    ]:
-        columns = [Column(kind, f"R@{k}", gallery, group) for kind in CAPTION_KINDS for k in (1, 10)]
-        parts.append(f"**Whole captions, {title}** (mean over domains)\n\n{_table(results, columns)}")
-    answered = [Column(kind, "matches") for kind in CAPTION_KINDS]
-    refused = [Column(kind, "refused") for kind in UNKNOWN_KINDS]
-    parts.append(
-        f"**Answers that say that a video matches, or that none does**\n\n{_table(results, answered + refused)}"
-    )
-    sizes = ", ".join(f"{name} {count}" for name, count in results.videos.items())
-    parts.append(f"Videos: {sizes}. Ridge: {'; '.join(dict.fromkeys(results.ridge))}.\n")
-    return "\n".join(parts)
-
-
-def write_query_report(folder: Path, results: QueryResults, command: str, backbone: str) -> str:
-    """Write ``table.md`` and ``results.json``, and return the tables.
-
-    Args:
-        folder: Folder of the results; created if necessary.
-        command: Command line of the runs.
-        backbone: Name of the backbone.
-    """
-    table = query_tables(results)
-    summary = {
-        "command": command,
-        "backbone": backbone,
-        "videos": results.videos,
-        "hidden": results.hidden,
-        "seeds": results.seeds,
-        "names": results.names,
-        "ridge": results.ridge,
-        "figures": _figures(results),
+def _tables(results: QueryResults) -> dict[str, list[Column]]:
+    """Columns of each table, by title."""
+    groups = sorted({outcome.query.group for outcome in results.outcomes} - {""})
+    keywords = ("P@min(10, R)", "matches", "routed")
+    tables = {
+        "Words and pairs of words that captions contain": [
+            Column(kind, measure) for kind in ("words", "pairs") for measure in keywords
+        ],
+        "Whole captions, all domains (mean over domains)": [
+            Column(kind, f"R@{k}") for kind in CAPTION_KINDS for k in (1, 10)
+        ],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
-    return table
+    for group in groups:
+        title = f"Whole captions, own domain{f', {group}' * (len(groups) > 1)} (mean over domains)"
+        tables[title] = [Column(kind, f"R@{k}", "own", group) for kind in CAPTION_KINDS for k in (1, 10)]
+    tables["Answers that say that a video matches, or that none does"] = [
+        *(Column(kind, "matches") for kind in CAPTION_KINDS),
+        *(Column(kind, "refused") for kind in UNKNOWN_KINDS),
+    ]
+    return tables
 
 
-def _figures(results: QueryResults) -> list[dict[str, Any]]:
-    """Every measure of every row, with its interval and the difference to the product."""
-    columns = dict.fromkeys(
-        Column(outcome.kind, measure, outcome.gallery, group)
-        for outcome in results.outcomes
-        for measure in outcome.values
-        for group in dict.fromkeys(("", outcome.group))
-    )
-    figures = []
-    for column in columns:
-        values = {row: _values(results, row, column) for row in ROWS}
-        for row in ROWS:
-            if values[row]:
-                count = sum(map(len, values[row].values()))
-                difference = None
-                if row != PRODUCT and values[PRODUCT]:
-                    difference = _interval(values[row], values[PRODUCT])
-                figures.append(
-                    {"row": row, **column._asdict(), "queries": count, "value": _interval(values[row])}
-                    | {"difference_to_product": difference}
-                )
+def compute_figures(results: QueryResults) -> Figures:
+    """Every measure of the tables that a row has."""
+    outcomes: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
+    for outcome in results.outcomes:
+        outcomes[outcome.row, outcome.query.kind, outcome.gallery].append(outcome)
+    figures: Figures = {}
+    for column in (column for columns in _tables(results).values() for column in columns):
+        values = {row: _values(outcomes[row, column.kind, column.gallery], column) for row in ROWS}
+        for row, own in values.items():
+            if own:
+                rivals = row != PRODUCT and bool(values[PRODUCT])
+                difference = _interval(own, values[PRODUCT]) if rivals else None
+                figures[row, column] = Figure(sum(map(len, own.values())), _interval(own), difference)
     return figures
 
 
-def _values(results: QueryResults, row: str, column: Column) -> Values:
+def _values(outcomes: Iterable[Outcome], column: Column) -> Values:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for outcome in results.outcomes:
-        is_searched = (outcome.row, outcome.kind, outcome.gallery) == (row, column.kind, column.gallery)
-        if is_searched and column.group in ("", outcome.group) and column.measure in outcome.values:
-            found[outcome.domain][outcome.query].append(outcome.values[column.measure])
+    for _, _, query, values in outcomes:
+        if column.group in ("", query.group) and column.measure in values:
+            domain = (query.domain or "") if query.is_caption else ""  # other queries are pooled
+            found[domain][f"{query.text} {sorted(query.right)}"].append(values[column.measure])
     return {
-        domain: {query: statistics.fmean(values) for query, values in sorted(queries.items())}
+        domain: {query: statistics.fmean(seeds) for query, seeds in sorted(queries.items())}
         for domain, queries in sorted(found.items())
     }
 
@@ -131,24 +105,68 @@ def _interval(first: Values, second: Values | None = None) -> Interval:
     )
 
 
-def _table(results: QueryResults, columns: Sequence[Column]) -> str:
-    by_row = {row: [_values(results, row, column) for column in columns] for row in ROWS}
-    measured = [place for place, values in enumerate(by_row[PRODUCT]) if values]
-    header = ["", *(f"{columns[place].kind}: {columns[place].measure}" for place in measured)]
-    rows = []
-    for row, values in by_row.items():
-        if any(values[place] for place in measured):
-            rows.append([row, *(_cell(values[place], by_row[PRODUCT][place], row) for place in measured)])
-    counts = [str(sum(map(len, by_row[PRODUCT][place].values()))) for place in measured]
+def query_tables(results: QueryResults, figures: Figures) -> str:
+    """Markdown tables of all kinds of queries."""
+    names = "with file names and metadata" if results.names else "under neutral names, without metadata"
+    parts = [
+        f"One library with {len(results.videos)} domains and {sum(results.videos.values())} videos {names}, of which "
+        f"{results.hidden} are hidden (stored without captions); all are in the gallery. {results.seeds} seeds. "
+        "Percent with the 95 % interval of a bootstrap over queries, each a mean over the seeds that drew it. ▲: "
+        "better than the product, △: better, and the interval of the paired difference includes zero.\n",
+    ]
+    for title, columns in _tables(results).items():
+        present = [column for column in columns if (PRODUCT, column) in figures]
+        if present:
+            parts.append(f"**{title}**\n\n{_table(figures, present)}")
+    sizes = ", ".join(f"{name} {count}" for name, count in results.videos.items())
+    parts.append(f"Videos: {sizes}. Ridge: {'; '.join(dict.fromkeys(results.ridge))}.\n")
+    return "\n".join(parts)
+
+
+def _table(figures: Figures, columns: Sequence[Column]) -> str:
+    rows = [
+        [row, *(_cell(figures.get((row, column))) for column in columns)]
+        for row in ROWS
+        if any((row, column) in figures for column in columns)
+    ]
+    counts = [str(figures[PRODUCT, column].queries) for column in columns]
+    header = ["", *(f"{column.kind}: {column.measure}" for column in columns)]
     return markdown_table(header, [*rows, ["queries", *counts]])
 
 
-def _cell(values: Values, product: Values, row: str) -> str:
-    if not values:
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
         return "–"
-    mean, low, high = _interval(values)
+    mean, low, high = figure.value
     sign = ""
-    if row != PRODUCT:
-        difference, lowest, _ = _interval(values, product)
-        sign = "" if difference <= 0 else " ▲" if lowest > 0 else " △"
+    if figure.difference is not None and figure.difference[0] > 0:
+        sign = " ▲" if figure.difference[1] > 0 else " △"
     return f"{mean:.1f} ({low:.1f} to {high:.1f}){sign}"
+
+
+def write_query_report(folder: Path, results: QueryResults, command: str, backbone: str) -> str:
+    """Write ``table.md`` and ``results.json``, and return the tables.
+
+    Args:
+        folder: Folder of the results; created if necessary.
+        command: Command line of the runs.
+        backbone: Name of the backbone.
+    """
+    figures = compute_figures(results)
+    table = query_tables(results, figures)
+    summary = {
+        "command": command,
+        "backbone": backbone,
+        "videos": results.videos,
+        "hidden": results.hidden,
+        "seeds": results.seeds,
+        "names": results.names,
+        "ridge": results.ridge,
+        "figures": [
+            {"row": row, **column._asdict(), **vars(figure)} for (row, column), figure in figures.items()
+        ],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
+    return table

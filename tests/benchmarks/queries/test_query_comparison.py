@@ -15,7 +15,8 @@ from benchmarks.queries.query_comparison import (
     QueryResults,
     compare_on_queries,
 )
-from benchmarks.reporting.query_report import query_tables, write_query_report
+from benchmarks.queries.query_kinds import Query
+from benchmarks.reporting.query_report import compute_figures, query_tables, write_query_report
 
 
 def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
     starts = sorted(line.split(":")[0] for line in lines)
     assert starts[:2] == ["seed 0, all captions", "seed 0, first captions"]
     assert starts[2].startswith("seed 0, without ")
-    found = {(outcome.row, outcome.kind, outcome.gallery) for outcome in results.outcomes}
+    found = {(outcome.row, outcome.query.kind, outcome.gallery) for outcome in results.outcomes}
     kinds = {"learned": 4, "hidden": 2, "new wording": 4, "long description": 4}
     for row in ROWS:
         for kind in kinds:
@@ -40,10 +41,12 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
             assert (row, kind, "all") in found
             assert (row, kind, "own") not in found
     for row in (FULL_TEXT, FUSION):
-        words = [o.values["P@min(10, R)"] for o in results.outcomes if o.row == row and o.kind == "words"]
+        words = [
+            o.values["P@min(10, R)"] for o in results.outcomes if o.row == row and o.query.kind == "words"
+        ]
         assert words == [100] * len(words), "each word stands in few captions"
     for kind, count in kinds.items():
-        queries = {o.query for o in results.outcomes if o.kind == kind}
+        queries = {o.query for o in results.outcomes if o.query.kind == kind}
         assert len(queries) == count
     table = write_query_report(tmp_path / "out", results, "cinestrata bench queries shapes", "tiny")
     assert "2 domains and 18 videos under neutral names, without metadata, of which 2 are hidden" in table
@@ -64,8 +67,8 @@ def test_table_says_where_a_rival_is_better() -> None:
         for row, value in ((PRODUCT, 50.0), (FULL_TEXT, 100.0), (VISUAL, 50.0 + query - 19), (FUSION, 10.0)):
             for _ in range(results.seeds):
                 values = {"P@min(10, R)": value, "matches": 100.0}
-                results.outcomes.append(Outcome(row, "words", "all", "", "", str(query), values))
-    table = query_tables(results)
+                results.outcomes.append(Outcome(row, "all", Query("words", str(query)), values))
+    table = query_tables(results, compute_figures(results))
     assert "| product as served | 50.0 (50.0 to 50.0) | 100.0 (100.0 to 100.0) |" in table
     assert "| BM25 | 100.0 (100.0 to 100.0) ▲ | 100.0 (100.0 to 100.0) |" in table
     assert " △ |" in next(line for line in table.splitlines() if line.startswith(f"| {VISUAL} "))

@@ -22,4 +22,6 @@ def test_reciprocal_rank_fusion_adds_the_ranks_of_both_lists() -> None:
     nothing = -np.inf
     fused = fuse(np.array([nothing, 2.0, 5.0]), np.array([0.9, 0.1, 0.5]))
     assert fused == pytest.approx([1 / 61, 1 / 62 + 1 / 63, 1 / 61 + 1 / 62])
+    equal = fuse(np.array([2.0, 2.0, 1.0]), np.full(3, nothing))
+    assert equal == pytest.approx([1 / 61, 1 / 61, 1 / 63])
     assert fuse(np.array([nothing]), np.array([nothing])) == nothing
