@@ -45,8 +45,10 @@ class VideoText(NamedTuple):
 class WordMatches:
     """Documents, that is, single texts of videos, that contain units of a query.
 
-    All documents with a unit that is not common are contained; those with common units only, where all units that occur
-    are common: then all documents with the rarest one are. Strengths are complete for the documents that are contained.
+    All documents with a unit that is not common are contained, unless there are too many of them (a tenth of the index,
+    and 50,000): then those of the rarest units. If all units that occur are common, all documents with the rarest one
+    are contained. Strengths are complete for the documents that are contained. The texts of a video may contain a unit
+    in another document that is not contained; ``WordIndex.containing`` sees all of them.
     """
 
     videos: Ids  # [documents]
