@@ -1,7 +1,8 @@
 """Rows of a domain: its videos, counters of their edits, moments of long videos, and refitted confidence models.
 
-Each process compares the counters with those that its caches were computed for. The counters are increased in the
-transaction that changes the videos, so rows that are read after a counter are at least as new as the counter.
+Each process compares the counters with those that its caches were computed for: one counter of the library, and two of
+each domain. The counters are increased in the transaction that changes the videos, so rows that are read after a
+counter are at least as new as the counter.
 """
 
 from __future__ import annotations

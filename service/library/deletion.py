@@ -14,6 +14,7 @@ either.
   vector id never is.
 * Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
   media root belongs to its owner and stays.
+* Words in memory are removed with the next snapshot of a process, which it loads within a second.
 * Captions in memory are compared with the catalog before they describe another video.
 * The vector stays in its immutable shard until the task is compacted, and is not returned by searches; the same holds
   for moments. Knowledge that releases have learned from the video cannot be removed from them, nor can older backups

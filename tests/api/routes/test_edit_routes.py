@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from cinestrata_schemas.search import SearchResponse
+from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
 
 
@@ -64,16 +66,24 @@ def _score(client: TestClient, video: str) -> float:
     return float(results[0]["score"])
 
 
-def test_captions_of_held_out_videos_do_not_route_queries(client: TestClient, library: list[str]) -> None:
+def test_captions_of_held_out_videos_are_found_and_not_learned(
+    client: TestClient, library: list[str]
+) -> None:
+    """Words of a caption lead to its domain at once; the routing profile is that of training videos."""
+
+    def weights() -> dict[str, float]:
+        return {task["task_id"]: task["weight"] for task in _search(client, "bagpipes")["routing"]}
+
     held_out = client.get("/videos", params={"task": library[0], "split": "test"}).json()["videos"][0]
-    routing = _search(client, "bagpipes")["routing"]
+    before = weights()
     client.patch(f"/videos/{held_out['id']}", json={"captions": ["bagpipes"]})
+    assert _search(client, "bagpipes")["results"][0]["video_id"] == held_out["id"]
+    by_words = weights()
+    assert by_words[library[0]] > before[library[0]]
     _refresh(client)
-    after = _search(client, "bagpipes")["routing"]
-    assert [task["task_id"] for task in after] == [task["task_id"] for task in routing]
-    for task, former in zip(after, routing, strict=True):
-        assert task["weight"] == pytest.approx(former["weight"], abs=1e-3)
+    assert weights() == pytest.approx(by_words, abs=1e-3)
     client.patch(f"/videos/{held_out['id']}", json={"captions": held_out["captions"]})
+    assert weights() == pytest.approx(before, abs=1e-3)
 
 
 def test_edited_metadata_filters_at_once(client: TestClient, video: str) -> None:
@@ -88,6 +98,27 @@ def test_edited_metadata_filters_at_once(client: TestClient, video: str) -> None
     client.patch(f"/videos/{video}", json={"metadata": {"place": None}})
     answer = client.get("/search", params={"q": "x", "where": '{"place": "bridge"}'})
     assert answer.status_code == 422
+
+
+def test_words_of_edits_are_found_by_the_next_search_of_every_process(client: TestClient, video: str) -> None:
+    other_process = SearchEngine()
+    assert other_process.snapshots.refresh()
+    before = client.get(f"/videos/{video}").json()["captions"]
+
+    def found(q: str) -> list[list[tuple[str, str | None]]]:
+        """Videos that contain the words, as each process finds them, with the kind of their first text."""
+        answers = [SearchResponse.model_validate(_search(client, q)), other_process.search(q, k=50)]
+        return [
+            [(result.video_id, result.words[0].kind) for result in answer.results if result.words]
+            for answer in answers
+        ]
+
+    client.patch(f"/videos/{video}", json={"captions": ["two zygotes", *before]})
+    assert found("zygote") == [[(video, "caption")]] * 2
+    client.patch(f"/videos/{video}", json={"captions": before, "metadata": {"subject": {"name": "Zygote"}}})
+    assert found("zygote") == [[(video, "metadata")]] * 2
+    client.patch(f"/videos/{video}", json={"metadata": {"subject": None}})
+    assert found("zygote") == [[]] * 2
 
 
 def test_edited_captions_describe_videos(client: TestClient, video: str) -> None:
