@@ -84,7 +84,7 @@ def read_domains(
     known = {path.name for path, manifest in found if manifest}
     if unknown := {*only, *excluded} - known:
         raise ProtocolError(
-            f"there is no domain {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
+            f"there is no domain {', '.join(sorted(unknown))}; known: {', '.join(sorted(known)) or 'none'}"
         )
     for path, manifest in found:
         if manifest is None or (only and path.name not in only) or path.name in excluded:
@@ -116,7 +116,8 @@ def read_domains(
             raise ProtocolError(f"{manifest} has fewer than 3 videos with captions")
     if len(library) < 2:
         raise ProtocolError(
-            "a library of queries needs at least two domains, each a subfolder with a manifest"
+            f"the library needs at least two domains; each subfolder of {', '.join(map(str, folders))} with a "
+            "manifest.jsonl or manifest.csv is a domain"
         )
     return library
 

@@ -102,7 +102,7 @@ class FrozenFeatures:
     """Outputs of frozen towers for all videos; they depend neither on captions nor on the order of the domains.
 
     Attributes:
-        ridge: Features of the ridge by domain; captions are set by :func:`joint_ridge`.
+        ridge: Features of the ridge by domain; captions are set by :class:`JointRidge`.
         vectors: Vectors of the backbone by domain.
         encode: Vectors ``[n, dim]`` of texts by the backbone.
     """
@@ -143,10 +143,8 @@ def read_features(
     towers = load_backbone(FEATURE_BACKBONE, spec.frames)
     ridge = {}
     for task in rival_tasks:
-        key = blake2b(
-            "".join([towers.fingerprint, *(c.frames_path.stem for c in task.clips)]).encode()
-        ).hexdigest()
-        path = cache / f"ridge-features-{key[:32]}.npy"
+        names = "".join([towers.fingerprint, *(clip.frames_path.stem for clip in task.clips)])
+        path = cache / f"ridge-features-{blake2b(names.encode(), digest_size=16).hexdigest()}.npy"
         if path.exists():
             ridge[task.task_id] = DomainFeatures(task.task_id, np.load(path), (), np.zeros(0, np.bool_))
         else:

@@ -126,8 +126,10 @@ def serve(
     }
     folder.mkdir(parents=True)
     (folder / "library.json").write_text(json.dumps(specification))
+    # Settings of another library, such as its database, must not reach this one.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
     environment = {
-        **os.environ,
+        **inherited,
         "CINESTRATA_DATA_DIR": str(folder / "data"),
         "CINESTRATA_MEDIA_ROOT": str(media),
         "CINESTRATA_BACKBONE": backbone,

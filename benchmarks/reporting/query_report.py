@@ -165,6 +165,11 @@ def write_query_report(folder: Path, results: QueryResults, command: str, backbo
         "figures": [
             {"row": row, **column._asdict(), **vars(figure)} for (row, column), figure in figures.items()
         ],
+        "answers": [  # those of the product, to see which queries it misses
+            {"kind": query.kind, "text": query.text, "gallery": gallery, **values}
+            for row, gallery, query, values in results.outcomes
+            if row == PRODUCT
+        ],
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")

@@ -156,3 +156,11 @@ def test_routing_table_of_a_split(tmp_path: Path) -> None:
     assert outcome.exit_code == 0, outcome.output
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in outcome.output
     assert "| token profiles | 100.0 / 100.0 / 100.0 |" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_a_library_of_queries_needs_two_domains(tmp_path: Path) -> None:
+    outcome = bench("queries", tmp_path, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
+    assert outcome.exit_code == 1
+    assert f"each subfolder of {tmp_path} with a manifest.jsonl" in " ".join(outcome.output.split())
+    outcome = bench("queries", tmp_path, "--domains", "gym,zoo")
+    assert "there is no domain gym, zoo" in " ".join(outcome.output.split())

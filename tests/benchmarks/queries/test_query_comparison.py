@@ -59,6 +59,7 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
         if (figure["row"], figure["kind"], figure["measure"]) == (FULL_TEXT, "words", "P@min(10, R)")
     ]
     assert figure["value"] == [100, 100, 100]
+    assert {answer["kind"] for answer in stored["answers"]} == {o.query.kind for o in results.outcomes}
 
 
 def test_table_says_where_a_rival_is_better() -> None:
