@@ -9,6 +9,7 @@ vectors are placed around these vectors: one target video per caption at a cosin
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -130,7 +131,9 @@ def make_library(
         store.publish(release=release, shards=[shard])
         parent = ParentRelease(release.id, len(learned))
         queries += [TargetedQuery(caption, next_id + index) for index, caption in enumerate(texts)]
-        insert_catalog_rows(task, next_id, rows)
+        # A caption for every video; those of the target videos are the queries.
+        others = _captions(task_words, common, rows - len(texts), rng)
+        insert_catalog_rows(task, next_id, rows, captions=[*texts, *others])
         next_id += rows
     order = rng.permutation(len(queries))
     return SyntheticLibrary(
@@ -210,11 +213,14 @@ def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArr
     return np.asarray(videos / np.linalg.norm(videos, axis=1, keepdims=True), np.float32)
 
 
-def insert_catalog_rows(task: ReleaseTask, first_id: int, rows: int, method: str = "strata") -> None:
+def insert_catalog_rows(
+    task: ReleaseTask, first_id: int, rows: int, method: str = "strata", captions: Sequence[str] = ()
+) -> None:
     """Insert a task in state ``ready`` and its videos into the catalog.
 
     Args:
         first_id: First vector id of the videos.
+        captions: Caption of each of the first videos; the others have the same one.
     """
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
@@ -240,3 +246,11 @@ def insert_catalog_rows(task: ReleaseTask, first_id: int, rows: int, method: str
             ),
             {"first": first_id, "last": first_id + rows - 1, "task": task.task_id, "now": datetime.now(UTC)},
         )
+        if captions:
+            session.execute(
+                text("UPDATE videos SET captions = :captions WHERE vector_id = :id"),
+                [
+                    {"captions": json.dumps([caption]), "id": first_id + place}
+                    for place, caption in enumerate(captions)
+                ],
+            )
