@@ -24,6 +24,7 @@ _CJK = "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-
 _CJK += "\U00020000-\U0003fffd"
 _CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _RUN = re.compile(f"[{_CJK}]+|[^{_CJK} -]+|[ -]+")
+_ASCII_WORD = re.compile("[a-z0-9]+")
 _LONG = re.compile(f"[^ ]{{{MAX_TERM + 1}}}")
 _QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
 
@@ -63,6 +64,11 @@ class _Token(NamedTuple):
 
 def split_words(text: str) -> list[Word]:
     """Split a text into its terms, in the order of the text; compounds and pairs of characters overlap others."""
+    if text.isascii() and "-" not in text:  # ten times as fast
+        return [
+            Word(word[0][:MAX_TERM], word.start(), word.end())
+            for word in _ASCII_WORD.finditer(fold_text(text))
+        ]
     folded, starts, ends = fold_with_spans(text)
     return [Word(token.term, starts[token.start], ends[token.end - 1]) for token in _tokens(folded)]
 

@@ -45,7 +45,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     if not hits:
         return UNKNOWN_CONFIDENCE
     model = applicable_calibration(state.snapshot, state.mode)
-    nats = np.array([float(state.words.nats(hit.task, np.array([hit.id]))[0]) for hit in hits])
+    nats = _nats(state, hits)
     is_complete = np.isin([hit.id for hit in hits], complete)
     if model is None or not state.meaning.log_weights:
         if not len(complete):
@@ -84,6 +84,16 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     matching = np.union1d(complete, [hit.id for hit, is_near in zip(hits, looks, strict=True) if is_near])
     reached = {hit.id for hit, matches in zip(hits, is_complete | looks, strict=True) if matches}
     return ListConfidence(results, answer, bool(len(matching)), reached, matching.astype(np.int64))
+
+
+def _nats(state: SearchState, hits: Sequence[Hit]) -> npt.NDArray[np.float64]:
+    """Evidence of the words for each hit."""
+    nats = np.empty(len(hits))
+    tasks = [hit.task for hit in hits]
+    for task in dict.fromkeys(tasks):
+        places = [place for place, own in enumerate(tasks) if own == task]
+        nats[places] = state.words.nats(task, np.array([hits[place].id for place in places], np.int64))
+    return nats
 
 
 def _complete_videos(state: SearchState) -> Ids:

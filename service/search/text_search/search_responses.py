@@ -209,6 +209,7 @@ def build_results(
         words: Words of the query; None without a text.
     """
     results: list[SearchResult] = []
+    matched = set() if words is None else words.matched_videos([hit.id for hit in hits])
     for hit in hits:
         row = rows.get(hit.id)
         if row is None:
@@ -224,7 +225,9 @@ def build_results(
                 score=hit.score,
                 confidence=confidence.results.get(hit.id),
                 matches=None if confidence.reached is None else hit.id in confidence.reached,
-                words=[] if words is None else words.matched_texts(row.uri, row.captions, row.metadata),
+                words=words.matched_texts(row.uri, row.captions, row.metadata)
+                if words is not None and hit.id in matched
+                else [],
                 captions=row.captions,
                 thumbnail_url=thumbnail_url(row.video_id),
                 stream_url=stream_url(row.video_id, best[0] if best else None),

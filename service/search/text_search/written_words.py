@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText
 from index.words.text_analysis import QueryUnit, parse_query, split_words
-from index.words.word_index import TextKind, VideoText, WordIndex
+from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.word_evidence import (
     MatchedDocuments,
     WordEvidence,
@@ -45,11 +45,13 @@ class QueryWords:
         units: Words and quoted phrases.
         text: The text to encode: the query with corrected words and without the quotes of phrases.
         corrected: The query with corrected words; None without a correction.
+        matches: Texts of the library that contain the units.
     """
 
     units: Sequence[QueryUnit]
     text: str
     corrected: str | None
+    matches: WordMatches
 
 
 @dataclass(frozen=True)
@@ -154,26 +156,19 @@ class SearchWords:
         others[is_matched] = domain.nats[places]
         return others
 
-    def shares(self, task: str, ids: Ids) -> npt.NDArray[np.float64]:
-        """Share of the mass of the query that the texts of videos of a domain contain, ``[len(ids)]``."""
-        position = self._positions[task]
-        own = slice(self._starts[position], self._starts[position + 1])
-        shares = np.zeros(len(ids))
-        is_matched, places = _find(self._evidence.videos[own], ids)
-        shares[is_matched] = self._evidence.shares[own][places]
-        return shares
-
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
         """Vector IDs of the videos whose texts contain the whole query, and the positions of their tasks."""
         complete = self._evidence.is_complete
         return self._evidence.videos[complete], self._evidence.domains[complete]
 
+    def matched_videos(self, ids: Sequence[int]) -> set[int]:
+        """Those of some videos whose texts contain a word of the query."""
+        return set(np.asarray(ids)[np.isin(ids, self._evidence.videos)].tolist())
+
     def matched_texts(
         self, uri: str, captions: Sequence[str], metadata: Mapping[str, Any]
     ) -> list[MatchedText]:
         """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`."""
-        if not len(self._evidence.videos):
-            return []
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
         masses, units_of_term = self._masses, self._units_of_term
         for place, text in enumerate(texts_of(uri, captions, metadata)):
@@ -208,12 +203,12 @@ class SearchWords:
     @cached_property
     def _masses(self) -> list[float]:
         """Weight of each unit in the library, in nats."""
-        frequencies = self._index.lookup(self.query.units).frequencies
-        masses: list[float] = inverse_document_frequency(frequencies, self._index.documents).tolist()
+        matches = self.query.matches
+        masses: list[float] = inverse_document_frequency(matches.frequencies, matches.documents).tolist()
         return masses
 
     def _find_evidence(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
-        matches = self._index.lookup(self.query.units)
+        matches = self.query.matches
         domains = self._snapshot.locate(matches.videos)
         kept = searched[domains]
         videos = matches.videos[kept]
@@ -261,9 +256,10 @@ def correct_query(text: str, index: WordIndex, is_known: Callable[[str], bool]) 
         is_known: Whether the tokenizer of the text tower knows a word as a whole.
     """
     units = parse_query(text)
+    matches = index.lookup(units)
     replaced: list[tuple[int, int, str]] = []
-    for unit in units:
-        if unit.is_phrase or len(unit.terms) != 1:
+    for unit, frequency in zip(units, matches.frequencies.tolist(), strict=True):
+        if frequency or len(unit.terms) != 1:
             continue
         better = index.correct(unit.terms[0], is_known)
         if better is not None:
@@ -273,8 +269,9 @@ def correct_query(text: str, index: WordIndex, is_known: Callable[[str], bool]) 
         corrected = corrected[:start] + better + corrected[end:]
     if replaced:
         units = parse_query(corrected)
+        matches = index.lookup(units)
     encoded = corrected.replace('"', " ").strip() if any(unit.is_phrase for unit in units) else corrected
-    return QueryWords(units, encoded or corrected, corrected if replaced else None)
+    return QueryWords(units, encoded or corrected, corrected if replaced else None, matches)
 
 
 def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
