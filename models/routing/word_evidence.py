@@ -18,14 +18,14 @@ name cannot say a long description, so how much a missing word says falls with t
 said. Only captions and transcripts speak against a video, and a video without them has evidence 0. This is how videos
 without captions come before captioned ones that say something else.
 
-A video whose texts together contain all units is *complete*, whatever their frequencies, and gets another 20 nats: what
-was written down comes first.
+A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
+nats, so that what was written down comes first: all of them for the words as they were typed in a caption, fewer for
+another form of a word, or in a name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,13 @@ Floats = npt.NDArray[np.float64]
 
 # Chosen on half of the domains of the real clips; recall changes by a point between 0.5 and 1.5 times each value.
 _MATCHED, _MISSING = 0.5, 2.25  # nats per nat of inverse document frequency
-_LOWEST, _HIGHEST = -8.0, 30.0  # bounds, in nats: one text cannot drown the picture
-_COMPLETE = 20.0  # nats of a complete video
+_LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
+_COMPLETE = 25.0  # nats of a complete video
 _COMPLETE_FROM = 0.8  # share of the mass of a query from which a video gains them
-IS_COMPLETE = 0.95  # share of the mass that a complete video contains
-_SAME_STEM = 0.96  # share of the mass of a unit that another form of its word contains
+_IS_COMPLETE = 0.95  # share of the mass that a complete video contains
+_SAME_STEM = 0.3  # share of the nats for another form of a word
+_NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value
+_AS_TYPED = 0.75  # share of the nats from which a video contains the words as they were typed
 _SPARE_NATS = (
     7.0  # routing evidence by which a domain can fall behind the best one where a text is written down
 )
@@ -97,31 +99,28 @@ class WordEvidence:
         videos: Vector IDs of the videos with a matched text, ascending, ``[V]``.
         domains: Position of the domain of each, ``[V]``.
         nats: Evidence of each, ``float32 [V]``.
-        shares: Share of the mass of the query that the texts of each video contain together, ``[V]``.
+        is_complete: Whether the texts of each video contain the whole query, ``[V]``.
+        is_typed: Whether they contain it as it was typed, not in another form of a word, ``[V]``.
         absent: Evidence of a captioned video without a matched text, by domain, ``float32 [T]``.
     """
 
     videos: Ids
     domains: Ints
     nats: npt.NDArray[np.float32]
-    shares: Floats
+    is_complete: npt.NDArray[np.bool_]
+    is_typed: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
-
-    @cached_property
-    def is_complete(self) -> npt.NDArray[np.bool_]:
-        """Whether the texts of each video contain the whole query, ``[V]``."""
-        return np.asarray(self.shares >= IS_COMPLETE)
 
     def select(self, kept: npt.NDArray[np.integer]) -> WordEvidence:
         """The evidence of the videos at some places, in their order."""
         return WordEvidence(
-            self.videos[kept], self.domains[kept], self.nats[kept], self.shares[kept], self.absent
+            self.videos[kept],
+            self.domains[kept],
+            self.nats[kept],
+            self.is_complete[kept],
+            self.is_typed[kept],
+            self.absent,
         )
-
-
-def completeness_nats(shares: npt.NDArray[np.floating]) -> Floats:
-    """Nats that videos gain by the share of the query's mass that their texts contain together."""
-    return np.asarray(_COMPLETE * np.clip((shares - _COMPLETE_FROM) / (1 - _COMPLETE_FROM), 0, 1))
 
 
 def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> WordEvidence:
@@ -133,10 +132,8 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     """
     domains = len(statistics.captions)
     if not len(matches.videos):
-        none = np.empty(0, np.int64)
-        return WordEvidence(
-            none, none, none.astype(np.float32), none.astype(np.float64), np.zeros(domains, np.float32)
-        )
+        none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
+        return WordEvidence(none, none, none.astype(np.float32), no, no, np.zeros(domains, np.float32))
     order = np.argsort(matches.videos, kind="stable")
     videos, owners, strengths = matches.videos[order], matches.domains[order], matches.strengths[order]
     is_caption, lengths = matches.is_caption[order], matches.lengths[order].astype(np.float64)
@@ -151,17 +148,21 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     evidence = np.where(matches.is_captioned[order], evidence, np.maximum(evidence, 0.0))
     starts = np.flatnonzero(np.diff(videos, prepend=videos[0] - 1))
     best = np.maximum.reduceat(evidence, starts)
-    contained = np.maximum.reduceat(
-        np.where(strengths >= 1, 1.0, np.where(strengths > 0, _SAME_STEM, 0.0)), starts, axis=0
-    )
+    forms = np.where(strengths >= 1, 1.0, np.where(strengths > 0, _SAME_STEM, 0.0))
+    forms *= np.where(is_caption, 1.0, _NOT_A_CAPTION)[:, None]
+    contained = np.maximum.reduceat(forms, starts, axis=0)
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
-    shares = contained @ idf / max(float(idf.sum()), 1e-6)
-    nats = np.clip(best, _LOWEST, _HIGHEST) + completeness_nats(shares)
+    shares = (contained > 0) @ idf / max(float(idf.sum()), 1e-6)
+    likeness = np.where(contained > 0, contained, 1.0).min(axis=1)
+    completeness = np.clip((shares - _COMPLETE_FROM) / (1 - _COMPLETE_FROM), 0, 1)
+    nats = np.clip(best, _LOWEST, _HIGHEST) + _COMPLETE * completeness * likeness
+    is_complete = shares >= _IS_COMPLETE
     return WordEvidence(
         videos[starts],
         owners[starts],
         np.minimum(nats, _HIGHEST).astype(np.float32),
-        shares,
+        is_complete,
+        is_complete & (likeness >= _AS_TYPED),
         np.clip(absent, _LOWEST, 0.0).astype(np.float32),
     )
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from index.hits import Hit
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
-from models.routing.word_evidence import completeness_nats
 from service.core.errors import InvalidInput
 from service.search.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -59,7 +58,9 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
         cosines = [hit.score - state.planner.lifts[hit.task] for hit in hits] - DEFAULT_PRIOR * nats
         scores = np.array([lifts[hit.task] for hit in hits]) + cosines
         evidence = state.meaning.evidence
-        log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head) + nats
+        looked = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
+        # Where words speak for a video, what it looks like is worth no more than a calibration can tell.
+        log_odds = np.where(nats > 0, np.maximum(looked, _UNCALIBRATED_LOG_ODDS), looked) + nats
         knows_looks = model.answer is not None
         looks = np.zeros(len(hits), np.bool_)
         if model.answer is None:
@@ -70,15 +71,14 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
             if answer >= model.answer.threshold:
                 looks = model.answer.within_reach(scores, float(head[0])) & (nats > _SPEAKS_AGAINST)
             answer_log_odds = log_odds_of(answer)
-            if len(complete):
-                answer_log_odds += completeness_nats(np.ones(1))[0]
     probabilities = np.minimum.accumulate(np.where(np.isnan(log_odds), 0.0, logistic(log_odds)))
     results = {
         hit.id: float(probability)
         for hit, probability, known in zip(hits, probabilities, ~np.isnan(log_odds), strict=True)
         if known
     }
-    answer = float(logistic(np.array(answer_log_odds)))
+    written = float(probabilities[is_complete].max(initial=0.0))
+    answer = max(float(logistic(np.array(answer_log_odds))), written)
     if not knows_looks and not len(complete):
         return ListConfidence(results, answer)
     matching = np.union1d(complete, [hit.id for hit, is_near in zip(hits, looks, strict=True) if is_near])

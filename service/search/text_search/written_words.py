@@ -229,14 +229,13 @@ class SearchWords:
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
         """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
-        units = self.query.units
+        units, evidence = self.query.units, self._evidence
+        is_typed = evidence.is_typed if evidence.is_typed.any() else evidence.is_complete
+        videos = evidence.videos[is_typed]
         if len(units) > 1:
             terms = tuple(term for unit in units for term in unit.terms)
             phrase = QueryUnit(terms, True, units[0].start, units[-1].end)
-            complete, _ = self.complete_videos()
-            videos = np.intersect1d(self._index.lookup([phrase]).videos, complete)
-        else:
-            videos, _ = self.complete_videos()
+            videos = np.intersect1d(self._index.lookup([phrase]).videos, videos)
         return np.bincount(self._snapshot.locate(videos), minlength=len(self._snapshot.shards))
 
 
