@@ -35,8 +35,7 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     positions = snapshot.locate(ids)
     tasks = list(snapshot.shards)
     videos = {
-        tasks[place]: np.sort(ids[positions == place])
-        for place in np.unique(positions[positions >= 0]).tolist()
+        tasks[place]: ids[positions == place] for place in np.unique(positions[positions >= 0]).tolist()
     }
     if not videos:
         return []
@@ -78,7 +77,7 @@ def _count_fields(
     except Unavailable:
         return fields
     for task, metadata in columns.items():
-        rows = np.flatnonzero(np.isin(metadata.ids, videos[task], assume_unique=True))
+        rows = metadata.rows_of(videos[task])
         for name, column in metadata.fields.items():
             total, counts = column.count_values(rows)
             known = fields.setdefault(name, _Field())

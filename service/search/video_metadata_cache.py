@@ -63,12 +63,12 @@ class MetadataColumn:
         self._number_rows: Ids = np.array([row for _, row in numbers], np.int64)
 
     @cached_property
-    def _values_by_row(self) -> tuple[Ids, Ids]:
-        """Rows, ascending, and the number of a value of each; a row with several values is repeated."""
+    def _values_by_row(self) -> tuple[list[tuple[bool, MetadataValue]], Ids, Ids]:
+        """Values; rows, ascending, and the number of a value of each: a row with several values is repeated."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
         numbers = np.repeat(np.arange(len(self._rows)), [len(own) for own in self._rows.values()])
         order = np.argsort(rows, kind="stable")
-        return rows[order], numbers[order]
+        return list(self._rows), rows[order], numbers[order]
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -91,11 +91,13 @@ class MetadataColumn:
         Returns:
             Number of rows with a value; whether a value is a truth value, and the value → number of rows.
         """
-        all_rows, numbers = self._values_by_row
+        values, all_rows, numbers = self._values_by_row
         first, end = (np.searchsorted(all_rows, rows, side) for side in ("left", "right"))
-        found = np.bincount(numbers[_ranges(first, end)], minlength=len(self._rows))
-        counts = {key: count for key, count in zip(self._rows, found.tolist(), strict=True) if count}
-        return int(np.count_nonzero(end > first)), counts
+        found, counts = np.unique(numbers[_ranges(first, end)], return_counts=True)
+        counted = {
+            values[number]: count for number, count in zip(found.tolist(), counts.tolist(), strict=True)
+        }
+        return int(np.count_nonzero(end > first)), counted
 
     def rows_between(self, low: float | None, high: float | None) -> Ids:
         """Rows with a number in a closed range; None is an open end."""
@@ -125,6 +127,11 @@ class VideoMetadata:
                 by_name.setdefault(name, []).append((row, value))
         columns = {name: MetadataColumn(values) for name, values in by_name.items()}
         self.fields = {name: column for name, column in columns.items() if column}
+
+    def rows_of(self, ids: Ids) -> Ids:
+        """Rows of videos, in their order; unknown IDs are left out."""
+        first, end = (np.searchsorted(self.ids, ids, side) for side in ("left", "right"))
+        return first[end > first]
 
 
 class MomentSpans:

@@ -14,6 +14,7 @@ from sqlalchemy import event, update
 
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
+from index.words.text_analysis import parse_query
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import engine, now, session_scope
 from service.catalog.domain_videos import replace_moments
@@ -23,6 +24,7 @@ from service.search import captioning
 from service.search.catalog_mirror import CatalogMirror
 from service.search.snapshots.appended_captions import appended_profiles
 from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.words.library_words import LibraryWords
 
 APPENDS = 600  # an IN (…) of the catalog has at most 500 values
 TOKENS = {"a heron": 3, "a taxi": 5}
@@ -99,8 +101,25 @@ def _mirrored_captions(shard: SearchableShard) -> list[str]:
     return [caption for _, row in mirror.videos("tsk_0")[1] for caption in row.captions]
 
 
+def _indexed_words(shard: SearchableShard) -> list[str]:
+    reads = CatalogReads()
+    words = LibraryWords(reads)
+    try:
+        words.prepare(shard.ids)
+        return [
+            word for word in ("heron", "taxi", "bus") if len(words.current().lookup(parse_query(word)).videos)
+        ]
+    finally:
+        reads.close()
+
+
 @pytest.mark.parametrize(
-    ("read", "expected"), [(_profile_tokens, [3, 5]), (_mirrored_captions, ["a heron", "a taxi"])]
+    ("read", "expected"),
+    [
+        (_profile_tokens, [3, 5]),
+        (_mirrored_captions, ["a heron", "a taxi"]),
+        (_indexed_words, ["heron", "taxi"]),
+    ],
 )
 def test_append_that_is_published_during_a_read_is_not_lost(
     domain: SearchableShard, read: Callable[[SearchableShard], list[Any]], expected: list[Any]
