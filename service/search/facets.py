@@ -23,7 +23,7 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     """Count the domains and metadata values of videos.
 
     The domains come first, then the metadata fields that most of the videos have. A value of one video among several is
-    no filter, and neither is a field with the same value for all of them.
+    no filter, and neither is a field with the same value for all of them, or another value for nearly each.
 
     Args:
         ids: ``int64``; vector IDs of distinct videos. Those that the snapshot does not contain are ignored.
@@ -34,9 +34,10 @@ def count_facets(cache: VideoMetadataCache, snapshot: SearchSnapshot, ids: Ids) 
     """
     positions = snapshot.locate(ids)
     tasks = list(snapshot.shards)
-    videos = {
-        tasks[place]: ids[positions == place] for place in np.unique(positions[positions >= 0]).tolist()
-    }
+    order = np.argsort(positions, kind="stable")
+    places, starts = np.unique(positions[order], return_index=True)
+    groups = map(np.sort, np.split(ids[order], starts[1:]))
+    videos = {tasks[place]: own for place, own in zip(places.tolist(), groups, strict=False) if place >= 0}
     if not videos:
         return []
     number = sum(len(own) for own in videos.values())
@@ -79,6 +80,8 @@ def _count_fields(
     for task, metadata in columns.items():
         rows = metadata.rows_of(videos[task])
         for name, column in metadata.fields.items():
+            if not column.has_repeated_values:
+                continue
             total, counts = column.count_values(rows)
             known = fields.setdefault(name, _Field())
             known.videos += total

@@ -32,6 +32,7 @@ from service.search.words.library_words import LibraryWords
 Ids = npt.NDArray[np.int64]
 MetadataValue = str | int | float | bool
 
+_FEW_VALUES = 64  # of a column that may be different for all videos
 MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
 
 
@@ -62,13 +63,19 @@ class MetadataColumn:
         self._numbers: Sequence[int | float] = [number for number, _ in numbers]
         self._number_rows: Ids = np.array([row for _, row in numbers], np.int64)
 
+    @property
+    def has_repeated_values(self) -> bool:
+        """Whether the column groups videos; titles or times, for example, are different for nearly all of them."""
+        return len(self._rows) <= max(_FEW_VALUES, sum(map(len, self._rows.values())) // 4)
+
     @cached_property
     def _values_by_row(self) -> tuple[list[tuple[bool, MetadataValue]], Ids, Ids]:
-        """Values; rows, ascending, and the number of a value of each: a row with several values is repeated."""
+        """Values; start of each row in an array of numbers of values, with the end of the last row; that array."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows.values()])
         numbers = np.repeat(np.arange(len(self._rows)), [len(own) for own in self._rows.values()])
         order = np.argsort(rows, kind="stable")
-        return list(self._rows), rows[order], numbers[order]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(rows))])
+        return list(self._rows), starts, numbers[order]
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -91,12 +98,11 @@ class MetadataColumn:
         Returns:
             Number of rows with a value; whether a value is a truth value, and the value → number of rows.
         """
-        values, all_rows, numbers = self._values_by_row
-        first, end = (np.searchsorted(all_rows, rows, side) for side in ("left", "right"))
-        found, counts = np.unique(numbers[_ranges(first, end)], return_counts=True)
-        counted = {
-            values[number]: count for number, count in zip(found.tolist(), counts.tolist(), strict=True)
-        }
+        values, starts, numbers = self._values_by_row
+        last = len(starts) - 1  # later rows have no value
+        first, end = starts[np.minimum(rows, last)], starts[np.minimum(rows + 1, last)]
+        counts = np.bincount(numbers[_ranges(first, end)], minlength=len(values))
+        counted = {values[number]: int(counts[number]) for number in np.flatnonzero(counts).tolist()}
         return int(np.count_nonzero(end > first)), counted
 
     def rows_between(self, low: float | None, high: float | None) -> Ids:
