@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -50,15 +48,6 @@ class VectorLayout:
         lexical = max(0, backbone.reserved_dims - _COMPLETIONS)
         semantic = backbone.dim - backbone.reserved_dims
         return cls(semantic, lexical, backbone.dim, semantic_weight if lexical else 1.0)
-
-    def without_completions(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Unit vectors ``[..., dim]`` of videos whose completions are zero."""
-        if not self.lexical:
-            return vectors
-        parts = vectors.copy()
-        parts[..., -_COMPLETIONS:] = 0
-        parts /= np.linalg.norm(parts, axis=-1, keepdims=True).clip(MIN_LENGTH)
-        return parts
 
     def join(self, semantic: Tensor, lexical: Tensor, *, is_video: bool) -> Tensor:
         """Unit vectors ``[n, dim]`` of videos or queries.
@@ -104,35 +93,25 @@ class AnalyticVideoMap(_TensorFields):
         weight: ``[F, semantic + lexical]``.
         offset: ``[semantic + lexical]``.
         zero_shot_weight: Weight γ of the backbone's own vector in the semantic part, ``[]``.
-        fitted_length: Length λ of both parts of a video that the map was fitted to, 0..1, ``[]``. Such a video is
-            predicted better than any other, and λ < 1 compensates for it. Without reserved coordinates, it has no
-            effect.
     """
 
     weight: Tensor
     offset: Tensor
     zero_shot_weight: Tensor
-    fitted_length: Tensor
 
-    def __call__(
-        self, backbone: Backbone, features: Tensor, layout: VectorLayout, is_fitted: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, backbone: Backbone, features: Tensor, layout: VectorLayout) -> Tensor:
         """Unit vectors ``[n, dim]`` of videos.
 
         Args:
             backbone: Backbone of the features.
             features: Features of the videos, ``[n, F]``.
             layout: Sizes of the parts of a vector.
-            is_fitted: Whether the map was fitted to each video, ``[n]``; None if it was fitted to none.
         """
         mapped = features @ self.weight + self.offset
         semantic, lexical = mapped[:, : layout.semantic], mapped[:, layout.semantic :]
         frozen = backbone.project_features(features)[:, : layout.semantic]
         semantic = F.normalize(semantic + self.zero_shot_weight * frozen, dim=-1)
         lexical = F.normalize(lexical, dim=-1, eps=MIN_LENGTH)
-        if is_fitted is not None:
-            lengths = torch.where(is_fitted.to(features.device), self.fitted_length, 1.0).unsqueeze(1)
-            semantic, lexical = lengths * semantic, lengths * lexical
         return layout.join(semantic, lexical, is_video=True)
 
 

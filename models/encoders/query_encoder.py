@@ -116,10 +116,6 @@ class QueryEncoder(ABC):
         """Unit text vectors of the backbone without learned weights, ``[n, dim]``."""
         return _to_numpy(encode_texts(self._backbone, self._backbone.tokenize(texts))[0])
 
-    def video_queries(self, vectors: Vectors) -> Vectors:
-        """Query vectors ``[..., dim]`` that find videos similar to stored videos, given the stored vectors."""
-        return vectors
-
     def token_presence(self, texts: Sequence[str]) -> Vectors:
         """Indicators of the tokens in each text, ``[n, V]``, for :func:`~models.routing.router.log_weights`."""
         ids = self._backbone.tokenize(texts)

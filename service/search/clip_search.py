@@ -261,23 +261,17 @@ class ClipSearch:
             ids = shard.ids
             ids = ids[~is_moment(ids)]
             places = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLED_VECTORS)).astype(np.int64)
-            vectors = shard.vectors(ids[places])
-            mean = mean_cosine(snapshot.query_vectors.encoder.video_queries(vectors), vectors)
+            mean = mean_cosine(shard.vectors(ids[places]))
             self._mean_cosines[task] = shard.state, mean
         return mean
 
 
-def mean_cosine(queries: Vectors, vectors: Vectors) -> float:
-    """Mean cosine over all pairs of the query of a video and the vector of another video; 0 for one video.
-
-    Args:
-        queries: Query of each video, unit vectors ``float32 [n, dim]``.
-        vectors: Vectors of the same videos, ``float32 [n, dim]``.
-    """
+def mean_cosine(vectors: Vectors) -> float:
+    """Mean cosine over all pairs of videos with unit vectors ``float32 [n, dim]``; 0 for one video."""
     n = len(vectors)
-    total = queries.sum(axis=0, dtype=np.float64) @ vectors.sum(axis=0, dtype=np.float64)
-    own = float(np.einsum("nd,nd->", queries, vectors, dtype=np.float64))
-    return (float(total) - own) / (n * (n - 1)) if n > 1 else 0.0
+    total = vectors.sum(axis=0, dtype=np.float64)
+    own = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64))
+    return (float(total @ total) - own) / (n * (n - 1)) if n > 1 else 0.0
 
 
 def _rescale(hits: Hits, mean: float) -> Hits:

@@ -65,7 +65,6 @@ def search_similar(
         raise InvalidInput.of(errors)
     vector_id, task, vector = load_stored_vector(snapshot, video_id)
     tasks, not_compared = _comparable_tasks(snapshot, task, scope)
-    vector = snapshot.query_vectors.encoder.video_queries(vector)
     scans = [ShardScan(other, vector, k, group=drop_moments, exclude=(vector_id,)) for other in tasks]
     hits = dict(zip(tasks, snapshot.scan(scans), strict=True))
     merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]

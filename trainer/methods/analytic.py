@@ -8,8 +8,6 @@ target, and ridge regression maps the first to the second:
   NeurIPS 2023). The backbone's own video vector has a share in the prediction, which also works for two videos.
 - The *lexical* map is fitted to the new domain alone: its targets are TF-IDF vectors of the captions, so that exact
   words find their videos.
-- Both maps predict the videos that they were fitted to better than other videos of the domain. The stored vectors of
-  fitted videos are shortened, so that videos without captions are not hidden behind them.
 - Routing adds the evidence of a normal distribution around the mean caption of each domain to that of the words; the
   covariance within domains is accumulated over tasks (:mod:`models.routing.caption_evidence`).
 
@@ -70,13 +68,6 @@ class AnalyticConfig(MethodConfig):
     carry: bool = Field(
         default=True,
         description="whether the semantic map is fitted to the videos of all tasks so far, not of the task alone",
-    )
-    fitted_length: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="λ, length of both parts of the vector of a captioned training video; its cosines with queries "
-        "shrink by this factor, which favors videos without captions",
     )
     caption_evidence: float = Field(
         default=0.5, ge=0, le=10, description="factor of the routing evidence of mean captions"
@@ -139,9 +130,7 @@ class Analytic(Method):
 
     @torch.inference_mode()
     def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
-        digests = _frame_digests(frames)
-        features = self._video_features(frames, digests)
-        self._observed_digests += digests
+        features = self._video_features(frames)
         texts = [text for group in captions for text in group]
         ids = [self.backbone.tokenize(chunk) for chunk in chunks(texts, _TEXTS)]
         vectors = torch.cat([encode_texts(self.backbone, chunk)[0] for chunk in ids]).cpu()
@@ -165,13 +154,11 @@ class Analytic(Method):
         self._before = self._sums, self._scatter
         if self._observed_features:
             self._solve()
-            self._fitted.update(self._observed_digests)
 
     def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Analytic:
         part = Analytic(self.backbone, self.config)
         part._features = self._features
         part._sums, part._scatter = self._before
-        part._observed_digests = [self._observed_digests[row] for row in rows]
         part._observed_features = [self._observed_features[row] for row in rows]
         part._observed_captions = [self._observed_captions[row] for row in rows]
         part._observed_targets = [self._observed_targets[row] for row in rows]
@@ -206,21 +193,7 @@ class Analytic(Method):
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:
-        digests = _frame_digests(frames)
-        is_fitted = torch.tensor([digest in self._fitted for digest in digests])
-        return self._video_map(self.backbone, self._video_features(frames, digests), self._layout, is_fitted)
-
-    @torch.inference_mode()
-    def encode_moments(self, frames: Tensor) -> Tensor:
-        # Features of a moment are like those of its whole video, which most often is a fitted one.
-        is_fitted = torch.ones(len(frames), dtype=torch.bool)
-        features = self._video_features(frames, _frame_digests(frames))
-        return self._video_map(self.backbone, features, self._layout, is_fitted)
-
-    @property
-    def embeds_by_release(self) -> bool:
-        # Releases do not know the videos that the maps were fitted to.
-        return self.config.fitted_length == 1
+        return self._video_map(self.backbone, self._video_features(frames), self._layout)
 
     def video_tensors(self) -> dict[str, Tensor]:
         return {f"video.{name}": tensor for name, tensor in self._video_map.tensors().items()}
@@ -232,8 +205,6 @@ class Analytic(Method):
         return self.config.word_evidence
 
     def _clear_observations(self) -> None:
-        self._observed_digests: list[bytes] = []
-        self._fitted: set[bytes] = set()  # digests of the videos that the maps were fitted to
         self._observed_features: list[Tensor] = []
         self._observed_captions: list[Tensor] = []
         self._observed_targets: list[Tensor] = []
@@ -246,7 +217,7 @@ class Analytic(Method):
         self._query_map = AnalyticQueryMap.neutral(layout)
         # Without any learned task, the backbone's own vector is all there is.
         share = self.config.zero_shot_weight if float(self._sums.count) else 1.0
-        self._set_video_map((weight, offset), no_words, share, fitted_length=1.0)
+        self._set_video_map((weight, offset), no_words, share)
 
     def _solve(self) -> None:
         """Solve the semantic map over all tasks and the lexical map of this task."""
@@ -263,9 +234,7 @@ class Analytic(Method):
         predicted = features.double() @ weight + offset + config.zero_shot_weight * frozen
         lexicon = build_lexicon(self._observed_tokens, layout.lexical, share)
         words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
-        self._set_video_map(
-            (weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight, config.fitted_length
-        )
+        self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
         captions = torch.cat(self._observed_captions)
         self._scatter = self._scatter.add(captions)
         self._query_map = build_query_map(share * targets.mean(0), captions, lexicon)
@@ -275,7 +244,6 @@ class Analytic(Method):
         semantic: tuple[Tensor, Tensor],
         lexical: tuple[Tensor, Tensor],
         zero_shot_weight: float,
-        fitted_length: float,
     ) -> None:
         weight, offset = (torch.cat(parts, dim=-1) for parts in zip(semantic, lexical, strict=True))
         device = self.backbone.device
@@ -283,7 +251,6 @@ class Analytic(Method):
             weight.float().to(device),
             offset.float().to(device),
             torch.tensor(zero_shot_weight, device=device),
-            torch.tensor(fitted_length, device=device),
         )
 
     def _project(self, features: Tensor) -> Tensor:
@@ -291,8 +258,9 @@ class Analytic(Method):
         projected = self.backbone.project_features(features.to(self.backbone.device))
         return projected[:, : self._layout.semantic].cpu()
 
-    def _video_features(self, frames: Tensor, digests: Sequence[bytes]) -> Tensor:
+    def _video_features(self, frames: Tensor) -> Tensor:
         """Features ``[n, F]`` of videos; those of a video are computed once for training and embedding."""
+        digests = _frame_digests(frames)
         found = {digest: self._features[digest] for digest in digests if digest in self._features}
         missing = [row for row, digest in enumerate(digests) if digest not in found]
         if missing:

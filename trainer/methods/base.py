@@ -249,16 +249,6 @@ class Method(ABC):
     def encode_videos(self, frames: Tensor) -> Tensor:
         """Return unit vectors ``[n, dim]`` of videos ``uint8 [n, M, H, W, 3]``."""
 
-    def encode_moments(self, frames: Tensor) -> Tensor:
-        """Return unit vectors ``[n, dim]`` of moments of long videos ``uint8 [n, M, H, W, 3]``."""
-        return self.encode_videos(frames)
-
-    @property
-    def embeds_by_release(self) -> bool:
-        """Whether the video encoder of the release gives the same vectors as :meth:`encode_videos`, so that other
-        workers can embed videos of the task."""
-        return True
-
     @property
     def encodes_pairs(self) -> bool:
         """Whether the method has a multi-modal encoder, which fuses a video and a text to one vector."""

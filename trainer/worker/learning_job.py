@@ -11,6 +11,7 @@ and shards are named by their content, and for a task whose shard is in the mani
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -174,8 +175,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             prior=DEFAULT_PRIOR,
             report_alive=claim.tick,  # the lease is renewed only by progress reports
         ),
-        moments=group_segments(embed_task_moments(claim, method.encode_moments, backbone)),
-        embed=(lambda: _embed(claim, method, task)) if method.embeds_by_release else None,
+        moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
+        embed=partial(_embed, claim, method, task),
         report=report_indexing,
         report_alive=claim.tick,
     )

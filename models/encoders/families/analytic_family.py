@@ -124,10 +124,6 @@ class AnalyticQueryEncoder(QueryEncoder):
     def is_task_independent(self, mode: str) -> bool:
         return mode == "latest"
 
-    def video_queries(self, vectors: Vectors) -> Vectors:
-        # The completions of two shortened videos would add to their cosine, and hide videos that are not shortened.
-        return self._layout.without_completions(vectors)
-
     @torch.inference_mode()
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         # A text passes the tower once for all its tasks, and alone: its vector does not depend on other requests.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -110,7 +109,7 @@ def test_video_vectors_follow_the_formula(draw: Callable[..., Tensor]) -> None:
     backbone: Backbone = reserved_backbone()
     layout = VectorLayout.for_backbone(backbone, 0.6)
     features, weight, offset = draw(5, backbone.feature_dim), draw(backbone.feature_dim, 14), draw(14)
-    video_map = AnalyticVideoMap(weight, offset, torch.tensor(0.3), torch.tensor(1.0))
+    video_map = AnalyticVideoMap(weight, offset, torch.tensor(0.3))
     vectors = video_map(backbone, features, layout)
     assert vectors.norm(dim=-1).tolist() == pytest.approx([1] * 5)
     for vector, x in zip(vectors, features, strict=True):
@@ -124,41 +123,13 @@ def test_video_vectors_follow_the_formula(draw: Callable[..., Tensor]) -> None:
 def test_video_without_lexical_prediction_is_completed_to_unit_length(draw: Callable[..., Tensor]) -> None:
     backbone = reserved_backbone()
     layout = VectorLayout.for_backbone(backbone, 0.6)
-    one = torch.tensor(1.0)
-    video_map = AnalyticVideoMap(torch.zeros(backbone.feature_dim, 14), torch.zeros(14), one, one)
+    weight, offset = torch.zeros(backbone.feature_dim, 14), torch.zeros(14)
+    video_map = AnalyticVideoMap(weight, offset, torch.tensor(1.0))
     features = draw(2, backbone.feature_dim)
     vectors = video_map(backbone, features, layout)
     torch.testing.assert_close(vectors[:, :10], math.sqrt(0.6) * backbone.project_features(features)[:, :10])
     assert not vectors[:, 10:14].any()
     torch.testing.assert_close(vectors[:, 14], torch.full((2,), math.sqrt(0.4)))
-
-
-def test_cosines_of_fitted_videos_shrink_by_their_length(draw: Callable[..., Tensor]) -> None:
-    backbone = reserved_backbone()
-    layout = VectorLayout.for_backbone(backbone, 0.6)
-    features, weight, offset = draw(3, backbone.feature_dim), draw(backbone.feature_dim, 14), draw(14)
-    plain, shrunk = (
-        AnalyticVideoMap(weight, offset, torch.tensor(0.3), torch.tensor(length)) for length in (1.0, 0.7)
-    )
-    full = plain(backbone, features, layout)
-    queries = layout.join(F.normalize(draw(4, 10), dim=-1), F.normalize(draw(4, 4), dim=-1), is_video=False)
-    lengths = torch.tensor([1.0, 0.7, 1.0])
-    vectors = shrunk(backbone, features, layout, torch.tensor([False, True, False]))
-    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(3))
-    torch.testing.assert_close(queries @ vectors.T, lengths * (queries @ full.T))
-    assert torch.equal(shrunk(backbone, features, layout), full)
-
-
-def test_videos_without_completions_compare_by_both_parts(draw: Callable[..., Tensor]) -> None:
-    semantic, lexical = F.normalize(draw(2, 3), dim=-1), F.normalize(draw(2, 2), dim=-1)
-    long = LAYOUT.join(semantic, lexical, is_video=True)
-    short = LAYOUT.join(0.8 * semantic, 0.8 * lexical, is_video=True)
-    for vectors in (long, short):
-        queries = torch.from_numpy(LAYOUT.without_completions(vectors.numpy()))
-        torch.testing.assert_close(queries, long, rtol=1e-5, atol=1e-3)
-    torch.testing.assert_close(queries @ short.T, 0.8 * queries @ long.T, rtol=1e-5, atol=1e-3)
-    whole = VectorLayout(3, 0, 3, 1.0).without_completions(semantic.numpy())
-    assert np.array_equal(whole, semantic.numpy())
 
 
 # -- storage ---------------------------------------------------------------------------------------------

@@ -139,43 +139,42 @@ def test_task_without_captions_predicts_with_the_map_of_earlier_tasks(backbone: 
     assert torch.equal(_semantic_weight(method), _semantic_weight(direct))
 
 
-def test_only_fitted_videos_are_shortened(backbone: Backbone) -> None:
-    method, full = (_learn(backbone, (1, DAY), fitted_length=length) for length in (0.8, 1.0))
-    frames = torch.cat([random_frames(1, len(DAY))[1:3], random_frames(9, 2)])
-    parts, whole = (m.encode_videos(frames)[:, : SEMANTIC + LEXICAL] for m in (method, full))
-    torch.testing.assert_close(parts, torch.tensor([0.8, 0.8, 1, 1])[:, None] * whole)
-    moments = method.encode_moments(frames)[:, : SEMANTIC + LEXICAL]
-    torch.testing.assert_close(moments, 0.8 * whole)
-    # Another attempt at the task stores the same bits.
-    again = _learn(backbone, (1, DAY), fitted_length=0.8)
-    assert torch.equal(again.encode_videos(frames), method.encode_videos(frames))
-
-
-def test_left_out_videos_of_a_relearned_task_keep_their_length(backbone: Backbone) -> None:
-    part = _learn(backbone, (1, DAY), fitted_length=0.8).relearn([0, 2], [DAY[0], DAY[2]])
-    lengths = part.encode_videos(random_frames(1, len(DAY)))[:, : SEMANTIC + LEXICAL].norm(dim=-1)
-    torch.testing.assert_close(lengths, torch.tensor([0.8, 1.0, 0.8, 1.0]), rtol=1e-4, atol=1e-4)
-
-
-def test_copy_of_a_fitted_video_is_its_nearest_video(backbone: Backbone) -> None:
-    """Whether the copy is uploaded, or has no caption and is stored."""
-    method = _learn(backbone, (1, DAY), fitted_length=0.8)
-    encoder = VideoEncoder(backbone, {"task-1": method.fingerprint()}, {"task-1": method.release()})
+@pytest.mark.parametrize("captioned", [True, False])
+def test_copy_of_a_video_is_its_nearest_video(backbone: Backbone, *, captioned: bool) -> None:
+    """Whether the copy is uploaded, or stored without a caption, in a domain with or without captions."""
+    method = _learn(backbone, (1, DAY))
+    if not captioned:
+        index_task(method, "silent")
+    task = "task-1" if captioned else "silent"
+    encoder = VideoEncoder(backbone, {task: method.fingerprint()}, {task: method.release()})
     frames = random_frames(1, len(DAY))
-    fitted, copies = method.encode_videos(frames).numpy(), encoder.encode(frames, ["task-1"])[:, 0]
-    assert (fitted @ copies.T).argmax(axis=0).tolist() == list(range(len(DAY)))
-    for row, query in enumerate(method.query_encoder().video_queries(fitted)):
-        stored = np.concatenate([np.delete(fitted, row, axis=0), copies[row : row + 1]])
-        assert (stored @ query).argmax() == len(stored) - 1
-        assert stored[-1] @ query == pytest.approx(1, abs=1e-4)
+    videos, copies = method.encode_videos(frames).numpy(), encoder.encode(frames, [task])[:, 0]
+    cosines = copies @ videos.T
+    assert cosines.argmax(axis=1).tolist() == list(range(len(DAY)))
+    np.testing.assert_allclose(cosines.diagonal(), 1, atol=1e-4)
 
 
-def test_videos_of_a_task_without_captions_keep_their_length(backbone: Backbone) -> None:
-    method = _learn(backbone, (1, DAY), fitted_length=0.8)
+def test_videos_without_words_are_compared_by_their_semantic_parts(backbone: Backbone) -> None:
+    """A domain without captions has no words, and the completions add a constant to the cosines of its videos."""
+    method = _learn(backbone, (1, DAY))
     index_task(method, "silent")
-    frames = random_frames(1, len(DAY))  # known from the task before
-    assert method.state_dict()["video.fitted_length"] == 1
-    assert torch.equal(method.encode_videos(frames), method.encode_moments(frames))
+    videos = method.encode_videos(random_frames(5, 4))
+    semantic = F.normalize(videos[:, :SEMANTIC], dim=-1)
+    weight = method.config.semantic_weight
+    torch.testing.assert_close(videos @ videos.T, weight * semantic @ semantic.T + 1 - weight)
+
+
+def test_relearned_part_of_a_task_equals_learning_its_videos_alone(backbone: Backbone) -> None:
+    """The videos that are left out change nothing, and the task before is kept."""
+    rows, texts = [0, 2], [DAY[0], DAY[2]]
+    part = _learn(backbone, (2, NIGHT), (1, DAY)).relearn(rows, texts)
+    alone = _learn(backbone, (2, NIGHT))
+    alone.begin_task("task-1", "task-1")
+    alone.observe(random_frames(1, len(DAY))[rows], [[text] for text in texts])
+    alone.end_task()
+    tensors = alone.state_dict()
+    for name, tensor in part.state_dict().items():
+        torch.testing.assert_close(tensors[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_lexical_map_belongs_to_its_task_alone(backbone: Backbone) -> None:
