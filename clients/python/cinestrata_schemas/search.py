@@ -202,7 +202,9 @@ class Suggestion(ResponseModel):
     """A word of the library's texts."""
 
     text: str
-    count: int = Field(description="Number of videos whose texts contain the word.")
+    count: int = Field(
+        description="Number of captions, metadata values and file names that contain the word."
+    )
 
 
 class SuggestionsResponse(ResponseModel):

@@ -32,7 +32,8 @@ def texts_of(uri: str, captions: Sequence[str], metadata: Mapping[str, Any]) -> 
         metadata: Metadata of the user.
     """
     texts = [VideoText(TextKind.CAPTION, caption[:MAX_TEXT_CHARS]) for caption in captions]
-    texts += islice(_values(metadata), MAX_VALUES)
+    if metadata:  # most videos have none, and a library has many videos
+        texts += islice(_values(metadata), MAX_VALUES)
     texts += [VideoText(TextKind.NAME, name[:MAX_TEXT_CHARS]) for name in _names(uri)]
     return [text for text in texts if text.text.strip()]
 
