@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -182,12 +182,8 @@ def run_search(
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         raise typer.Exit(NOTHING_FOUND)
     console.print(result_table(response))
-    if response.matches is False:
-        console.print(f"No video matches this text (probability of a match {response.confidence or 0:.0%}).")
-    elif response.matching:
-        console.print(
-            "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
-        )
+    if (line := answer_line(response)) is not None:
+        console.print(line)
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
     for line in _search_facts(response):
@@ -257,13 +253,15 @@ def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
 
 
 def result_table(
-    response: SearchResponse | SimilarVideosResponse, first: int | None = None, highlight: str | None = None
+    response: SearchResponse | SimilarVideosResponse,
+    first: int | None = None,
+    highlight: Collection[str] = (),
 ) -> Table:
     """A table of results, best first.
 
     Args:
         first: Number of results to show; None shows all.
-        highlight: Id of a video to emphasize.
+        highlight: IDs of videos to emphasize.
     """
     table = plain_table()
     table.add_column("", justify="right")
@@ -289,6 +287,15 @@ def result_table(
             style=_row_style(result, highlight),
         )
     return table
+
+
+def answer_line(response: SearchResponse) -> str | None:
+    """How many videos match; None where the release does not tell."""
+    if response.matches is False:
+        return f"No video matches this text (probability of a match {response.confidence or 0:.0%})."
+    if not response.matching:
+        return None
+    return "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
 
 
 def _search_facts(response: SearchResponse) -> tuple[str, str]:
@@ -326,9 +333,9 @@ def _match_word(result: SearchResult) -> str:
     return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
 
 
-def _row_style(result: SearchResult, highlight: str | None) -> str:
+def _row_style(result: SearchResult, highlight: Collection[str]) -> str:
     """Style of a result: emphasized, dimmed outside the answer, or plain."""
-    if result.video_id == highlight:
+    if result.video_id in highlight:
         return "bold green"
     return "dim" if result.matches is False else ""
 

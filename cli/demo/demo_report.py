@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.commands.search_commands import result_table
+from cli.commands.search_commands import answer_line, result_table
 from cli.console import console, plain_table
 
 if TYPE_CHECKING:
     from cinestrata_schemas.library import RecallFigures, RecallMatrix
     from cinestrata_schemas.search import SearchResponse
     from cinestrata_schemas.tasks import TaskDetails
+    from cli.demo.demo_videos import SampleSearch
 
 
 _FORGETTING_FIELDS = {
@@ -31,6 +32,7 @@ _FORGETTING_FIELDS = {
     "held_out",
 }
 _PRINTED_RESULTS = 3
+_TITLES = {"word": "A word", "sentence": "A sentence", "nothing": "A text that nothing matches"}
 _GALLERIES = {
     "local": "own shard,\nheld-out videos",
     "local_all": "own shard,\nall videos",
@@ -80,13 +82,19 @@ def print_forgetting(view: RecallMatrix) -> None:
         console.print(f"BWF {gallery}: {_points(bwf)}\n")
 
 
-def print_search(query: str, target: str, response: SearchResponse) -> None:
-    """Print the first results of a sample search; the target video is emphasized."""
-    console.print(f"“{query}”", style="bold", soft_wrap=True)
-    console.print(result_table(response, first=_PRINTED_RESULTS, highlight=target))
-    rank = _rank(target, response)
-    position = f"rank {rank}" if rank else f"not among the first {len(response.results)} results"
-    console.print(f"target {target}: {position}; {response.timing_ms.total:.0f} ms\n", soft_wrap=True)
+def print_search(sample: SampleSearch, response: SearchResponse) -> None:
+    """Print the first results of a sample search, with the right videos emphasized, and what it found."""
+    console.print(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold", soft_wrap=True)
+    console.print(result_table(response, first=_PRINTED_RESULTS, highlight=sample.videos))
+    facts = [answer_line(response) or "The library has too few captions to tell whether a video matches."]
+    if sample.kind == "word":
+        count = min(len(sample.videos), len(response.results))
+        facts.append(f"{_right_first(sample, response)} of the first {count} have the word in a caption.")
+    elif sample.kind == "sentence":
+        rank = _rank(sample, response)
+        found = f"has rank {rank}" if rank else f"is not among the first {len(response.results)} results"
+        facts.append(f"The one with this caption {found}.")
+    console.print(*facts, f"{response.timing_ms.total:.0f} ms\n", soft_wrap=True)
 
 
 def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
@@ -94,14 +102,20 @@ def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
     return view.model_dump(mode="json", include=_FORGETTING_FIELDS)
 
 
-def search_record(query: str, target: str, response: SearchResponse) -> dict[str, Any]:
-    """A sample search for the JSON report; ``rank`` is null if the target is not among the results."""
-    rank = _rank(target, response)
+def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, Any]:
+    """A sample search for the JSON report.
+
+    ``right_first`` counts the right videos among as many first results as there are right ones; ``rank`` is that of the
+    first right one, null if there is none among the results.
+    """
     return {
-        "query": query,
-        "target": target,
-        "found": rank is not None,
-        "rank": rank,
+        "kind": sample.kind,
+        "query": sample.text,
+        "right": sorted(sample.videos),
+        "right_first": _right_first(sample, response),
+        "rank": _rank(sample, response),
+        "matches": response.matches,
+        "matching": response.matching,
         "timing_ms": response.timing_ms.model_dump(),
         "results": [result.model_dump(mode="json") for result in response.results],
     }
@@ -123,8 +137,12 @@ def task_record(task: TaskDetails, seconds_by_state: dict[str, float]) -> dict[s
     }
 
 
-def _rank(target: str, response: SearchResponse) -> int | None:
-    return next((result.rank for result in response.results if result.video_id == target), None)
+def _rank(sample: SampleSearch, response: SearchResponse) -> int | None:
+    return next((result.rank for result in response.results if result.video_id in sample.videos), None)
+
+
+def _right_first(sample: SampleSearch, response: SearchResponse) -> int:
+    return sum(result.video_id in sample.videos for result in response.results[: len(sample.videos)])
 
 
 def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:

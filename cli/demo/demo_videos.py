@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from cinestrata_schemas.tasks import TaskDetails
     from cli.service_client import ServiceClient
 
 
-SAMPLE_SEARCHES = 3
+class SampleSearch(NamedTuple):
+    """A word, a sentence, or a text that nothing matches, and the IDs of the videos that are right for it."""
 
-
-class SampleQuery(NamedTuple):
-    """A caption as a query, and the video that it describes."""
-
+    kind: Literal["word", "sentence", "nothing"]
     text: str
-    video_id: str
+    videos: frozenset[str] = frozenset()
 
 
 class DemoVideos(Protocol):
@@ -36,5 +34,5 @@ class DemoVideos(Protocol):
     def video_count(self, media_root: Path, domain: str) -> int:
         """Number of videos of a domain."""
 
-    def sample_queries(self, client: ServiceClient, media_root: Path) -> list[SampleQuery]:
-        """First captions of held-out videos, of different domains as far as possible."""
+    def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
+        """A search of each kind; the sentence is the first caption of a held-out video, if one describes it alone."""

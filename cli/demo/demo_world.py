@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Self
 
 from cinestrata_schemas.tasks import TaskDetails, TaskSpec, VideoSpec
 from cli.console import console, progress_bar
-from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
+from cli.demo.demo_videos import SampleSearch
+from index.words.text_analysis import split_words
 from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
 from media.scenes.scene_files import write_scenes
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 _FOLDER = "demo"  # below the media root
+_WORD = "dog"  # stands in captions of streets
+_UNKNOWN = "an astronaut repairs a satellite"
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,17 @@ class DemoWorld:
         spec = TaskSpec(name=domain, videos=self._videos(media_root, domain))
         return client.create_task(spec, idempotency_key=self.idempotency_key(spec))
 
-    def sample_queries(self, client: ServiceClient, media_root: Path) -> list[SampleQuery]:
-        """The first caption of the first held-out video of each domain."""
-        queries = []
-        for domain in self.domains[:SAMPLE_SEARCHES]:
-            video = next(video for video in self._videos(media_root, domain) if video.split == "test")
-            queries.append(SampleQuery(video.captions[0], str(video.id)))
-        return queries
+    def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
+        """A search of each kind; the sentence is the first caption of the last domain's first held-out video."""
+        videos = [video for domain in self.domains for video in self._videos(media_root, domain)]
+        last = self._videos(media_root, self.domains[-1])
+        described = next(video for video in last if video.split == "test")
+        named = {str(video.id) for video in videos if _names(video, _WORD)}
+        return [
+            SampleSearch("word", _WORD, frozenset(named)),
+            SampleSearch("sentence", described.captions[0], frozenset({str(described.id)})),
+            SampleSearch("nothing", _UNKNOWN),
+        ]
 
     @staticmethod
     def idempotency_key(spec: TaskSpec) -> str:
@@ -92,6 +99,10 @@ class DemoWorld:
         lines = (media_root / _FOLDER / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
         videos = [VideoSpec.model_validate(json.loads(line)) for line in lines]
         return [video.model_copy(update={"uri": f"{_FOLDER}/{domain}/{video.uri}"}) for video in videos]
+
+
+def _names(video: VideoSpec, word: str) -> bool:
+    return any(found.term == word for found in split_words("\n".join(video.captions)))
 
 
 @contextmanager

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,8 @@ from cli.commands.ingest_command import default_name
 from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.commands.video_sources import read_videos
 from cli.console import console, fail
-from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
+from cli.demo.demo_videos import SampleSearch
+from index.words.text_analysis import split_words
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.domain_names import name_key, unused_slug
 from service.tasks.manifests.folder_videos import find_manifest
@@ -30,6 +30,8 @@ _CAPTIONS_HINT = (
     "`cinestrata ingest`, or a text file NAME.txt for each video."
 )
 _MIN_CAPTIONED = 2
+_NAMED = range(2, 11)  # number of videos with the word of the sample search, if there is such a word
+_UNKNOWN = "qwvzx jkfptr"  # letters that are no words of any library
 
 
 @dataclass(frozen=True)
@@ -95,26 +97,30 @@ class OwnVideos:
         """Number of videos of a domain."""
         return len(self.videos[domain])
 
-    def sample_queries(self, client: ServiceClient, media_root: Path) -> list[SampleQuery]:
-        """First captions of held-out videos, the first of every domain before the second of any.
+    def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
+        """A search of each kind; without a sentence where no caption describes a held-out video alone."""
+        named: dict[str, set[str]] = defaultdict(set)
+        for video in (video for videos in self.videos.values() for video in videos):
+            for word in split_words("\n".join(video.captions)):
+                named[word.term].add(str(video.id))
+        # A long word of a few videos is rarely one like "with".
+        chosen = max(named, key=lambda term: (len(named[term]) in _NAMED, len(term), term), default="")
+        searches = [SampleSearch("word", chosen, frozenset(named[chosen]))] if chosen else []
+        described = self._find_described(client)
+        if described is not None:
+            caption, video_id = described
+            searches.append(SampleSearch("sentence", caption, frozenset({video_id})))
+        return [*searches, SampleSearch("nothing", _UNKNOWN)]
 
-        Captions of several videos are skipped, since they describe no single video.
-        """
-        rounds = zip_longest(*(self._held_out(client, domain) for domain in self.domains))
-        return [query for queries in rounds for query in queries if query][:SAMPLE_SEARCHES]
-
-    def _held_out(self, client: ServiceClient, domain: str) -> list[SampleQuery]:
-        uses = Counter(caption for video in self.videos[domain] for caption in set(video.captions))
-        queries: list[SampleQuery] = []
-        for video in self.videos[domain]:
-            if len(queries) == SAMPLE_SEARCHES:
-                break
-            if not video.captions or uses[video.captions[0]] > 1:
-                continue
+    def _find_described(self, client: ServiceClient) -> tuple[str, str] | None:
+        """The first caption of a held-out video that no other video has, and the ID of this video."""
+        captioned = [video for videos in self.videos.values() for video in videos if video.captions]
+        uses = Counter(caption for video in captioned for caption in set(video.captions))
+        for video in captioned:
             # Without given splits, the service has chosen the held-out videos.
-            if client.get_video(str(video.id)).effective_split == "test":
-                queries.append(SampleQuery(video.captions[0], str(video.id)))
-        return queries
+            if uses[video.captions[0]] == 1 and client.get_video(str(video.id)).effective_split == "test":
+                return video.captions[0], str(video.id)
+        return None
 
 
 def _subfolders(root: Path) -> list[Path]:

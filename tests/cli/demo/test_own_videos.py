@@ -1,4 +1,4 @@
-"""Own folders as the videos of the demo: captions, errors, and the choice of sample queries."""
+"""Own folders as the videos of the demo: captions, errors, and the choice of sample searches."""
 
 from __future__ import annotations
 
@@ -131,23 +131,27 @@ def test_task_is_created_from_an_archive(tmp_path: Path) -> None:
     assert sent == [("birds.tar", "birds", names)]
 
 
-def test_sample_queries_are_first_captions_of_held_out_videos(tmp_path: Path) -> None:
-    _domain(tmp_path / "birds", _captions(3))
+def test_sample_searches_of_own_videos_are_a_word_a_sentence_and_letters(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", "file,caption\n0.mp4,an owl sleeps\n1.mp4,an owl sleeps\n2.mp4,a blackbird\n")
     _domain(tmp_path / "cars", _captions(3))
-    held_out = {"birds-00002", "cars-00001", "cars-00003"}
+    held_out = {"birds-00001", "birds-00002", "cars-00002"}
     client: Any = SimpleNamespace(
         get_video=lambda name: SimpleNamespace(effective_split="test" if name in held_out else "train")
     )
-    queries = OwnVideos.read(tmp_path).sample_queries(client, tmp_path)
-    assert [query.video_id for query in queries] == ["birds-00002", "cars-00001", "cars-00003"]
-    assert queries[0].text == "bird number 1"
+    word, sentence, letters = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
+    # The longest word of several videos; "blackbird" stands in one caption only.
+    assert word == ("word", "sleeps", {"birds-00001", "birds-00002"})
+    # The caption of two birds describes no single video.
+    assert sentence == ("sentence", "bird number 1", {"cars-00002"})
+    assert letters.kind == "nothing"
+    assert not letters.videos
 
 
-def test_captions_of_several_videos_are_no_sample_queries(tmp_path: Path) -> None:
-    _domain(tmp_path / "birds", "file,caption\n0.mp4,a bird\n1.mp4,a bird\n2.mp4,an owl\n")
+def test_library_without_a_described_video_has_no_sample_sentence(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", "file,caption\n0.mp4,a bird\n1.mp4,a bird\n")
     client: Any = SimpleNamespace(get_video=lambda name: SimpleNamespace(effective_split="test"))
-    queries = OwnVideos.read(tmp_path).sample_queries(client, tmp_path)
-    assert [query.text for query in queries] == ["an owl"]
+    searches = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
+    assert [search.kind for search in searches] == ["word", "nothing"]
 
 
 def test_recall_table_names_galleries_and_means(capsys: pytest.CaptureFixture[str]) -> None:
