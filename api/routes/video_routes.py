@@ -65,8 +65,9 @@ def edit_video(
 ) -> VideoDetails:
     """Change captions and metadata with a JSON Merge Patch (RFC 7396). Idempotent.
 
-    Results and filters use the change at once, and the routing profile of the domain within about a second. The vector
-    of the video and the encoder do not change: captions of an edit are not learned.
+    The next search finds the words of the change, in every process. Results and filters show it at once, and the
+    routing profile of the domain follows within about a second. The vector of the video and the encoder do not change:
+    an edit is not learned.
     """
     video = video_editing.edit_video(video_id, patch, expected_tag=if_match, caller=caller)
     response.headers["ETag"] = video_editing.entity_tag(video)

@@ -1,10 +1,11 @@
 """Edits of videos: captions and metadata.
 
 An edit changes the row of the video and nothing else: its vector stays as it is, and the encoder of its shard is not
-trained again. Searches read captions of results from the catalog, so they show the edit at once. Their caches are
-versioned by the counters of :mod:`service.catalog.domain_videos`:
+trained again. The next search in every process finds the words of the edit, and shows its captions, which are read from
+the catalog. Caches of searches are versioned by the counters of :mod:`service.catalog.domain_videos`:
 
-* The words of the video are read again by the next search (:mod:`service.search.words.library_words`).
+* The words of the video are read again by the next search (:mod:`service.search.words.library_words`), those of
+  held-out videos, too.
 * Metadata columns of filters are read again by the next filtered search.
 * The routing profile of the domain is computed again from the captions of the catalog within about a second
   (:mod:`service.search.snapshots.appended_captions`). Captions of held-out videos do not belong to it.

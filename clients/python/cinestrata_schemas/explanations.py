@@ -112,8 +112,8 @@ class ResultExplanation(ResponseModel):
     )
     routing: list[TaskRouting] = Field(description="The likeliest domains, by falling weight.")
     confidence: float | None = Field(
-        description="Probability that this is the described video; null outside the first `k` results, and where the "
-        "release is not calibrated."
+        description="Probability that the video is right for the text; null outside the first `k` results, and where "
+        "neither the release nor a text of the video tells."
     )
     matches: bool | None = Field(
         description="Whether the result belongs to the answer; null as `confidence`."
