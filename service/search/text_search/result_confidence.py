@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,7 @@ from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConf
 
 Ids = npt.NDArray[np.int64]
 
-_UNCALIBRATED_LOG_ODDS = (
-    -4.0
-)  # of what a video looks like, where nothing is known about it: one of fifty-five is right
+_UNKNOWN_LOOKS = -4.0  # log odds of a video of whose looks nothing is known: one of fifty-five is right
 _SPEAKS_AGAINST = -4.0  # nats; a video whose captions say something else does not match by its looks
 
 
@@ -40,50 +38,73 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     Args:
         hits: Hits of the search, from its first hit on.
     """
-    complete = _complete_videos(state)
-    if not hits:
-        return UNKNOWN_CONFIDENCE
-    model = applicable_calibration(state.snapshot, state.mode)
+    written = _complete_videos(state)
     nats = _nats(state, hits)
-    is_complete = np.isin([hit.id for hit in hits], complete)
-    if model is None or not state.meaning.log_weights:
-        if not len(complete):
-            return UNKNOWN_CONFIDENCE
-        log_odds = np.where(is_complete, nats + _UNCALIBRATED_LOG_ODDS, np.nan)
-        answer_log_odds, looks = float(np.nanmax(log_odds, initial=-np.inf)), np.zeros(len(hits), np.bool_)
-        knows_looks = False
-    else:
-        lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.log_weights}
-        head = _nearest_scores(state, lifts)
-        cosines = [hit.score - state.planner.lifts[hit.task] for hit in hits] - DEFAULT_PRIOR * nats
-        scores = np.array([lifts[hit.task] for hit in hits]) + cosines
-        evidence = state.meaning.evidence
-        looked = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
-        # Where words speak for a video, what it looks like is worth no more than a calibration can tell.
-        log_odds = np.where(nats > 0, np.maximum(looked, _UNCALIBRATED_LOG_ODDS), looked) + nats
-        knows_looks = model.answer is not None
-        looks = np.zeros(len(hits), np.bool_)
-        if model.answer is None:
-            # At most one video is the described one, so the probabilities of the first results add up.
-            answer_log_odds = log_odds_of(float(logistic(log_odds[:CONFIDENCE_DEPTH]).sum()))
-        else:
-            answer = model.answer.probability(head, evidence)
-            if answer >= model.answer.threshold:
-                looks = model.answer.within_reach(scores, float(head[0])) & (nats > _SPEAKS_AGAINST)
-            answer_log_odds = log_odds_of(answer)
-    probabilities = np.minimum.accumulate(np.where(np.isnan(log_odds), 0.0, logistic(log_odds)))
-    results = {
-        hit.id: float(probability)
-        for hit, probability, known in zip(hits, probabilities, ~np.isnan(log_odds), strict=True)
-        if known
-    }
-    written = float(probabilities[is_complete].max(initial=0.0))
-    answer = max(float(logistic(np.array(answer_log_odds))), written)
-    if not knows_looks and not len(complete):
-        return ListConfidence(results, answer)
-    matching = np.union1d(complete, [hit.id for hit, is_near in zip(hits, looks, strict=True) if is_near])
-    reached = {hit.id for hit, matches in zip(hits, is_complete | looks, strict=True) if matches}
-    return ListConfidence(results, answer, bool(len(matching)), reached, matching.astype(np.int64))
+    looks = _judge_looks(state, hits, nats)
+    if not hits or (looks is None and not len(written)):
+        return UNKNOWN_CONFIDENCE
+    ids = np.array([hit.id for hit in hits], np.int64)
+    is_written = np.isin(ids, written)
+    log_odds = np.full(len(hits), _UNKNOWN_LOOKS) if looks is None else looks.log_odds
+    # Where words speak for a video, an unlikely look is no evidence against it.
+    log_odds = np.where(nats > 0, np.maximum(log_odds, _UNKNOWN_LOOKS), log_odds) + nats
+    probabilities = np.minimum.accumulate(logistic(log_odds))  # in the order of the list
+    is_known = is_written if looks is None else np.ones(len(hits), np.bool_)
+    results = dict(zip(ids[is_known].tolist(), probabilities[is_known].tolist(), strict=True))
+    answer = max([0.0, *probabilities[is_written].tolist()])
+    is_near = np.zeros(len(hits), np.bool_)
+    if looks is not None:
+        answer = max(answer, looks.answer(probabilities))
+        if looks.is_near is not None:
+            is_near = looks.is_near
+        elif not len(written):
+            return ListConfidence(results, answer)
+    matching = np.union1d(written, ids[is_near])
+    reached = frozenset(ids[is_written | is_near].tolist())
+    return ListConfidence(results, answer, bool(len(matching)), reached, matching)
+
+
+@dataclass(frozen=True)
+class _Looks:
+    """What a calibration says about the looks of hits.
+
+    Attributes:
+        log_odds: Log odds that each hit is right by its looks, ``[n]``.
+        probability: Probability that the library has a video that looks like the text; None without a model of it.
+        is_near: Whether each hit looks like the text, ``[n]``; None as ``probability``.
+    """
+
+    log_odds: npt.NDArray[np.floating]
+    probability: float | None = None
+    is_near: npt.NDArray[np.bool_] | None = None
+
+    def answer(self, probabilities: npt.NDArray[np.floating]) -> float:
+        """Probability that a video is right, given the probabilities of the hits.
+
+        Without a model of the answer, at most one video is the described one, so the first probabilities add up.
+        """
+        if self.probability is None:
+            return min(1.0, float(probabilities[:CONFIDENCE_DEPTH].sum()))
+        return self.probability
+
+
+def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.float64]) -> _Looks | None:
+    """What hits look like, by their scores without words; None where the release is not calibrated."""
+    model = applicable_calibration(state.snapshot, state.mode)
+    if model is None or not hits or not state.meaning.log_weights:
+        return None
+    lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.log_weights}
+    changes = np.array([lifts[hit.task] - state.planner.lifts[hit.task] for hit in hits])
+    scores = np.array([hit.score for hit in hits]) + changes - DEFAULT_PRIOR * nats
+    head, evidence = _nearest_scores(state, lifts), state.meaning.evidence
+    log_odds = model.log_odds(scores, evidence.familiarity, evidence.log_weight, head)
+    if model.answer is None:
+        return _Looks(log_odds)
+    probability = model.answer.probability(head, evidence)
+    is_near = np.zeros(len(hits), np.bool_)
+    if probability >= model.answer.threshold:
+        is_near = model.answer.within_reach(scores, float(head[0])) & (nats > _SPEAKS_AGAINST)
+    return _Looks(log_odds, probability, is_near)
 
 
 def _nats(state: SearchState, hits: Sequence[Hit]) -> npt.NDArray[np.float64]:
@@ -114,12 +135,6 @@ def _nearest_scores(state: SearchState, lifts: Mapping[str, float]) -> npt.NDArr
     scores = [hits.scores[:CONFIDENCE_DEPTH] + lifts[task] for task, hits in state.nearest.items()]
     ordered = np.sort(np.concatenate([np.empty(0), *scores]))[::-1]
     return np.asarray(ordered[:CONFIDENCE_DEPTH], np.float64)
-
-
-def log_odds_of(probability: float) -> float:
-    """Log odds of a probability, within ±35."""
-    bounded = min(max(probability, 1e-15), 1 - 1e-15)
-    return math.log(bounded / (1 - bounded))
 
 
 def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:
