@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -225,9 +226,11 @@ def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
 
 def _plan_scans(state: SearchState, task: str, vector: Vector) -> list[ShardScan]:
     """Scan of a shard for the nearest videos, and of the groups of videos whose texts speak for them."""
-    allowed = state.allowed_ids[task]
+    allowed, words = state.allowed_ids[task], state.words.domain(task)
+    # The likely routes leave out videos with less than no evidence that are not among the nearest ones either.
+    least = 0.0 if state.request.routes == "auto" else -math.inf
     scans = [ShardScan(task, vector, state.depth, allowed)]
-    for videos, count in state.words.domain(task).groups(state.depth):
+    for videos, count in words.groups(state.depth, least=least):
         among = state.with_moments(task, videos)
         if allowed is not None:
             among = np.intersect1d(among, allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,22 +71,29 @@ class DomainWords:
     absent: float
     uncaptioned: Ids
 
-    def groups(self, depth: int) -> list[tuple[Ids, int]]:
+    def groups(self, depth: int, *, least: float = -math.inf) -> list[tuple[Ids, int]]:
         """Groups of videos to search besides the whole domain, and the number of nearest videos to find in each.
 
-        The groups are the videos without captions, where others have evidence against them, and the videos with
-        evidence for them. A large domain has groups of equal evidence, best first, as many as fill a list.
+        The groups contain the videos without captions, where others have evidence against them, and the videos with
+        evidence for them. A small domain has one group. A large one has groups of equal evidence, best first, as many
+        as fill a list.
+
+        Args:
+            depth: Length of the list.
+            least: Evidence that a group has to exceed, in nats, to be of interest.
         """
-        groups = [(self.uncaptioned, depth)] if self.absent < 0 and len(self.uncaptioned) else []
-        is_better = self.nats > self.absent
+        uncaptioned = self.uncaptioned if self.absent < 0 else self.uncaptioned[:0]
+        is_better = self.nats > max(self.absent, least)
         videos, nats = self.videos[is_better], self.nats[is_better]
-        if len(videos) <= _MAX_SCORED:
-            return [*groups, (videos, len(videos))] if len(videos) else groups
+        if len(videos) + len(uncaptioned) <= _MAX_SCORED:
+            together = np.union1d(videos, uncaptioned)
+            return [(together, len(together))] if len(together) else []
+        groups = [(uncaptioned, depth)] if len(uncaptioned) else []
         steps = np.floor(nats / _STEP_NATS).astype(np.int64)
         found = 0
         for step in np.unique(steps)[::-1]:
             group = videos[steps == step]
-            groups.append((group, depth))
+            groups.append((group, min(depth, len(group))))
             found += len(group)
             if found >= max(depth, _MAX_SCORED):
                 break
