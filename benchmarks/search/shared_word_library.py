@@ -123,9 +123,9 @@ def make_shared_word_library(
         store.publish(release=release, shards=[shard])
         parent = ParentRelease(release.id, len(learned))
         targets += [TargetedQuery(text, first_id + row) for row, text in enumerate(texts[_CAPTIONS:])]
-        # The targets of the queries have no caption, as videos that are found by what they look like.
-        others = _captions(shared, words, videos - query_count, rng)
-        insert_catalog_rows(task, first_id, videos, "analytic", captions=[*([None] * query_count), *others])
+        # The captions differ from the queries, which find their videos by what these look like.
+        captions_of_videos = _captions(shared, words, videos, np.random.default_rng([seed, number]))
+        insert_catalog_rows(task, first_id, videos, "analytic", captions=captions_of_videos)
         first_id += videos
     return SyntheticLibrary(
         settings=settings().model_copy(update={"data_dir": folder, "backbone": backbone.name}),

@@ -214,13 +214,13 @@ def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArr
 
 
 def insert_catalog_rows(
-    task: ReleaseTask, first_id: int, rows: int, method: str = "strata", captions: Sequence[str | None] = ()
+    task: ReleaseTask, first_id: int, rows: int, method: str = "strata", captions: Sequence[str] = ()
 ) -> None:
     """Insert a task in state ``ready`` and its videos into the catalog.
 
     Args:
         first_id: First vector id of the videos.
-        captions: Caption of each of the first videos, None without; the others have the same one.
+        captions: Caption of each of the first videos; the others have the same one.
     """
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
@@ -250,7 +250,7 @@ def insert_catalog_rows(
             session.execute(
                 text("UPDATE videos SET captions = :captions WHERE vector_id = :id"),
                 [
-                    {"captions": json.dumps([caption] if caption else []), "id": first_id + place}
+                    {"captions": json.dumps([caption]), "id": first_id + place}
                     for place, caption in enumerate(captions)
                 ],
             )
