@@ -1,7 +1,8 @@
 """Reports on the queries of a domain: its own captions that do not find their video, and the results that they find.
 
 The recall matrix contains shares only. A report repeats a bounded number of these queries with the served release, as
-searches of all videos of the library, and keeps their first results.
+searches of all videos of the library, and keeps their first results. The captions are unknown to these searches: their
+words in the texts of videos do not count.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _search_sample(
     requests = parse_requests(queries, settings, is_batch=True)
     outcomes: list[_Outcome] = []
     for start in range(0, len(requests), _BATCH):
-        states = start_searches(snapshot, requests[start : start + _BATCH], settings, cache)
+        states = start_searches(snapshot, requests[start : start + _BATCH], settings, cache, with_words=False)
         while any(state.wave for state in states):
             advance_searches(snapshot, states)
         batch = sample.captions[start : start + _BATCH]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cinestrata_schemas.search import SearchResponse
 from index.hits import Hits, rank_hits
+from index.words.word_index import WordIndex
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from models.routing.router import log_probabilities
@@ -65,8 +66,14 @@ def start_searches(
     requests: Sequence[SearchRequest],
     settings: Settings,
     cache: VideoMetadataCache,
+    *,
+    with_words: bool = True,
 ) -> list[SearchState]:
     """Resolve requests, evaluate their filters and plan their first waves.
+
+    Args:
+        with_words: Whether the words in texts of videos count. Without, the captions of videos are unknown, as in
+            measures of recall.
 
     Raises:
         InvalidInput: A request names an unknown task, a mode that the release does not offer, a threshold without
@@ -101,7 +108,7 @@ def start_searches(
         }
 
     start = time.perf_counter()
-    index = cache.words.current()
+    index = cache.words.current() if with_words else WordIndex.empty()
     captions = cache.words.captions.of(index, snapshot.video_positions)
     queries = [
         correct_query(request.text, index, snapshot.query_vectors.is_word) for request, _, _ in resolved

@@ -194,7 +194,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
     later = SearchEngine(service.settings)
     for server in (service, later):
         server.snapshots.refresh()
-        assert _found(server) == left
+        assert sorted(_found(server)) == sorted(left)  # fewer captions: words weigh differently
         shard = server.snapshots.current().shards["tsk_lake"]
         assert not np.isin(gone, shard.ids).any()
         assert np.isin(kept, shard.ids).all()
@@ -205,7 +205,7 @@ def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
         assert "lake-1" not in {result.video_id for result in rest}
     assert compaction.compact("tsk_lake").vectors == 2 + 2
     assert service.snapshots.refresh()
-    assert _found(service) == left
+    assert sorted(_found(service)) == sorted(left)
     assert audit(library.store).problems == []
 
 
