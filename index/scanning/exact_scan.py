@@ -115,7 +115,7 @@ class ExactScan:
         """
         if live is not None:
             live_count = count_rows(live)
-            if live_count * _GATHER_COST < self.count:
+            if self.is_gather_faster(live_count):
                 return self.search_rows(query, np.flatnonzero(unpack_rows(live, 0, self.count)), k)
         # FAISS does not specify which of several equal scores it returns: continue until the result ends between
         # different scores.
@@ -135,7 +135,7 @@ class ExactScan:
         A matrix product adds up in another order than a scan. It only selects the rows that can be among the best,
         within the bound of its rounding error; the scan routine then computes their scores.
         """
-        sparse = live is not None and count_rows(live) * _GATHER_COST < self.count
+        sparse = live is not None and self.is_gather_faster(count_rows(live))
         if sparse or len(queries) < _MATMUL_QUERIES:
             hits = []  # filled by a loop, since a comprehension adds a stack frame to every scan
             for query in queries:
@@ -147,6 +147,10 @@ class ExactScan:
             self.search_rows(query, rows[first:last], k)
             for query, first, last in zip(queries, ends[:-1], ends[1:], strict=True)
         ]
+
+    def is_gather_faster(self, count: int) -> bool:
+        """Whether reading so many rows one by one takes less time than a scan."""
+        return count * _GATHER_COST < self.count
 
     def search_rows(self, query: Vectors, rows: Rows, k: int) -> RowHits:
         """The k best of these rows, which are distinct, for one query ``float32 [dim]``."""

@@ -137,6 +137,18 @@ class Segment:
             found = (self._gpu or self._exact).search_many(queries, k, live)
         return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
 
+    def search_among(self, queries: Vectors, k: int, ids: Ids) -> list[Hits] | None:
+        """The result of :meth:`search_many` among few vectors; None where they are too many to be read one by one.
+
+        Args:
+            ids: Distinct IDs of the vectors; unknown ones are ignored.
+        """
+        if not self._exact.is_gather_faster(len(ids)):
+            return None
+        rows = np.sort(self._known_rows(ids))
+        found = [self._exact.search_rows(query, rows, k) for query in queries]
+        return [Hits(self.ids[hits.rows], hits.scores) for hits in found]
+
     def vectors(self, ids: Ids) -> Vectors:
         """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 

@@ -105,8 +105,15 @@ class FaissShard(SearchableShard):
         queries = self._valid_queries(queries, k)
         excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
         found = []
+        few = None
+        if include is not None:
+            few = np.setdiff1d(include, np.concatenate([self.deleted, excluded]))
         for folder, entry in self._folders:
             with self._cache.use(folder, entry) as segment:
+                among = None if few is None else segment.search_among(queries, k, few)
+                if among is not None:
+                    found.append(among)
+                    continue
                 if len(excluded) or include is not None:
                     live: RowBitmap | None = segment.live_rows(
                         np.concatenate([self.deleted, excluded]), include

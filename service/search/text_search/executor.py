@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.search import SearchResponse
-from index.hits import Hits, rank_hits
+from index.hits import NO_HITS, Hits, rank_hits
 from index.words.word_index import WordIndex
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
@@ -146,7 +145,7 @@ def start_searches(
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words_terms={task: DEFAULT_PRIOR * own.highest_of(task) for task in tasks},
+            words_terms=own.highest_terms(tasks, DEFAULT_PRIOR),
         )
         wave = planner.next_wave()
         states.append(
@@ -203,8 +202,8 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
             [(state, task) for state in batch for task in state.wave], vectors, strict=True
         )
     ]
-    hits = iter(snapshot.scan(list(chain(*scans))))
-    found = iter([[next(hits) for _ in group] for group in scans])
+    hits = iter(snapshot.scan([scan for scan in chain(*scans) if scan is not None]))
+    found = iter([[NO_HITS if scan is None else next(hits) for scan in group] for group in scans])
     scanned = time.perf_counter()
     first = 0
     for state in batch:
@@ -231,13 +230,14 @@ def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
     return TextRouting([(tasks[place], float(weights[place])) for place in order], meaning.evidence)
 
 
-def _plan_scans(state: SearchState, task: str, vector: Vector) -> list[ShardScan]:
-    """Scan of a shard for the nearest videos, and of the groups of videos whose texts speak for them."""
+def _plan_scans(state: SearchState, task: str, vector: Vector) -> list[ShardScan | None]:
+    """Scan of a shard for the nearest videos, None if none can enter, and scans of groups with more evidence."""
     allowed, words = state.allowed_ids[task], state.words.domain(task)
-    # The likely routes leave out videos with less than no evidence that are not among the nearest ones either.
-    least = 0.0 if state.request.routes == "auto" else -math.inf
-    scans = [ShardScan(task, vector, state.depth, allowed)]
-    for videos, count in words.groups(state.depth, least=least):
+    groups = words.groups(state.depth)
+    scans: list[ShardScan | None] = [ShardScan(task, vector, state.depth, allowed)]
+    if groups and not state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
+        scans = [None]  # of its videos, only those in the groups can still enter
+    for videos, count in groups:
         among = state.with_moments(task, videos)
         if allowed is not None:
             among = np.intersect1d(among, allowed)
@@ -252,13 +252,18 @@ def _add_hits(state: SearchState, found: Sequence[Sequence[Hits]]) -> None:
     cosines: dict[str, float] = {}
     for task, (nearest, *groups) in zip(state.wave, found, strict=True):
         state.nearest[task] = nearest
-        cosines[task] = float(nearest.scores[0]) if len(nearest.scores) else 0.0
-        ids, places = np.unique(
-            np.concatenate([nearest.ids, *(group.ids for group in groups)]), return_index=True
+        cosines[task] = max(
+            (float(part.scores[0]) for part in (nearest, *groups) if len(part.scores)), default=0.0
         )
-        scores = np.concatenate([nearest.scores, *(group.scores for group in groups)])[places]
+        ids, scores = nearest.ids, nearest.scores
+        if groups:
+            ids, places = np.unique(
+                np.concatenate([ids, *(group.ids for group in groups)]), return_index=True
+            )
+            scores = np.concatenate([scores, *(group.scores for group in groups)])[places]
         terms = np.float32(DEFAULT_PRIOR) * state.words.nats(task, ids)
-        hits[task] = rank_hits(ids, scores + terms, state.depth)
+        is_ranked = not groups and (not len(terms) or (terms == terms[0]).all())
+        hits[task] = Hits(ids, scores + terms) if is_ranked else rank_hits(ids, scores + terms, state.depth)
     state.planner.add_hits(hits, cosines)
 
 

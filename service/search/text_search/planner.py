@@ -150,6 +150,11 @@ class WavePlanner:
             self._earlier_hits, self._tier_hits, self._hits_by_task = self.hits(), [], {}
             del self._tiers[0]
 
+    def can_enter(self, task: str, term: float) -> bool:
+        """Whether a video of a task with a term of the words could still enter the results."""
+        bar, bound = self._lowest_useful_score(), self._cosine_bound()
+        return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
+
     def add_hits(self, hits_by_task: Mapping[str, Hits], cosines: Mapping[str, float] | None = None) -> None:
         """Add the hits of a wave.
 

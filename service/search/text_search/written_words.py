@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,7 +70,7 @@ class DomainWords:
     absent: float
     uncaptioned: Ids
 
-    def groups(self, depth: int, *, least: float = -math.inf) -> list[tuple[Ids, int]]:
+    def groups(self, depth: int) -> list[tuple[Ids, int]]:
         """Groups of videos to search besides the whole domain, and the number of nearest videos to find in each.
 
         The groups contain the videos without captions, where others have evidence against them, and the videos with
@@ -80,10 +79,9 @@ class DomainWords:
 
         Args:
             depth: Length of the list.
-            least: Evidence that a group has to exceed, in nats, to be of interest.
         """
         uncaptioned = self.uncaptioned if self.absent < 0 else self.uncaptioned[:0]
-        is_better = self.nats > max(self.absent, least)
+        is_better = self.nats > self.absent
         videos, nats = self.videos[is_better], self.nats[is_better]
         if len(videos) + len(uncaptioned) <= _MAX_SCORED:
             together = np.union1d(videos, uncaptioned)
@@ -127,6 +125,7 @@ class SearchWords:
         self.query = query
         self._index, self._captions, self._snapshot = index, captions, snapshot
         self._positions = snapshot.positions
+        self._domains: dict[str, DomainWords] = {}
         searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
         searched[[self._positions[task] for task in tasks]] = True
         self._evidence = self._find_evidence(searched)
@@ -139,20 +138,25 @@ class SearchWords:
         """Evidence of captioned videos of a task without a matched text, in nats."""
         return float(self._evidence.absent[self._positions[task]])
 
-    def highest_of(self, task: str) -> float:
-        """Highest evidence that a video of a task can have, in nats."""
-        return float(self.highest[self._positions[task]])
+    def highest_terms(self, tasks: Sequence[str], prior: float) -> dict[str, float]:
+        """Highest term of the words that a video of each task can have, where it is not 0."""
+        terms: list[float] = (prior * self.highest).tolist()
+        return {task: term for task in tasks if (term := terms[self._positions[task]])}
 
     def domain(self, task: str) -> DomainWords:
         """Evidence for the videos of a domain."""
+        known = self._domains.get(task)
+        if known is not None:
+            return known
         position = self._positions[task]
         own = slice(self._starts[position], self._starts[position + 1])
-        return DomainWords(
+        known = self._domains[task] = DomainWords(
             self._evidence.videos[own],
             self._evidence.nats[own],
             float(self._evidence.absent[position]),
             self._captions.uncaptioned(position),
         )
+        return known
 
     def nats(self, task: str, ids: Ids) -> npt.NDArray[np.float32]:
         """Evidence for videos of a domain, given by their vector IDs, ``[len(ids)]``."""

@@ -80,6 +80,7 @@ def test_captions_that_find_their_videos_are_not_among_the_worst(
     ]
 
 
+@pytest.mark.usefixtures("no_words")
 def test_ranks_and_results_are_those_of_a_search(served: SearchEngine) -> None:
     service = served
     _swap_captions()
@@ -114,9 +115,9 @@ def test_captions_are_searched_once_until_they_change(
     started: list[int] = []
     start = query_reports.start_searches
 
-    def count(snapshot: Any, requests: Any, *others: Any) -> Any:
+    def count(snapshot: Any, requests: Any, *others: Any, **options: Any) -> Any:
         started.append(len(requests))
-        return start(snapshot, requests, *others)
+        return start(snapshot, requests, *others, **options)
 
     monkeypatch.setattr(query_reports, "start_searches", count)
     first = served.report_queries("tsk_birds")
