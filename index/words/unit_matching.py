@@ -51,6 +51,7 @@ class LiveSegment:
     documents: int  # alive
     stop_counts: npt.NDArray[np.int64]  # documents alive with each word of ALL_STOP_WORDS
     _counts: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _variants: dict[tuple[str, ...], list[Variant]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, segment: WordSegment) -> LiveSegment:
@@ -78,6 +79,10 @@ class LiveSegment:
 
     def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
         """Terms that stand for a word, given its stem in each language; the word itself comes last."""
+        key = (word, *stems)
+        known = self._variants.get(key)
+        if known is not None:
+            return known
         exact = self.segment.terms.find(word.encode())
         terms = {
             term: Variant(term, SAME_STEM)
@@ -85,7 +90,10 @@ class LiveSegment:
             for term in self.segment.same_stem(language, stem)
             if term != exact
         }
-        return [*terms.values(), *([Variant(exact, EXACT)] if exact >= 0 else [])]
+        variants = [*terms.values(), *([Variant(exact, EXACT)] if exact >= 0 else [])]
+        if len(self._variants) < _CACHED_COUNTS:
+            self._variants[key] = variants
+        return variants
 
     def is_frequent(self, variants: list[Variant]) -> bool:
         """Whether a word can be in so many documents that a list of them is expensive."""

@@ -134,35 +134,47 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     if not len(matches.videos):
         none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
         return WordEvidence(none, none, none.astype(np.float32), no, no, np.zeros(domains, np.float32))
-    order = np.argsort(matches.videos, kind="stable")
-    videos, owners, strengths = matches.videos[order], matches.domains[order], matches.strengths[order]
-    is_caption, lengths = matches.is_caption[order], matches.lengths[order].astype(np.float64)
-    weights = _domain_weights(owners, is_caption, strengths, matches, statistics)
+    units = matches.strengths.shape[1]
+    texts, unit_of = matches.strengths.nonzero()  # of few units, most texts contain one
+    strengths = matches.strengths[texts, unit_of].astype(np.float64)
+    owners = matches.domains
+    weights = _domain_weights(texts, unit_of, matches, statistics)
     query_mass = np.maximum(weights.sum(axis=1), 1e-6)  # [T]
-    shared = (strengths * weights[owners]).sum(axis=1)
-    text_mass = lengths * statistics.word_masses[owners]
+    shared: Floats = np.bincount(
+        texts, strengths * weights[owners[texts], unit_of], len(matches.videos)
+    ).astype(np.float64)
+    text_mass: Floats = np.asarray(matches.lengths * statistics.word_masses[owners], np.float64)
     evidence = _text_evidence(query_mass[owners], text_mass, shared)
     absent = _text_evidence(query_mass, statistics.lengths * statistics.word_masses, np.zeros(domains))
     absent = np.where(statistics.captions > 0, absent, 0.0)
     # A name or a value does not speak against a video without captions.
-    evidence = np.where(matches.is_captioned[order], evidence, np.maximum(evidence, 0.0))
-    starts = np.flatnonzero(np.diff(videos, prepend=videos[0] - 1))
-    best = np.maximum.reduceat(evidence, starts)
-    forms = np.where(strengths >= 1, 1.0, np.where(strengths > 0, _SAME_STEM, 0.0))
-    forms *= np.where(is_caption, 1.0, _NOT_A_CAPTION)[:, None]
-    contained = np.maximum.reduceat(forms, starts, axis=0)
+    evidence = np.where(matches.is_captioned, evidence, np.maximum(evidence, 0.0))
+    videos, firsts, video_of = np.unique(matches.videos, return_index=True, return_inverse=True)
+    best = np.full(len(videos), -np.inf)
+    np.maximum.at(best, video_of, evidence)
+    forms = np.where(strengths >= 1, 1.0, _SAME_STEM) * np.where(
+        matches.is_caption[texts], 1.0, _NOT_A_CAPTION
+    )
+    contained = np.zeros(len(videos) * units)
+    np.maximum.at(contained, video_of[texts] * units + unit_of, forms)
+    contained = contained.reshape(len(videos), units)
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     shares = (contained > 0) @ idf / max(float(idf.sum()), 1e-6)
-    likeness = np.where(contained > 0, contained, 1.0).min(axis=1)
-    completeness = np.clip((shares - _COMPLETE_FROM) / (1 - _COMPLETE_FROM), 0, 1)
-    nats = np.clip(best, _LOWEST, _HIGHEST) + _COMPLETE * completeness * likeness
     is_complete = shares >= _IS_COMPLETE
+    nats = np.clip(best, _LOWEST, _HIGHEST)
+    is_typed = np.zeros(len(videos), np.bool_)
+    (near,) = np.nonzero(shares > _COMPLETE_FROM)
+    if len(near):
+        likeness = np.where(contained[near] > 0, contained[near], 1.0).min(axis=1)
+        completeness = (shares[near] - _COMPLETE_FROM) / (1 - _COMPLETE_FROM)
+        nats[near] += _COMPLETE * np.minimum(completeness, 1.0) * likeness
+        is_typed[near] = is_complete[near] & (likeness >= _AS_TYPED)
     return WordEvidence(
-        videos[starts],
-        owners[starts],
+        videos,
+        owners[firsts],
         np.minimum(nats, _HIGHEST).astype(np.float32),
         is_complete,
-        is_complete & (likeness >= _AS_TYPED),
+        is_typed,
         np.clip(absent, _LOWEST, 0.0).astype(np.float32),
     )
 
@@ -200,27 +212,31 @@ def inverse_document_frequency(
 
 
 def _domain_weights(
-    owners: Ints,
-    is_caption: npt.NDArray[np.bool_],
-    strengths: npt.NDArray[np.floating],
+    texts: npt.NDArray[np.integer],
+    units: npt.NDArray[np.integer],
     matches: MatchedDocuments,
     statistics: CaptionStatistics,
 ) -> Floats:
-    """Weight of each unit among the captions of each domain, ``[T, U]``."""
-    domains, units = len(statistics.captions), strengths.shape[1]
-    counts = np.zeros((domains, units))
-    for unit in range(units):
-        contains = (strengths[:, unit] > 0) & is_caption
-        counts[:, unit] = np.bincount(owners[contains], minlength=domains)
-        # Of a unit so common that not all of its texts are matches, the frequency in the library has to do.
-        if contains.sum() < 0.5 * matches.frequencies[unit]:
-            share = matches.frequencies[unit] / max(1, matches.documents)
-            counts[:, unit] = np.maximum(counts[:, unit], share * statistics.captions)
+    """Weight of each unit among the captions of each domain, ``[T, U]``.
+
+    Args:
+        texts: Text of each pair of a text and a unit that it contains.
+        units: Unit of each pair.
+    """
+    shape = len(statistics.captions), matches.strengths.shape[1]
+    is_counted = matches.is_caption[texts]
+    places = matches.domains[texts[is_counted]] * shape[1] + units[is_counted]
+    counts = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    # Of a unit so common that not all of its texts are matches, the frequency in the library has to do.
+    (partial,) = np.nonzero(counts.sum(axis=0) < 0.5 * matches.frequencies)
+    for unit in partial.tolist():
+        share = matches.frequencies[unit] / max(1, matches.documents)
+        counts[:, unit] = np.maximum(counts[:, unit], share * statistics.captions)
     captions = statistics.captions[:, None]
     return inverse_document_frequency(np.minimum(counts, captions), captions)
 
 
-def _text_evidence(query_mass: Floats, text_mass: Floats, shared: Floats) -> Floats:
+def _text_evidence(query_mass: Floats, text_mass: Floats, shared: npt.NDArray[np.floating]) -> Floats:
     sayable = np.minimum(1.0, text_mass / query_mass)
     missing = np.maximum(0.0, np.minimum(query_mass, text_mass) - shared)
     return np.asarray(_MATCHED * shared - _MISSING * sayable * missing)

@@ -184,7 +184,11 @@ class SearchWords:
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
         masses, units_of_term = self._masses, self._units_of_term
         for place, text in enumerate(texts_of(uri, captions, metadata)):
-            words = [(word, units_of_term.get(word.term, frozenset())) for word in split_words(text.text)]
+            words = [
+                (word, units_of_term[word.term])
+                for word in split_words(text.text)
+                if word.term in units_of_term
+            ]
             mass = sum(masses[unit] for unit in frozenset().union(*(units for _, units in words)))
             if mass >= _MIN_TEXT_SHARE * sum(masses):
                 marks = [(word.start, word.end) for word, units in words if units]
@@ -229,7 +233,7 @@ class SearchWords:
                 videos,
                 domains[kept],
                 matches.kinds[kept] <= TextKind.TRANSCRIPT,
-                self._index.captioned(videos),
+                self._captions.are_captioned(videos, domains[kept]),
                 matches.lengths[kept],
                 matches.strengths[kept],
                 matches.frequencies,
@@ -237,7 +241,7 @@ class SearchWords:
             ),
             self._captions.statistics,
         )
-        return found.select(np.lexsort((found.videos, found.domains)))
+        return found.select(np.argsort(found.domains, kind="stable"))  # the videos of a domain stay ascending
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
         """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""

@@ -47,6 +47,18 @@ class DomainCaptions:
         own = slice(self._positions.starts[position], self._positions.starts[position + 1])
         return self._positions.by_task[own][~self._is_captioned[own]]
 
+    def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Whether each video has a caption or a transcript.
+
+        Args:
+            videos: Vector IDs of videos of the snapshot.
+            positions: Positions of their tasks.
+        """
+        found = self.uncaptioned_counts[positions] == 0
+        (unknown,) = np.nonzero(~found)
+        found[unknown] = self._is_captioned[self._positions.places(videos[unknown])]
+        return np.asarray(found)
+
     def updated(self, words: WordIndex) -> DomainCaptions:
         """The facts for another state of the words. Statistics stay: a few edits do not change them noticeably."""
         if words.captioned_version == self.version:
