@@ -11,7 +11,7 @@ caption of a domain contains do not distinguish its videos; :func:`written_routi
 
 For a query of mass Q (sum of its weights) and a text of mass M that shares the mass B with it, the evidence is
 
-    0.5 B - 2.75 s (min(Q, M) - B),   s = min(1, M / Q)
+    0.5 B - 2.5 s (min(Q, M) - B),   s = min(1, M / Q)
 
 The first term speaks for the video, the second against it: words that the text could have said and did not say. A short
 name cannot say a long description, so how much a missing word says falls with the share s that the text could have
@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 # Chosen on eight domains of real clips, other than those that benchmarks/RESULTS.md reports.
-_MATCHED, _MISSING = 0.5, 2.75  # nats per nat of inverse document frequency
+_MATCHED, _MISSING = 0.5, 2.5  # nats per nat of inverse document frequency
 _LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
 _COMPLETE = 25.0  # nats of a complete video
 _COMPLETE_FROM = 0.8  # share of the mass of a query from which a video gains them
