@@ -26,7 +26,7 @@ _CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _RUN = re.compile(f"[{_CJK}]+|[^{_CJK} -]+|[ -]+")
 _ASCII_WORD = re.compile("[a-z0-9]+")
 _LONG = re.compile(f"[^ ]{{{MAX_TERM + 1}}}")
-_QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
+QUOTE = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb]')
 
 
 class Word(NamedTuple):
@@ -157,7 +157,7 @@ def _character_tokens(run: str, start: int, position: int) -> Iterator[_Token]:
 
 
 def _quoted_spans(text: str) -> list[tuple[int, int]]:
-    quotes = [quote.start() for quote in _QUOTE.finditer(text)]
+    quotes = [quote.start() for quote in QUOTE.finditer(text)]
     return list(zip(quotes[::2], quotes[1::2], strict=False))
 
 

@@ -28,8 +28,8 @@ COMMON_SHARE = 0.05
 COMMON_DOCUMENTS = 1000
 # All units together select at most so many documents, or this share of them, rarest first: a query of many frequent
 # words selects the texts with its rarer words.
-_SELECTED_SHARE = 0.1
-_SELECTED_DOCUMENTS = 50_000
+SELECTED_DOCUMENTS = 20_000
+_MAX_SUGGESTED = 1000  # terms of each segment that are compared for suggestions
 _VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
 
 
@@ -190,7 +190,8 @@ class WordIndex:
                 bound += int(frequencies[best[taken]]) if taken < len(best) else 0
             totals = {term: self._frequency(term) for term in terms}
             ranked = sorted((-total, term) for term, total in totals.items() if total)[:count]
-            if not bound or (len(ranked) == count and -ranked[-1][0] > bound):
+            is_full = len(ranked) == count and -ranked[-1][0] >= bound
+            if not bound or is_full or taken > _MAX_SUGGESTED:
                 return [(term.decode(), -total) for total, term in ranked]
             taken *= 4
 
@@ -240,11 +241,10 @@ class WordIndex:
         """Units whose documents are all contained in the matches, rarest first."""
         order = [unit for unit in np.argsort(frequencies, kind="stable").tolist() if frequencies[unit]]
         limit = max(COMMON_DOCUMENTS, int(COMMON_SHARE * self.documents))
-        total = max(_SELECTED_DOCUMENTS, int(_SELECTED_SHARE * self.documents))
         sums = np.cumsum(frequencies[order])
         selecting = [
             unit
             for unit, together in zip(order, sums, strict=True)
-            if frequencies[unit] <= limit and together <= total
+            if frequencies[unit] <= limit and together <= SELECTED_DOCUMENTS
         ]
         return selecting or order[:1]

@@ -7,11 +7,14 @@ from functools import lru_cache
 from index.words.text_folding import fold_text
 
 MIN_LETTERS = 4  # shorter words have too many neighbours
+MAX_LETTERS = 24  # no word that people misspell is longer
+_MAX_ALPHABETS = 2  # blocks of Unicode whose letters are tried
 
 
 def is_correctable(word: str) -> bool:
     """Whether a word is long enough and has letters only; a number with another digit is another number."""
-    return len(word) >= MIN_LETTERS and word.isalpha()
+    blocks = {ord(letter) >> 8 for letter in word}
+    return MIN_LETTERS <= len(word) <= MAX_LETTERS and len(blocks) <= _MAX_ALPHABETS and word.isalpha()
 
 
 def spelling_neighbours(word: str) -> list[str]:

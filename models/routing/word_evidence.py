@@ -26,6 +26,7 @@ another form of a word, or in a name.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,7 @@ class MatchedDocuments:
         lengths: Number of words, ``[D]``.
         strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, below 1 in another form of the
             word, 0 not at all.
+        is_partial: Whether texts with each unit are left out because it is too common, ``[U]``.
         frequencies: Number of texts of the library with each unit, ``[U]``.
         documents: Number of texts of the library.
     """
@@ -87,6 +89,7 @@ class MatchedDocuments:
     is_captioned: npt.NDArray[np.bool_]
     lengths: Ints
     strengths: npt.NDArray[np.floating]
+    is_partial: npt.NDArray[np.bool_]
     frequencies: Ints
     documents: int
 
@@ -110,6 +113,30 @@ class WordEvidence:
     is_complete: npt.NDArray[np.bool_]
     is_typed: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
+
+    def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
+        """The evidence where these videos, ascending, are all that contain the whole query.
+
+        Args:
+            videos: Vector IDs.
+            domains: Position of the domain of each.
+        """
+        added = ~np.isin(videos, self.videos)
+        is_new = np.isin(self.videos, videos) & ~self.is_complete
+        order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
+
+        def join(known: npt.NDArray[Any], new: Any) -> npt.NDArray[Any]:
+            return np.concatenate([known, np.full(int(added.sum()), new, known.dtype)])[order]
+
+        nats = np.where(is_new, np.minimum(np.maximum(self.nats, 0) + _COMPLETE, _HIGHEST), self.nats)
+        return WordEvidence(
+            np.concatenate([self.videos, videos[added]])[order],
+            np.concatenate([self.domains, domains[added]])[order],
+            join(nats.astype(np.float32), _COMPLETE),
+            join(self.is_complete | is_new, True),
+            join(self.is_typed | is_new, True),
+            self.absent,
+        )
 
     def select(self, kept: npt.NDArray[np.integer]) -> WordEvidence:
         """The evidence of the videos at some places, in their order."""
@@ -228,8 +255,7 @@ def _domain_weights(
     places = matches.domains[texts[is_counted]] * shape[1] + units[is_counted]
     counts = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     # Of a unit so common that not all of its texts are matches, the frequency in the library has to do.
-    (partial,) = np.nonzero(counts.sum(axis=0) < 0.5 * matches.frequencies)
-    for unit in partial.tolist():
+    for unit in np.flatnonzero(matches.is_partial).tolist():
         share = matches.frequencies[unit] / max(1, matches.documents)
         counts[:, unit] = np.maximum(counts[:, unit], share * statistics.captions)
     captions = statistics.captions[:, None]

@@ -168,7 +168,9 @@ class SearchResponse(ResponseModel):
         description="Whether a searched video is right for the text; null where the release does not tell.",
     )
     matching: int | None = Field(
-        default=None, description="Number of searched videos that match; null where `matches` is null."
+        default=None,
+        description="Number of searched videos that match: all whose texts contain the query, and those of the first "
+        "ten results that look like it. Depends on filters, but not on thresholds and pages. Null where `matches` is.",
     )
     corrected: str | None = Field(
         default=None,

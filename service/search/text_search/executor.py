@@ -30,6 +30,7 @@ from service.search.text_search.search_state import SearchState
 from service.search.text_search.written_words import SearchWords, correct_query
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.words.domain_captions import DomainCaptions
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -107,8 +108,10 @@ def start_searches(
         }
 
     start = time.perf_counter()
-    index = cache.words.current() if with_words else WordIndex.empty()
-    captions = cache.words.captions.of(index, snapshot.video_positions)
+    index, captions = WordIndex.empty(), DomainCaptions.unknown(snapshot.video_positions)
+    if with_words:
+        index = cache.words.current()
+        captions = cache.words.captions.of(index, snapshot.video_positions)
     queries = [
         correct_query(request.text, index, snapshot.query_vectors.is_word) for request, _, _ in resolved
     ]

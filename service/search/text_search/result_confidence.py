@@ -104,6 +104,7 @@ def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.f
     is_near = np.zeros(len(hits), np.bool_)
     if probability >= model.answer.threshold:
         is_near = model.answer.within_reach(scores, float(head[0])) & (nats > _SPEAKS_AGAINST)
+        is_near[CONFIDENCE_DEPTH:] = False  # so that the matches depend neither on k nor on the page
     return _Looks(log_odds, probability, is_near)
 
 
@@ -124,7 +125,9 @@ def _complete_videos(state: SearchState) -> Ids:
     kept = [np.empty(0, np.int64)]
     for position in np.unique(positions).tolist():
         own, task = videos[positions == position], tasks[position]
-        if task in state.allowed_ids:
+        if task in state.allowed_ids and (
+            state.request.routes in ("auto", "all") or task in state.planner.searched
+        ):
             allowed = state.allowed_ids[task]
             kept.append(own if allowed is None else own[np.isin(own, allowed)])
     return np.sort(np.concatenate(kept))

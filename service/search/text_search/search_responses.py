@@ -92,11 +92,11 @@ def _find_page_start(state: SearchState) -> int:
     if cursor is None:
         return count
     last, ids = cursor.last_hit, [hit.id for hit in state.ranked]
-    if last.id in ids:
-        return min(count, ids.index(last.id) + 1)
+    if last.id in ids[:count]:
+        return ids.index(last.id) + 1
     if last.task not in state.planner.lifts:
         return 0  # with all videos of its domain; a repetition is better than an omission
-    # The last hit was deleted, or passes the filter no longer: its score tells its place.
+    # The last hit was deleted or edited, or passes the filter no longer: its score tells its place.
     term = DEFAULT_PRIOR * state.words.absent(last.task)
     end = state.planner.rank_key(state.planner.with_lift(replace(last, score=last.score + term)))
     return sum(state.planner.rank_key(hit) < end for hit in state.ranked[:count])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText
-from index.words.text_analysis import QueryUnit, parse_query, split_words
+from index.words.text_analysis import QUOTE, QueryUnit, Word, parse_query, split_words
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.word_evidence import (
     MatchedDocuments,
@@ -34,6 +34,7 @@ _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
 _MAX_TEXTS = 3  # shown with a result
 _MIN_TEXT_SHARE = 0.2  # of the query's mass that a shown text contains
 _SHOWN_CHARS = 240  # of a long text, around its first matched word
+_MAX_CORRECTED = 8  # first units of a query that are corrected
 _STEP_NATS = 0.5  # more videos are searched in groups of about equal evidence
 
 
@@ -45,13 +46,11 @@ class QueryWords:
         units: Words and quoted phrases.
         text: The text to encode: the query with corrected words and without the quotes of phrases.
         corrected: The query with corrected words; None without a correction.
-        matches: Texts of the library that contain the units.
     """
 
     units: Sequence[QueryUnit]
     text: str
     corrected: str | None
-    matches: WordMatches
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,16 @@ class SearchWords:
         tasks: Sequence[str],
     ) -> None:
         self.query = query
+        matches = index.lookup(query.units)  # not kept: it may have as many rows as the library has texts
+        self._masses: list[float] = inverse_document_frequency(
+            matches.frequencies, matches.documents
+        ).tolist()
         self._index, self._captions, self._snapshot = index, captions, snapshot
         self._positions = snapshot.positions
         self._domains: dict[str, DomainWords] = {}
         searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
         searched[[self._positions[task] for task in tasks]] = True
-        self._evidence = self._find_evidence(searched)
+        self._evidence = self._find_evidence(matches, searched)
         self._starts = np.searchsorted(self._evidence.domains, np.arange(len(snapshot.shards) + 1))
         self.is_written = bool(self._evidence.is_complete.any())
         self.highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), self._evidence.absent)
@@ -182,21 +185,30 @@ class SearchWords:
     ) -> list[MatchedText]:
         """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`."""
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
-        masses, units_of_term = self._masses, self._units_of_term
         for place, text in enumerate(texts_of(uri, captions, metadata)):
-            words = [
-                (word, units_of_term[word.term])
-                for word in split_words(text.text)
-                if word.term in units_of_term
-            ]
-            mass = sum(masses[unit] for unit in frozenset().union(*(units for _, units in words)))
-            if mass >= _MIN_TEXT_SHARE * sum(masses):
-                marks = [(word.start, word.end) for word, units in words if units]
+            units, marks = self._mark(split_words(text.text))
+            mass = sum(self._masses[unit] for unit in units)
+            if marks and mass >= _MIN_TEXT_SHARE * sum(self._masses):
                 found.append((-mass, text.kind, place, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
         for *_, text, marks in sorted(found, key=lambda match: match[:3]):
             shown.setdefault(text.text.casefold(), _show(text, marks))
         return list(shown.values())[:_MAX_TEXTS]
+
+    def _mark(self, words: Sequence[Word]) -> tuple[set[int], list[tuple[int, int]]]:
+        """Units of the query that the words of a text contain, and their spans; a phrase stands side by side."""
+        found: set[int] = set()
+        marks: list[tuple[int, int]] = []
+        for place, word in enumerate(words):
+            for number in self._units_of_term.get(word.term, ()):
+                length = len(self.query.units[number].terms)
+                following = words[place : place + length]
+                if len(following) == length and all(
+                    number in self._units_of_term.get(other.term, ()) for other in following
+                ):
+                    found.add(number)
+                    marks.append((word.start, following[-1].end))
+        return found, marks
 
     def route(self, tasks: Sequence[str], evidence: Floats) -> npt.NDArray[np.float32]:
         """Add the evidence of the words to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
@@ -209,25 +221,18 @@ class SearchWords:
 
     @cached_property
     def _units_of_term(self) -> dict[str, frozenset[int]]:
-        """Units of the query that each term stands for."""
+        """Units of the query that each term is a word of."""
         units: dict[str, frozenset[int]] = {}
         for number, unit in enumerate(self.query.units):
             for term in self._index.expand(unit):
                 units[term] = units.get(term, frozenset()) | {number}
         return units
 
-    @cached_property
-    def _masses(self) -> list[float]:
-        """Weight of each unit in the library, in nats."""
-        matches = self.query.matches
-        masses: list[float] = inverse_document_frequency(matches.frequencies, matches.documents).tolist()
-        return masses
-
-    def _find_evidence(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
-        matches = self.query.matches
+    def _find_evidence(self, matches: WordMatches, searched: npt.NDArray[np.bool_]) -> WordEvidence:
         domains = self._snapshot.locate(matches.videos)
         kept = searched[domains]
         videos = matches.videos[kept]
+        is_partial = np.asarray((matches.strengths > 0).sum(axis=0) < matches.frequencies)
         found = word_evidence(
             MatchedDocuments(
                 videos,
@@ -236,11 +241,16 @@ class SearchWords:
                 self._captions.are_captioned(videos, domains[kept]),
                 matches.lengths[kept],
                 matches.strengths[kept],
+                is_partial,
                 matches.frequencies,
                 matches.documents,
             ),
             self._captions.statistics,
         )
+        if is_partial.any():  # a common unit may stand in another text of the video
+            complete = self._index.containing(self.query.units)
+            positions = self._snapshot.locate(complete)
+            found = found.with_complete(complete[searched[positions]], positions[searched[positions]])
         return found.select(np.argsort(found.domains, kind="stable"))  # the videos of a domain stay ascending
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
@@ -271,22 +281,20 @@ def correct_query(text: str, index: WordIndex, is_known: Callable[[str], bool]) 
         is_known: Whether the tokenizer of the text tower knows a word as a whole.
     """
     units = parse_query(text)
-    matches = index.lookup(units)
-    replaced: list[tuple[int, int, str]] = []
-    for unit, frequency in zip(units, matches.frequencies.tolist(), strict=True):
-        if frequency or len(unit.terms) != 1:
-            continue
-        better = index.correct(unit.terms[0], is_known)
-        if better is not None:
-            replaced.append((unit.start, unit.end, better))
+    better: dict[str, str] = {}
+    for unit in units[:_MAX_CORRECTED]:
+        if len(unit.terms) == 1 and not QUOTE.match(text[max(0, unit.start - 1)]):
+            term = index.correct(unit.terms[0], is_known)
+            if term is not None:
+                better[unit.terms[0]] = term
     corrected = text
-    for start, end, better in reversed(replaced):
-        corrected = corrected[:start] + better + corrected[end:]
-    if replaced:
+    if better:
+        for word in reversed(split_words(text)):
+            if word.term in better:
+                corrected = corrected[: word.start] + better[word.term] + corrected[word.end :]
         units = parse_query(corrected)
-        matches = index.lookup(units)
-    encoded = corrected.replace('"', " ").strip() if any(unit.is_phrase for unit in units) else corrected
-    return QueryWords(units, encoded or corrected, corrected if replaced else None, matches)
+    encoded = QUOTE.sub(" ", corrected).strip()
+    return QueryWords(units, encoded or corrected, corrected if better else None)
 
 
 def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -13,6 +13,8 @@ from index.words.word_index import WordIndex
 from models.routing.word_evidence import CaptionStatistics
 from service.search.words.video_positions import VideoPositions
 
+_RECOUNTED = 50  # one of so many texts of the library
+
 
 class DomainCaptions:
     """Facts about the captions of each task of a snapshot that the evidence of words needs. Immutable.
@@ -36,11 +38,19 @@ class DomainCaptions:
         is_captioned: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self.version = words.captioned_version
+        self._documents = words.documents
         self._positions = positions
         self.statistics = statistics or _count(words, positions)
         self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
         sums = np.concatenate([[0], np.cumsum(~self._is_captioned)])
         self.uncaptioned_counts: npt.NDArray[np.int64] = np.diff(sums[positions.starts])
+
+    @classmethod
+    def unknown(cls, positions: VideoPositions) -> DomainCaptions:
+        """The facts for searches that know no words."""
+        zeros = np.zeros(len(positions.starts) - 1)
+        captions = np.zeros(len(positions.by_task), np.bool_)
+        return cls(WordIndex.empty(), positions, CaptionStatistics(zeros, zeros, zeros), captions)
 
     def uncaptioned(self, position: int) -> Ids:
         """Vector IDs of the videos without captions of the task at a position, ascending."""
@@ -60,7 +70,9 @@ class DomainCaptions:
         return np.asarray(found)
 
     def updated(self, words: WordIndex) -> DomainCaptions:
-        """The facts for another state of the words. Statistics stay: a few edits do not change them noticeably."""
+        """The facts for another state of the words. Statistics stay while few texts were added or removed since."""
+        if abs(words.documents - self._documents) * _RECOUNTED > self._documents:
+            return DomainCaptions(words, self._positions)
         if words.captioned_version == self.version:
             return self
         is_captioned = None
@@ -68,7 +80,9 @@ class DomainCaptions:
             is_captioned = self._is_captioned.copy()
             places = self._positions.places(words.newly_changed)
             is_captioned[places] = ~is_captioned[places]
-        return DomainCaptions(words, self._positions, self.statistics, is_captioned)
+        updated = DomainCaptions(words, self._positions, self.statistics, is_captioned)
+        updated._documents = self._documents  # at the time of the count
+        return updated
 
 
 class CaptionsOfSnapshots:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from index.words.text_analysis import parse_query
 from index.words.word_index import COMMON_DOCUMENTS, TextKind, VideoText, WordIndex
+from index.words.word_spelling import is_correctable
 
 from .naive_word_search import Texts, frequencies, matching_texts, most_frequent_terms, rows, videos_with_all
 
@@ -275,3 +276,10 @@ def test_replacing_one_video_shares_memory() -> None:
     for _ in range(50):
         changed = changed.replace([(3, captions("a text"))])
     assert abs(changed.nbytes - index.nbytes) < index.nbytes / 50
+
+
+def test_only_words_of_few_alphabets_are_corrected() -> None:
+    """A word of many alphabets would have hundreds of thousands of neighbors."""
+    assert is_correctable("dumbell")
+    assert not is_correctable("".join(chr(0x17000 + 256 * n + 7) for n in range(12)))
+    assert not is_correctable("dumbell" * 10)

@@ -11,6 +11,7 @@ import torch
 
 from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import VideoPatch
+from index.words import word_index
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
 from service.library.video_editing import edit_video
@@ -151,3 +152,44 @@ def test_list_is_that_of_all_scores(served: SearchEngine, q: str, where: dict[st
     expected.sort(key=lambda entry: -entry[0])
     assert [video for _, video in ranked] == [video for _, video in expected[:15]]
     assert [score for score, _ in ranked] == pytest.approx([score for score, _ in expected[:15]], abs=1e-5)
+
+
+def test_quoted_word_is_not_corrected_and_each_other_occurrence_is(served: SearchEngine) -> None:
+    assert served.search('"herron"').corrected is None
+    assert served.search("herron and Herron").corrected == "heron and heron"
+
+
+def test_phrase_is_marked_only_where_its_words_stand_side_by_side(served: SearchEngine) -> None:
+    edit_video("cars-0", VideoPatch(captions=["it turns to the right", CARS[0]]))
+    try:
+        (text,) = served.search('"turns left"').results[0].words
+        assert [text.text[start:end] for start, end in text.marks] == ["turns left"]
+    finally:
+        edit_video("cars-0", VideoPatch(captions=[CARS[0]]))
+
+
+def test_report_on_queries_does_not_change_searches(served: SearchEngine) -> None:
+    engine = SearchEngine(served.settings)
+    assert engine.snapshots.refresh()
+    engine.report_queries("cars")
+    scores = [[r.score for r in each.search("a red taxi stops", k=15).results] for each in (engine, served)]
+    assert scores[0] == scores[1]
+
+
+def test_number_of_matches_is_that_of_the_whole_list(served: SearchEngine) -> None:
+    numbers = {served.search("word", k=k).matching for k in (1, 2, 15)}
+    assert numbers == {3}
+    assert served.search("word", where={"place": "harbour"}).matching in (None, 0)
+
+
+def test_common_unit_in_another_text_of_the_video_completes_it(
+    served: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_index, "COMMON_DOCUMENTS", 0)
+    monkeypatch.setattr(word_index, "COMMON_SHARE", 0.1)
+    edit_video("signs-1", VideoPatch(captions=["a narwhal", "signing"]))
+    try:
+        answer = served.search("narwhal signing")  # "signing" is in three texts
+        assert (answer.results[0].video_id, answer.matching) == ("signs-1", 1)
+    finally:
+        edit_video("signs-1", VideoPatch(captions=[SIGNS[1]]))
