@@ -26,7 +26,7 @@ __all__ = ["TextKind", "VideoText", "WordIndex", "WordMatches"]
 # A unit in more than this share of the documents, and more than so many, selects no documents.
 COMMON_SHARE = 0.05
 COMMON_DOCUMENTS = 1000
-# All units together select at most so many documents, or this share of them, rarest first: a query of many frequent
+# All units together select at most so many documents, rarest first: a query of many frequent
 # words selects the texts with its rarer words.
 SELECTED_DOCUMENTS = 20_000
 _MAX_SUGGESTED = 1000  # terms of each segment that are compared for suggestions
