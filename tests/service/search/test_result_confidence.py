@@ -107,7 +107,8 @@ def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
     odds = np.array(features) @ np.array(ANSWER.weights) + ANSWER.bias
     assert answer.confidence == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-4)
     assert answer.matches
-    assert [result.matches for result in answer.results] == (scores >= scores[0] - ANSWER.reach).tolist()
+    near = (scores >= scores[0] - ANSWER.reach) & (np.arange(len(scores)) < CONFIDENCE_DEPTH)
+    assert [result.matches for result in answer.results] == near.tolist()
     assert 1 <= sum(bool(result.matches) for result in answer.results) < 36
     plain = logistic(FITTED.log_odds(scores, nats.max() / presence.sum(), fit))
     np.testing.assert_allclose([result.confidence for result in answer.results], plain, rtol=1e-4)
