@@ -105,6 +105,7 @@ class WordEvidence:
         is_complete: Whether the texts of each video contain the whole query, ``[V]``.
         is_typed: Whether they contain it as it was typed, not in another form of a word, ``[V]``.
         absent: Evidence of a captioned video without a matched text, by domain, ``float32 [T]``.
+        may_be_complete: Whether a video contains all units that are not too common for all of their texts to be known.
     """
 
     videos: Ids
@@ -113,6 +114,7 @@ class WordEvidence:
     is_complete: npt.NDArray[np.bool_]
     is_typed: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
+    may_be_complete: bool = True
 
     def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
         """The evidence where these videos, ascending, are all that contain the whole query.
@@ -188,6 +190,7 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     idf = inverse_document_frequency(matches.frequencies, matches.documents)
     shares = (contained > 0) @ idf / max(float(idf.sum()), 1e-6)
     is_complete = shares >= _IS_COMPLETE
+    may_be_complete = bool((contained[:, ~matches.is_partial] > 0).all(axis=1).any())
     nats = np.clip(best, _LOWEST, _HIGHEST)
     is_typed = np.zeros(len(videos), np.bool_)
     (near,) = np.nonzero(shares > _COMPLETE_FROM)
@@ -203,6 +206,7 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         is_complete,
         is_typed,
         np.clip(absent, _LOWEST, 0.0).astype(np.float32),
+        may_be_complete,
     )
 
 

@@ -27,7 +27,7 @@ from service.search.text_search.request_resolution import resolve_mode, resolve_
 from service.search.text_search.result_confidence import applicable_calibration, require_calibration
 from service.search.text_search.search_responses import finish_searches
 from service.search.text_search.search_state import SearchState
-from service.search.text_search.written_words import SearchWords, correct_query
+from service.search.text_search.written_words import SearchWords, find_words
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.domain_captions import DomainCaptions
@@ -112,15 +112,14 @@ def start_searches(
     if with_words:
         index = cache.words.current()
         captions = cache.words.captions.of(index, snapshot.video_positions)
-    queries = [
-        correct_query(request.text, index, snapshot.query_vectors.is_word) for request, _, _ in resolved
-    ]
     words = [
-        SearchWords(query, index, captions, snapshot, tasks)
-        for query, (_, tasks, _) in zip(queries, resolved, strict=True)
+        SearchWords(
+            *find_words(request.text, index, snapshot.query_vectors.is_word), index, captions, snapshot, tasks
+        )
+        for request, tasks, _ in resolved
     ]
     found = time.perf_counter()
-    tokens = snapshot.query_vectors.tokens([query.text for query in queries])
+    tokens = snapshot.query_vectors.tokens([own.query.text for own in words])
     encoded = time.perf_counter()
     meanings = snapshot.route(tokens, [tasks for _, tasks, _ in resolved])
     routings = [_with_words(meaning, own) for meaning, own in zip(meanings, words, strict=True)]

@@ -102,6 +102,7 @@ class SearchWords:
 
     Args:
         query: Words of the query.
+        matches: Texts that contain its units; not kept, since they may be many.
         index: Words of the library.
         captions: Facts about the captions of the tasks of the snapshot.
         snapshot: Snapshot that is searched.
@@ -116,13 +117,13 @@ class SearchWords:
     def __init__(
         self,
         query: QueryWords,
+        matches: WordMatches,
         index: WordIndex,
         captions: DomainCaptions,
         snapshot: SearchSnapshot,
         tasks: Sequence[str],
     ) -> None:
         self.query = query
-        matches = index.lookup(query.units)  # not kept: it may have as many rows as the library has texts
         self._masses: list[float] = inverse_document_frequency(
             matches.frequencies, matches.documents
         ).tolist()
@@ -247,7 +248,7 @@ class SearchWords:
             ),
             self._captions.statistics,
         )
-        if is_partial.any():  # a common unit may stand in another text of the video
+        if is_partial.any() and found.may_be_complete:  # a common unit may stand in another text of the video
             complete = self._index.containing(self.query.units)
             positions = self._snapshot.locate(complete)
             found = found.with_complete(complete[searched[positions]], positions[searched[positions]])
@@ -274,15 +275,21 @@ def _find(videos: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.
     return is_found, places[is_found]
 
 
-def correct_query(text: str, index: WordIndex, is_known: Callable[[str], bool]) -> QueryWords:
-    """Words of a query. A word that no text contains and no tokenizer knows is corrected by one letter.
+def find_words(
+    text: str, index: WordIndex, is_known: Callable[[str], bool]
+) -> tuple[QueryWords, WordMatches]:
+    """Words of a query, and the texts that contain them.
+
+    A word that no text contains and no tokenizer knows is corrected by one letter.
 
     Args:
         is_known: Whether the tokenizer of the text tower knows a word as a whole.
     """
     units = parse_query(text)
+    matches = index.lookup(units)
     better: dict[str, str] = {}
-    for unit in units[:_MAX_CORRECTED]:
+    for number in np.flatnonzero(matches.frequencies == 0)[:_MAX_CORRECTED].tolist():
+        unit = units[number]
         if len(unit.terms) == 1 and not QUOTE.match(text[max(0, unit.start - 1)]):
             term = index.correct(unit.terms[0], is_known)
             if term is not None:
@@ -293,8 +300,9 @@ def correct_query(text: str, index: WordIndex, is_known: Callable[[str], bool]) 
             if word.term in better:
                 corrected = corrected[: word.start] + better[word.term] + corrected[word.end :]
         units = parse_query(corrected)
+        matches = index.lookup(units)
     encoded = QUOTE.sub(" ", corrected).strip()
-    return QueryWords(units, encoded or corrected, corrected if better else None)
+    return QueryWords(units, encoded or corrected, corrected if better else None), matches
 
 
 def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
