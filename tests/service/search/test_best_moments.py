@@ -204,6 +204,7 @@ def test_pages_with_moments_equal_one_long_list(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_words")
 @pytest.mark.parametrize("routes", ["auto", "all", 1, 2])
 @pytest.mark.parametrize(
     "parameters",
