@@ -74,10 +74,9 @@ class QueryVectorCache:
         """
         return [cached.tokens for cached in self._cached(texts)]
 
-    def is_word(self, text: str) -> bool:
-        """Whether the tokenizer knows a text as one word."""
-        (tokens,) = self.encoder.tokenize([text])
-        return len(tokens) == 3  # with the start and end tokens
+    def are_words(self, texts: Sequence[str]) -> list[bool]:
+        """Whether the tokenizer knows each text as one word."""
+        return [len(tokens) == 3 for tokens in self.encoder.tokenize(texts)]  # with the start and end tokens
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
         """The unit vector ``float32 [dim]`` of each (text, mode, task). Those that are not cached share a batch."""

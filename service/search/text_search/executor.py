@@ -114,7 +114,11 @@ def start_searches(
         captions = cache.words.captions.of(index, snapshot.video_positions)
     words = [
         SearchWords(
-            *find_words(request.text, index, snapshot.query_vectors.is_word), index, captions, snapshot, tasks
+            *find_words(request.text, index, snapshot.query_vectors.are_words),
+            index,
+            captions,
+            snapshot,
+            tasks,
         )
         for request, tasks, _ in resolved
     ]

@@ -276,24 +276,25 @@ def _find(videos: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.
 
 
 def find_words(
-    text: str, index: WordIndex, is_known: Callable[[str], bool]
+    text: str, index: WordIndex, are_known: Callable[[Sequence[str]], Sequence[bool]]
 ) -> tuple[QueryWords, WordMatches]:
     """Words of a query, and the texts that contain them.
 
     A word that no text contains and no tokenizer knows is corrected by one letter.
 
     Args:
-        is_known: Whether the tokenizer of the text tower knows a word as a whole.
+        are_known: Returns for words whether the tokenizer of the text tower knows each as a whole.
     """
     units = parse_query(text)
     matches = index.lookup(units)
-    better: dict[str, str] = {}
-    for number in np.flatnonzero(matches.frequencies == 0)[:_MAX_CORRECTED].tolist():
-        unit = units[number]
-        if len(unit.terms) == 1 and not QUOTE.match(text[max(0, unit.start - 1)]):
-            term = index.correct(unit.terms[0], is_known)
-            if term is not None:
-                better[unit.terms[0]] = term
+    missing = [
+        units[number].terms[0]
+        for number in np.flatnonzero(matches.frequencies == 0)[:_MAX_CORRECTED].tolist()
+        if len(units[number].terms) == 1 and not QUOTE.match(text[max(0, units[number].start - 1)])
+    ]
+    known = dict(zip(missing, are_known(missing), strict=True)) if missing and index.documents else {}
+    corrections = {term: index.correct(term, known.__getitem__) for term in known}
+    better = {term: correction for term, correction in corrections.items() if correction is not None}
     corrected = text
     if better:
         for word in reversed(split_words(text)):
