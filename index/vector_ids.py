@@ -28,6 +28,22 @@ def batches(array: npt.NDArray[Number], size: int) -> Iterator[npt.NDArray[Numbe
         yield array[start : start + size]
 
 
+def find_ids(stored: Ids, wanted: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:
+    """Find ids among stored ones.
+
+    Args:
+        stored: Distinct ids, ascending.
+
+    Returns:
+        Whether each wanted id is stored, and the places in ``stored`` of those that are.
+    """
+    if not len(stored):
+        return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
+    places = np.searchsorted(stored, wanted).clip(max=len(stored) - 1)
+    is_stored = np.asarray(stored[places] == wanted, np.bool_)
+    return is_stored, places[is_stored]
+
+
 _MOMENT_BITS = 16
 FIRST_MOMENT_ID = 1 << 62
 MAX_MOMENTS_PER_VIDEO = 1 << _MOMENT_BITS

@@ -27,7 +27,7 @@ from index.hits import Hits
 from index.scanning.ann_index import AnnIndex, open_ann
 from index.scanning.exact_scan import ExactScan, RowBitmap, RowHits, contains_rows, count_rows, is_flat_index
 from index.scanning.gpu_scan import GpuScan
-from index.vector_ids import Ids, Rows, Vectors
+from index.vector_ids import Ids, Rows, Vectors, find_ids
 
 
 class Segment:
@@ -163,8 +163,10 @@ class Segment:
 
     def rows(self, ids: Ids) -> Rows:
         """Row of each id; −1 for unknown ids."""
-        slots = np.searchsorted(self.ids, ids).clip(max=self.count - 1)
-        return np.where(self.ids[slots] == ids, slots, -1)
+        is_stored, places = find_ids(self.ids, ids)
+        rows = np.full(len(ids), -1, np.int64)
+        rows[is_stored] = places
+        return rows
 
     def _search_ann(self, ann: AnnIndex, query: Vectors, k: int, live: RowBitmap | None) -> RowHits:
         """Search the ANN structure down to the depth of its measured recall, and exactly beyond."""
@@ -182,8 +184,7 @@ class Segment:
         return self._exact.search(query, k, live)
 
     def _known_rows(self, ids: Ids) -> Rows:
-        rows = self.rows(np.asarray(ids, np.int64))
-        return np.asarray(rows[rows >= 0], np.int64)
+        return find_ids(self.ids, np.asarray(ids, np.int64))[1]
 
 
 def _file_identity(path: Path) -> tuple[int, int, int] | None:

@@ -104,10 +104,9 @@ class FaissShard(SearchableShard):
     ) -> list[Hits]:
         queries = self._valid_queries(queries, k)
         excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        left_out = np.concatenate([self.deleted, excluded])
+        few = None if include is None else np.setdiff1d(include, left_out)
         found = []
-        few = None
-        if include is not None:
-            few = np.setdiff1d(include, np.concatenate([self.deleted, excluded]))
         for folder, entry in self._folders:
             with self._cache.use(folder, entry) as segment:
                 among = None if few is None else segment.search_among(queries, k, few)
@@ -115,9 +114,7 @@ class FaissShard(SearchableShard):
                     found.append(among)
                     continue
                 if len(excluded) or include is not None:
-                    live: RowBitmap | None = segment.live_rows(
-                        np.concatenate([self.deleted, excluded]), include
-                    )
+                    live: RowBitmap | None = segment.live_rows(left_out, include)
                 else:
                     live = self._undeleted_rows(segment) if len(self.deleted) else None
                 found.append(segment.search_many(queries, k, live))

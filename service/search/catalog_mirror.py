@@ -24,6 +24,7 @@ import structlog
 from sqlalchemy import bindparam, select
 
 from index.hits import Hit
+from index.vector_ids import find_ids
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
@@ -347,12 +348,10 @@ class VideoRows:
     def find(self, vector_ids: Iterable[int]) -> dict[int, VideoRow]:
         """Vector ID → row; IDs of other videos are left out."""
         wanted = np.fromiter(vector_ids, np.int64)
-        places = np.searchsorted(self._ids, wanted)
-        is_known = places < len(self._ids)
-        is_known[is_known] = self._ids[places[is_known]] == wanted[is_known]
+        is_known, places = find_ids(self._ids, wanted)
         return {
             int(vector_id): self._row(int(place))
-            for vector_id, place in zip(wanted[is_known], places[is_known], strict=True)
+            for vector_id, place in zip(wanted[is_known], places, strict=True)
         }
 
     def __iter__(self) -> Iterator[tuple[int, VideoRow]]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText
+from index.vector_ids import find_ids
 from index.words.text_analysis import QUOTE, QueryUnit, Word, parse_query, split_words
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
 from models.routing.word_evidence import (
@@ -167,8 +168,8 @@ class SearchWords:
         domain = self.domain(task)
         others = np.full(len(ids), domain.absent, np.float32)
         if domain.absent:
-            others[_find(domain.uncaptioned, ids)[0]] = 0
-        is_matched, places = _find(domain.videos, ids)
+            others[find_ids(domain.uncaptioned, ids)[0]] = 0
+        is_matched, places = find_ids(domain.videos, ids)
         others[is_matched] = domain.nats[places]
         return others
 
@@ -264,15 +265,6 @@ class SearchWords:
             phrase = QueryUnit(terms, True, units[0].start, units[-1].end)
             videos = np.intersect1d(self._index.lookup([phrase]).videos, videos)
         return np.bincount(self._snapshot.locate(videos), minlength=len(self._snapshot.shards))
-
-
-def _find(videos: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Which of some IDs are among ascending videos, and the places of those that are."""
-    if not len(videos):
-        return np.zeros(len(ids), np.bool_), np.empty(0, np.int64)
-    places = np.minimum(np.searchsorted(videos, ids), len(videos) - 1)
-    is_found = np.asarray(videos[places] == ids)
-    return is_found, places[is_found]
 
 
 def find_words(

@@ -24,6 +24,7 @@ class DomainCaptions:
         positions: Videos of the tasks of the snapshot.
         statistics: Statistics of the captions; counted if None.
         is_captioned: Whether each video of ``positions.by_task`` has a caption or a transcript; looked up if None.
+        counted: Number of texts of the library when the statistics were counted; that of ``words`` if None.
 
     Attributes:
         statistics: Statistics of the captions of T tasks.
@@ -36,9 +37,10 @@ class DomainCaptions:
         positions: VideoPositions,
         statistics: CaptionStatistics | None = None,
         is_captioned: npt.NDArray[np.bool_] | None = None,
+        counted: int | None = None,
     ) -> None:
         self.version = words.captioned_version
-        self._documents = words.documents
+        self._counted = words.documents if counted is None else counted
         self._positions = positions
         self.statistics = statistics or _count(words, positions)
         self._is_captioned = words.captioned(positions.by_task) if is_captioned is None else is_captioned
@@ -71,7 +73,7 @@ class DomainCaptions:
 
     def updated(self, words: WordIndex) -> DomainCaptions:
         """The facts for another state of the words. Statistics stay while few texts were added or removed since."""
-        if abs(words.documents - self._documents) * _RECOUNTED > self._documents:
+        if abs(words.documents - self._counted) * _RECOUNTED > self._counted:
             return DomainCaptions(words, self._positions)
         if words.captioned_version == self.version:
             return self
@@ -80,9 +82,7 @@ class DomainCaptions:
             is_captioned = self._is_captioned.copy()
             places = self._positions.places(words.newly_changed)
             is_captioned[places] = ~is_captioned[places]
-        updated = DomainCaptions(words, self._positions, self.statistics, is_captioned)
-        updated._documents = self._documents  # at the time of the count
-        return updated
+        return DomainCaptions(words, self._positions, self.statistics, is_captioned, self._counted)
 
 
 class CaptionsOfSnapshots:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index.vector_ids import Ids
+from index.vector_ids import Ids, find_ids
 
 _MAX_SPARSITY = 16  # entries of the table for each video; IDs that are scattered more widely are searched for
 _FREE_ENTRIES = 1 << 20
@@ -44,8 +44,7 @@ class VideoPositions:
 
     def places(self, ids: Ids) -> npt.NDArray[np.int64]:
         """Places in ``by_task`` of those of the IDs that are in it."""
-        found = np.minimum(np.searchsorted(self.videos, ids), max(0, len(self.videos) - 1))
-        return self._order[found[self.videos[found] == ids]] if len(self.videos) else found[:0]
+        return self._order[find_ids(self.videos, ids)[1]]
 
     def locate(self, ids: Ids) -> npt.NDArray[np.int32]:
         """Positions of the tasks of videos, ``int32 [len(ids)]``; -1 for unknown IDs."""
@@ -53,5 +52,7 @@ class VideoPositions:
             places = ids - self._first
             last = len(self._table) - 1
             return self._table[np.where((places < 0) | (places > last), last, places)]
-        places = np.minimum(np.searchsorted(self.videos, ids), len(self.videos) - 1)
-        return np.where(self.videos[places] == ids, self._tasks[places], np.int32(-1))
+        is_known, places = find_ids(self.videos, ids)
+        positions = np.full(len(ids), -1, np.int32)
+        positions[is_known] = self._tasks[places]
+        return positions
