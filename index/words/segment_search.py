@@ -15,7 +15,7 @@ class SegmentSearch:
     """Search for units in a segment; reads each list of documents once.
 
     Args:
-        units: for each unit, its words, and for each word, the terms that stand for it.
+        units: Units as lists of words, and words as lists of the terms that match them.
     """
 
     def __init__(self, live: LiveSegment, units: Sequence[Sequence[list[Variant]]]) -> None:
