@@ -246,6 +246,7 @@ class EarlierReleases:
                 ) from error
             # Those of a shard that only the current snapshot cannot search.
             self._words.prepare(snapshot.video_positions.videos)
+            self._words.count_captions(snapshot.video_positions)
             self._cached[release_id] = snapshot
             return snapshot
 

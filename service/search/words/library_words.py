@@ -23,6 +23,7 @@ from service.catalog.domain_videos import read_edited_videos, read_last_edit
 from service.catalog.tables import Video
 from service.core.errors import CatalogDamaged, Unavailable
 from service.search.words.domain_captions import CaptionsOfSnapshots
+from service.search.words.video_positions import VideoPositions
 from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ _CHUNK = 10_000  # videos whose texts are in memory at a time
 _IDS_PER_QUERY = 500
 # Columns of the table instead of its class, and compiled once, as in the mirror of the catalog.
 _VIDEOS = Video.__table__.c
-_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"])
+_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"])
 _OF_IDS = _TEXTS.where(_VIDEOS.vector_id.in_(bindparam("ids", expanding=True)))
 _BETWEEN = _TEXTS.where(_VIDEOS.vector_id.between(bindparam("first"), bindparam("last")))
 
@@ -93,6 +94,10 @@ class LibraryWords:
                         np.insert(known, np.searchsorted(known, chunk), chunk),
                         since if edit is None else min(edit, since),
                     )
+
+    def count_captions(self, positions: VideoPositions) -> None:
+        """Count the captions of a snapshot that is to be served, so that no search waits for it."""
+        self.captions.of(self._state.words, positions)
 
     def retain(self, videos: Ids) -> None:
         """Remove the words of all other videos, once the snapshot of the given videos is served."""
@@ -165,7 +170,7 @@ def _read_batch(videos: Ids) -> VideoTexts:
                     else (_OF_IDS, {"ids": videos.tolist()})
                 )
             )
-            return {video: texts_of(uri, captions, metadata) for video, _, uri, captions, metadata in rows}
+            return {video: texts_of(uri, captions, metadata) for video, uri, captions, metadata in rows}
     except CatalogDamaged as error:
         if len(videos) == 1:
             log.warning("texts_not_read", vector_id=first, error=str(error))
