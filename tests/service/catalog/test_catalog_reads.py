@@ -22,7 +22,7 @@ class _Database:
 
     def __init__(self) -> None:
         self.is_reachable, self.reads = True, 0
-        self.failures: list[Exception] = []  # of the next attempts to reach it
+        self.failures: list[Exception] = []  # of the next probes
 
     def read(self) -> int:
         self.reads += 1
@@ -97,9 +97,12 @@ def test_read_that_does_not_return_is_given_up(reads: CatalogReads, database: _D
 def test_reads_resume_after_any_error_of_the_probe(
     failure: Exception, reads: CatalogReads, database: _Database
 ) -> None:
-    database.failures = [failure, failure, Unavailable("no route")]  # the last one is that of the read
+    def unreachable() -> None:
+        raise Unavailable("no route")
+
+    database.failures, reads.timeout = [failure, failure], WAIT_SECONDS
     with pytest.raises(Unavailable):
-        reads.read(database.read)
+        reads.read(unreachable)
     for thread in threading.enumerate():
         if thread.name == "catalog-probe":
             thread.join(WAIT_SECONDS)
