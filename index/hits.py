@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from index.vector_ids import Ids, Scores
 
@@ -64,13 +65,26 @@ def merge_hits(hits: Mapping[str, Hits], k: int) -> list[Hit]:
     ids = np.concatenate([shard.ids for shard in hits.values()])
     scores = np.concatenate([shard.scores for shard in hits.values()])
     owners = np.repeat(np.arange(len(tasks)), [len(shard.ids) for shard in hits.values()])
-    merged: list[Hit] = []
+    rows = rank_distinct(ids, scores, owners, k)
+    ranked = zip(owners[rows].tolist(), ids[rows].tolist(), scores[rows].tolist(), strict=True)
+    return [Hit(tasks[owner], vector_id, score) for owner, vector_id, score in ranked]
+
+
+def rank_distinct(ids: Ids, scores: Scores, owners: npt.NDArray[np.integer], k: int) -> npt.NDArray[np.int64]:
+    """Rows of the k highest scores; see :func:`merge_hits`.
+
+    Args:
+        ids: ``int64 [n]``; -1 for missing results.
+        scores: ``float32 [n]``.
+        owners: Place of the shard of each result, ``[n]``.
+    """
+    order = np.lexsort((ids, owners, -scores))
+    rows: list[int] = []
     seen: set[int] = {-1}
-    for row in np.lexsort((ids, owners, -scores)):
-        if len(merged) >= k:
+    for row, vector_id in zip(order.tolist(), ids[order].tolist(), strict=True):
+        if len(rows) >= k:
             break
-        vector_id = int(ids[row])
         if vector_id not in seen:
             seen.add(vector_id)
-            merged.append(Hit(tasks[owners[row]], vector_id, float(scores[row])))
-    return merged
+            rows.append(row)
+    return np.array(rows, np.int64)

@@ -177,7 +177,7 @@ def _score_visually(snapshot: SearchSnapshot, texts: Sequence[str], rows: Mappin
     tasks, mode = snapshot.nonempty_tasks, snapshot.served_mode
     for start, batch in zip(range(0, len(texts), 64), chunks(texts, 64), strict=True):
         routings = snapshot.route(snapshot.query_vectors.tokens(batch), [tasks] * len(batch))
-        lifts = [dict(routing.log_weights) for routing in routings]
+        lifts = [routing.weights for routing in routings]
         pairs = [(row, task) for row in range(len(batch)) for task in tasks]
         vectors = snapshot.query_vectors([(batch[row], mode, task) for row, task in pairs])
         scans = [

@@ -145,7 +145,7 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     tasks = list(snapshot.shards)
     tokens = snapshot.query_vectors.tokens([query.text for query in library.queries])
     routing = snapshot.route(tokens, [tasks] * len(library.queries))
-    likeliest = [routed.log_weights[0][0] for routed in routing]
+    likeliest = [routed.tasks[0] for routed in routing]
     return float(np.mean([task_of[q.target] == t for q, t in zip(library.queries, likeliest, strict=True)]))
 
 

@@ -140,17 +140,6 @@ class WordEvidence:
             self.absent,
         )
 
-    def select(self, kept: npt.NDArray[np.integer]) -> WordEvidence:
-        """The evidence of the videos at some places, in their order."""
-        return WordEvidence(
-            self.videos[kept],
-            self.domains[kept],
-            self.nats[kept],
-            self.is_complete[kept],
-            self.is_typed[kept],
-            self.absent,
-        )
-
 
 def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> WordEvidence:
     """Evidence of the words of a query for all videos; see the module.

@@ -147,7 +147,7 @@ def _search_sample(
 def _outcome(state: SearchState, caption: SampledCaption, task_id: str, depth: int) -> _Outcome:
     hits = state.planner.hits()[:depth]
     rank = next((place for place, hit in enumerate(hits, 1) if hit.id == caption.vector_id), None)
-    weight = math.exp(dict(state.routing.log_weights).get(task_id, -math.inf))
+    weight = math.exp(state.routing.weights.get(task_id, -math.inf))
     return _Outcome(caption, rank, weight, hits[:_SHOWN_RESULTS])
 
 

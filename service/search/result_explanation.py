@@ -67,14 +67,14 @@ def explain_result(
     confidence = compute_confidence(state, hits)
     ranked = [hit.id for hit in hits[: request.query.k]]
     lift = float(state.planner.lifts[task])
-    words_evidence = float(state.words.nats(task, np.array([vector_id], np.int64))[0])
+    words_evidence = float(state.words.nats(np.array([vector_id], np.int64))[0])
     words_term = DEFAULT_PRIOR * words_evidence
     (query,) = snapshot.query_vectors([(state.words.query.text, str(state.mode), task)])
     video_cosine = _video_cosine(snapshot, task, query, vector_id)
     moments = _moments(state, task, query, vector_id, lift, cache)
     cosine = max([video_cosine, *(moment.score - lift - words_term for moment in moments)])
     is_ranked = vector_id in ranked
-    weights = dict(state.routing.log_weights)
+    weights = state.routing.weights
     return ResultExplanation(
         query=request.query.q,
         video_id=video_id,
@@ -137,7 +137,7 @@ def _routing(snapshot: SearchSnapshot, state: SearchState, task: str) -> list[Ta
             weight=math.exp(log_weight),
             searched=other in state.planner.searched,
         )
-        for place, (other, log_weight) in enumerate(state.routing.log_weights)
+        for place, (other, log_weight) in enumerate(state.routing.weights.items())
         if place < _LISTED_TASKS or other == task
     ]
 

@@ -73,12 +73,27 @@ class TextRouting(NamedTuple):
     """Routing of one text.
 
     Attributes:
-        log_weights: Tasks and their log weights, by falling weight. The weights sum to one.
+        tasks: Task IDs, likeliest first.
+        log_weights: Their log weights, ``float32 [T]``; the weights sum to one.
         evidence: Summary of the evidence for these tasks.
     """
 
-    log_weights: list[tuple[str, float]]
+    tasks: Sequence[str]
+    log_weights: npt.NDArray[np.float32]
     evidence: TextEvidence
+
+    @classmethod
+    def of(
+        cls, tasks: Sequence[str], log_weights: npt.NDArray[np.float32], evidence: TextEvidence
+    ) -> TextRouting:
+        """The routing with tasks in any order; of tasks with equal weights, the first one stays first."""
+        order = np.argsort(-log_weights, kind="stable")
+        return cls([tasks[place] for place in order.tolist()], log_weights[order], evidence)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Task ID → log weight, likeliest first."""
+        return dict(zip(self.tasks, self.log_weights.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,10 +335,7 @@ class SearchSnapshot:
                 weights, evidence = route_text(
                     self.router, texts[number], positions, None if further is None else further[place]
                 )
-                order = np.argsort(-weights, kind="stable")
-                ordered = [task_ids[place] for place in order.tolist()]
-                ranked = list(zip(ordered, weights[order].tolist(), strict=True))
-                routing[number] = TextRouting(ranked, evidence)
+                routing[number] = TextRouting.of(task_ids, weights, evidence)
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
@@ -350,7 +362,8 @@ class SearchSnapshot:
         """Hits of scans that differ only in the query."""
         task, _, k, among, group, exclude = scans[0]
         if task not in self.degraded:
-            shard, queries = self.shards[task], np.stack([scan.query for scan in scans])
+            shard = self.shards[task]
+            queries = scans[0].query[None] if len(scans) == 1 else np.stack([scan.query for scan in scans])
             try:
                 if group is None or not has_moments(shard):
                     return shard.search_many(queries, k, exclude, among)

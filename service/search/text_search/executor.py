@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.search import SearchResponse
-from index.hits import NO_HITS, Hits, rank_hits
+from index.hits import Hits
 from index.words.word_index import WordIndex
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH
@@ -144,14 +145,15 @@ def start_searches(
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
-            [(task, DEFAULT_PRIOR * log_weight) for task, log_weight in routing.log_weights],
+            routing.tasks,
+            DEFAULT_PRIOR * routing.log_weights.astype(np.float64),
             [task for task in tasks if task in allowed_ids],
             depth,
             min_score=None if is_calibrated else request.query.min_score,
             routes=request.routes,
             limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
-            words_terms=own.highest_terms(tasks, DEFAULT_PRIOR),
+            words_terms=DEFAULT_PRIOR * own.highest(routing.tasks),
         )
         wave = planner.next_wave()
         states.append(
@@ -202,19 +204,17 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
         [(state.words.query.text, str(state.mode), task) for state in batch for task in state.wave]
     )
     encoded = time.perf_counter()
-    scans = [
-        _plan_scans(state, task, vector)
-        for (state, task), vector in zip(
-            [(state, task) for state in batch for task in state.wave], vectors, strict=True
-        )
-    ]
-    hits = iter(snapshot.scan([scan for scan in chain(*scans) if scan is not None]))
-    found = iter([[NO_HITS if scan is None else next(hits) for scan in group] for group in scans])
-    scanned = time.perf_counter()
-    first = 0
+    first, scans = 0, list[list[_PlannedScan]]()
     for state in batch:
         end = first + len(state.wave)
-        _add_hits(state, [next(found) for _ in state.wave])
+        scans.append(_plan_scans(state, vectors[first:end]))
+        first = end
+    hits = iter(snapshot.scan([planned.scan for planned in chain(*scans)]))
+    scanned = time.perf_counter()
+    first = 0
+    for state, own in zip(batch, scans, strict=True):
+        end = first + len(state.wave)
+        _add_hits(state, own, [next(hits) for _ in own])
         if state.request.query.moments:
             _keep_query_vectors(state, vectors[first:end])
         state.wave, first = state.planner.next_wave(), end
@@ -229,48 +229,47 @@ def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
     """Routing of a text by its meaning, and by the words that stand in texts of videos."""
     if not words.is_written:
         return meaning
-    tasks = [task for task, _ in meaning.log_weights]
-    evidence = words.route(tasks, np.array([weight for _, weight in meaning.log_weights]))
-    weights = log_probabilities(evidence)
-    order = np.argsort(-weights, kind="stable").tolist()
-    return TextRouting([(tasks[place], float(weights[place])) for place in order], meaning.evidence)
+    evidence = words.route(meaning.tasks, meaning.log_weights)
+    return TextRouting.of(meaning.tasks, log_probabilities(evidence), meaning.evidence)
 
 
-def _plan_scans(state: SearchState, task: str, vector: Vector) -> list[ShardScan | None]:
-    """Scan of a shard for the nearest videos, None if none can enter, and scans of groups with more evidence."""
-    allowed, words = state.allowed_ids[task], state.words.domain(task)
-    groups = words.groups(state.depth)
-    scans: list[ShardScan | None] = [ShardScan(task, vector, state.depth, allowed)]
-    if groups and not state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
-        scans = [None]  # of its videos, only those in the groups can still enter
-    for videos, count in groups:
-        among = state.with_moments(task, videos)
-        if allowed is not None:
-            among = np.intersect1d(among, allowed)
-        if len(among):
-            scans.append(ShardScan(task, vector, count, among))
-    return scans
+class _PlannedScan(NamedTuple):
+    """A scan of a wave, and whether it finds the nearest videos of its whole domain."""
+
+    scan: ShardScan
+    is_whole: bool
 
 
-def _add_hits(state: SearchState, found: Sequence[Sequence[Hits]]) -> None:
-    """Add the hits of the scans of each task of a wave, with the terms of their words."""
-    hits: dict[str, Hits] = {}
-    cosines: dict[str, float] = {}
-    for task, (nearest, *groups) in zip(state.wave, found, strict=True):
-        state.nearest[task] = nearest
-        cosines[task] = max(
-            (float(part.scores[0]) for part in (nearest, *groups) if len(part.scores)), default=0.0
-        )
-        ids, scores = nearest.ids, nearest.scores
-        if groups:
-            ids, places = np.unique(
-                np.concatenate([ids, *(group.ids for group in groups)]), return_index=True
-            )
-            scores = np.concatenate([scores, *(group.scores for group in groups)])[places]
-        terms = np.float32(DEFAULT_PRIOR) * state.words.nats(task, ids)
-        is_ranked = not groups and (not len(terms) or (terms == terms[0]).all())
-        hits[task] = Hits(ids, scores + terms) if is_ranked else rank_hits(ids, scores + terms, state.depth)
-    state.planner.add_hits(hits, cosines)
+def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedScan]:
+    """Scans of the shards of a wave for the nearest videos, if any can enter, and for those with more evidence."""
+    planned: list[_PlannedScan] = []
+    for task, vector in zip(state.wave, vectors, strict=True):
+        allowed, words = state.allowed_ids[task], state.words.domain(task)
+        groups = words.groups(state.depth)
+        # Of the videos of a domain, only those in the groups may still enter.
+        if not groups or state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
+            planned.append(_PlannedScan(ShardScan(task, vector, state.depth, allowed), True))
+        for videos, count in groups:
+            among = state.with_moments(task, videos)
+            if allowed is not None:
+                among = np.intersect1d(among, allowed)
+            if len(among):
+                planned.append(_PlannedScan(ShardScan(task, vector, count, among), False))
+    return planned
+
+
+def _add_hits(state: SearchState, planned: Sequence[_PlannedScan], found: Sequence[Hits]) -> None:
+    """Add the hits of the scans of a wave, with the terms of their words."""
+
+    def words_terms(ids: Ids) -> npt.NDArray[np.float32]:
+        return np.float32(DEFAULT_PRIOR) * state.words.nats(ids)
+
+    for (scan, is_whole), hits in zip(planned, found, strict=True):
+        if is_whole:
+            state.nearest[scan.task] = hits
+    state.planner.add_hits(
+        [(scan.task, hits) for (scan, _), hits in zip(planned, found, strict=True)], words_terms
+    )
 
 
 def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:

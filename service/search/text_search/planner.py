@@ -27,12 +27,14 @@ shard alone, and few large waves cost less than many small ones. See ``docs/sear
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from index.hits import Hit, Hits, merge_hits
+from index.hits import Hit, Hits, rank_distinct
+from index.vector_ids import Ids, Scores
 from models.routing.router import COSINE_LIMIT, can_reach_score
 from service.search.search_request import Routes
 
@@ -66,14 +68,22 @@ SHARED_ENCODING = WaveLimits(
 )
 
 
+_EMPTY_POOL: tuple[Ids, Scores, npt.NDArray[np.int64]] = (
+    np.empty(0, np.int64),
+    np.empty(0, np.float32),
+    np.empty(0, np.int64),
+)
+
+
 class WavePlanner:
     """Order of the tasks of one search, and its hits so far.
 
     Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
 
     Args:
-        routing: Candidate tasks and their lifts.
-        words_terms: Highest term of the words in each task; 0 where none is given.
+        tasks: Candidate tasks, highest lift first.
+        lifts: Their lifts, ``[T]``.
+        words_terms: Highest term of the words in each of them, ``[T]``; None without words.
         searchable: Candidate tasks that may contain hits, in learned order. Equal scores are ordered by it.
         depth: Number of hits to find, each of another video.
         min_score: Lowest score of a hit; None accepts all scores.
@@ -90,7 +100,8 @@ class WavePlanner:
 
     def __init__(
         self,
-        routing: Sequence[tuple[str, float]],
+        tasks: Sequence[str],
+        lifts: npt.NDArray[np.floating],
         searchable: Sequence[str],
         depth: int,
         *,
@@ -98,15 +109,17 @@ class WavePlanner:
         routes: Routes = "all",
         limits: WaveLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
-        words_terms: Mapping[str, float] | None = None,
+        words_terms: npt.NDArray[np.floating] | None = None,
     ) -> None:
         self.searched: set[str] = set()
-        self.lifts = dict(routing)
-        terms = words_terms or {}
-        reaches = [(task, lift + terms.get(task, 0.0)) for task, lift in routing]
-        reaches.sort(key=lambda task_reach: -task_reach[1])  # stable: tasks of equal reach stay in order
-        self._reaches = dict(reaches)
-        self._places = {task: place for place, task in enumerate(self._reaches)}
+        self.lifts: dict[str, float] = dict(zip(tasks, lifts.tolist(), strict=True))
+        ranked, reach = list(tasks), np.asarray(lifts, np.float64)
+        if words_terms is not None:
+            reach = reach + words_terms
+            order = np.argsort(-reach, kind="stable")  # tasks of equal reach stay in order
+            ranked, reach = [ranked[place] for place in order.tolist()], reach[order]
+        self._places = {task: place for place, task in enumerate(ranked)}
+        self._reach = reach  # by place
         self._orders = {task: order for order, task in enumerate(searchable)}
         self._first_tier = len(self.lifts) if tasks_in_first_page is None else tasks_in_first_page
         self._searchable = list(searchable)
@@ -115,14 +128,14 @@ class WavePlanner:
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         # Tasks of equal reach are equally likely, so none of them is cut off: tasks without captions have equal lifts.
         most = limits.max_likely_tasks
-        self._min_reach = reaches[most - 1][1] if len(reaches) >= most else -np.inf
+        self._min_reach = reach[most - 1] if len(reach) >= most else -np.inf
         self._limits = limits
-        self._tiers = _split_tiers(reaches, set(searchable), routes, tasks_in_first_page)
-        lowest = (reaches[0][1] if reaches else 0.0) - limits.first_wave_margin
-        self._wave_size = sum(reach >= lowest for _, reach in reaches[: limits.max_first_wave])
-        self._hits_by_task: dict[str, Hits] = {}  # of the current tier
-        self._earlier_hits: list[Hit] = []  # of the tiers before it
-        self._tier_hits: list[Hit] = []  # best hits of the current tier
+        self._tiers = _split_tiers(ranked, reach, self._orders.keys(), routes, tasks_in_first_page)
+        lowest = (reach[0] if len(reach) else 0.0) - limits.first_wave_margin
+        self._wave_size = int((reach[: limits.max_first_wave] >= lowest).sum())
+        self._earlier_hits: list[Hit] = []  # of the tiers before the current one
+        self._pool = _EMPTY_POOL  # best hits of the current tier
+        self._tier_hits: list[Hit] = []  # those of them that can be results
         self._highest_cosine: float | None = None
 
     @property
@@ -135,7 +148,7 @@ class WavePlanner:
         while True:
             tier = self._tiers[0]
             bar = self._lowest_useful_score()
-            reaches = np.array([self._reaches[task] for task in tier[: self._wave_size]])
+            reaches = self._reach[[self._places[task] for task in tier[: self._wave_size]]]
             is_reachable = can_reach_score(reaches, bar, self._cosine_bound())
             if self._uses_likely_bound and bar > self._min_score:  # there are enough results
                 is_reachable &= reaches >= self._min_reach
@@ -147,36 +160,47 @@ class WavePlanner:
                 return wave
             if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self._depth:
                 return []
-            self._earlier_hits, self._tier_hits, self._hits_by_task = self.hits(), [], {}
+            self._earlier_hits, self._tier_hits, self._pool = self.hits(), [], _EMPTY_POOL
             del self._tiers[0]
 
     def can_enter(self, task: str, term: float) -> bool:
         """Whether a video of a task with a term of the words could still enter the results."""
-        bar, bound = self._lowest_useful_score(), self._cosine_bound()
-        return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
+        return self.lifts[task] + term + self._cosine_bound() >= self._lowest_useful_score()
 
-    def add_hits(self, hits_by_task: Mapping[str, Hits], cosines: Mapping[str, float] | None = None) -> None:
+    def add_hits(
+        self, found: Iterable[tuple[str, Hits]], words: Callable[[Ids], Scores] | None = None
+    ) -> None:
         """Add the hits of a wave.
 
         Args:
-            hits_by_task: Task ID → hits with cosine plus the term of the words, best first, each of another video: the
-                requested depth, or all.
-            cosines: Highest cosine in each task; by default the highest score.
+            found: Task IDs and hits in them with their cosines, best first. For each task the requested number of hits,
+                each of another video, or all; and any other hits.
+            words: Returns the term of the words for vector IDs.
         """
-        for task, hits in hits_by_task.items():
-            if len(hits.scores):
-                best = float(hits.scores[0]) if cosines is None else cosines[task]
-                self._highest_cosine = (
-                    best if self._highest_cosine is None else max(self._highest_cosine, best)
-                )
-            # The lift makes cosines of differently adapted encoders comparable.
-            self._hits_by_task[task] = Hits(hits.ids, hits.scores + np.float32(self.lifts[task]))
-        merged = merge_hits(
-            {task: self._hits_by_task[task] for task in self._searchable if task in self._hits_by_task},
-            self._depth,
-        )
+        parts = [(task, hits) for task, hits in found if len(hits.ids)]
+        if not parts:
+            return
+        counts = [len(hits.ids) for _, hits in parts]
+        ids = np.concatenate([hits.ids for _, hits in parts])
+        cosines = np.concatenate([hits.scores for _, hits in parts])
+        orders = np.repeat([self._orders[task] for task, _ in parts], counts)
+        # The lift makes cosines of differently adapted encoders comparable.
+        lifts = np.repeat(np.array([self.lifts[task] for task, _ in parts], np.float32), counts)
+        scores = (cosines if words is None else cosines + words(ids)) + lifts
+        highest = float(cosines.max())
+        self._highest_cosine = highest if self._highest_cosine is None else max(self._highest_cosine, highest)
+        known_ids, known_scores, known_orders = self._pool
+        ids = np.concatenate([known_ids, ids])
+        scores = np.concatenate([known_scores, scores])
+        orders = np.concatenate([known_orders, orders])
+        rows = rank_distinct(ids, scores, orders, self._depth)
+        ids, scores, orders = self._pool = ids[rows], scores[rows], orders[rows]
         earlier = {hit.id for hit in self._earlier_hits}
-        self._tier_hits = [hit for hit in merged if hit.score >= self._min_score and hit.id not in earlier]
+        self._tier_hits = [
+            Hit(self._searchable[order], vector_id, score)
+            for order, vector_id, score in zip(orders.tolist(), ids.tolist(), scores.tolist(), strict=True)
+            if score >= self._min_score and vector_id not in earlier
+        ]
 
     def hits(self) -> list[Hit]:
         """The best hits so far."""
@@ -209,17 +233,18 @@ class WavePlanner:
 
 
 def _split_tiers(
-    reaches: Sequence[tuple[str, float]],
+    tasks: Sequence[str],
+    reaches: npt.NDArray[np.floating],
     searchable: Set[str],
     routes: Routes,
     tasks_in_first_page: int | None,
 ) -> list[list[str]]:
     """Selected tasks, highest reach first, in tiers: hits of a tier precede those of the next."""
-    cut = len(reaches)
+    cut = len(tasks)
     if isinstance(routes, int):
-        cut = sum(reach >= reaches[min(routes, cut) - 1][1] for _, reach in reaches)
-        reaches = reaches[:cut]
+        cut = int((reaches >= reaches[min(routes, cut) - 1]).sum())
+        tasks = tasks[:cut]
     elif routes == "auto" and tasks_in_first_page is not None:
         cut = tasks_in_first_page
-    tiers = ([task for task, _ in part if task in searchable] for part in (reaches[:cut], reaches[cut:]))
+    tiers = ([task for task in part if task in searchable] for part in (tasks[:cut], tasks[cut:]))
     return [tier for tier in tiers if tier] or [[]]

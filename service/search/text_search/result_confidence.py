@@ -39,11 +39,11 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
         hits: Hits of the search, from its first hit on.
     """
     written = _complete_videos(state)
-    nats = _nats(state, hits)
+    ids = np.array([hit.id for hit in hits], np.int64)
+    nats = state.words.nats(ids).astype(np.float64)
     looks = _judge_looks(state, hits, nats)
     if not hits or (looks is None and not len(written)):
         return UNKNOWN_CONFIDENCE
-    ids = np.array([hit.id for hit in hits], np.int64)
     is_written = np.isin(ids, written)
     log_odds = np.full(len(hits), _UNKNOWN_LOOKS) if looks is None else looks.log_odds
     # Where words speak for a video, an unlikely look is no evidence against it.
@@ -91,9 +91,9 @@ class _Looks:
 def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.float64]) -> _Looks | None:
     """What hits look like, by their scores without words; None where the release is not calibrated."""
     model = applicable_calibration(state.snapshot, state.mode)
-    if model is None or not hits or not state.meaning.log_weights:
+    if model is None or not hits:
         return None
-    lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.log_weights}
+    lifts = {task: DEFAULT_PRIOR * weight for task, weight in state.meaning.weights.items()}
     changes = np.array([lifts[hit.task] - state.planner.lifts[hit.task] for hit in hits])
     scores = np.array([hit.score for hit in hits]) + changes - DEFAULT_PRIOR * nats
     head, evidence = _nearest_scores(state, lifts), state.meaning.evidence
@@ -108,29 +108,22 @@ def _judge_looks(state: SearchState, hits: Sequence[Hit], nats: npt.NDArray[np.f
     return _Looks(log_odds, probability, is_near)
 
 
-def _nats(state: SearchState, hits: Sequence[Hit]) -> npt.NDArray[np.float64]:
-    """Evidence of the words for each hit."""
-    nats = np.empty(len(hits))
-    tasks = [hit.task for hit in hits]
-    for task in dict.fromkeys(tasks):
-        places = [place for place, own in enumerate(tasks) if own == task]
-        nats[places] = state.words.nats(task, np.array([hits[place].id for place in places], np.int64))
-    return nats
-
-
 def _complete_videos(state: SearchState) -> Ids:
     """Vector IDs of the videos that pass the filter and whose texts contain the whole query, ascending."""
     videos, positions = state.words.complete_videos()
     tasks = list(state.snapshot.shards)
-    kept = [np.empty(0, np.int64)]
+    is_counted = np.zeros(len(tasks), np.bool_)
+    left_out = []
     for position in np.unique(positions).tolist():
-        own, task = videos[positions == position], tasks[position]
-        if task in state.allowed_ids and (
-            state.request.routes in ("auto", "all") or task in state.planner.searched
-        ):
-            allowed = state.allowed_ids[task]
-            kept.append(own if allowed is None else own[np.isin(own, allowed)])
-    return np.sort(np.concatenate(kept))
+        task = tasks[position]
+        if task not in state.allowed_ids:
+            continue
+        is_counted[position] = state.request.routes in ("auto", "all") or task in state.planner.searched
+        if (allowed := state.allowed_ids[task]) is not None:
+            own = videos[positions == position]
+            left_out.append(own[~np.isin(own, allowed)])
+    counted = videos[is_counted[positions]]
+    return np.setdiff1d(counted, np.concatenate(left_out)) if left_out else counted
 
 
 def _nearest_scores(state: SearchState, lifts: Mapping[str, float]) -> npt.NDArray[np.float64]:

@@ -176,7 +176,7 @@ def _response(
                 weight=math.exp(log_weight),
                 searched=task in state.planner.searched,
             )
-            for place, (task, log_weight) in enumerate(state.routing.log_weights)
+            for place, (task, log_weight) in enumerate(state.routing.weights.items())
             if place < _LISTED_TASKS or task in state.planner.searched
         ],
         timing_ms=SearchTiming(**state.times, total=sum(state.times.values())),
@@ -276,7 +276,7 @@ def find_best_moments(
         (found,) = snapshot.scan([ShardScan(task, query_vectors[task], len(ids), ids, group=None)])
         scores = found.scores + np.float32(lifts[task])
         if words is not None:
-            scores = scores + np.float32(DEFAULT_PRIOR) * words.nats(task, video_ids_of(found.ids))
+            scores = scores + np.float32(DEFAULT_PRIOR) * words.nats(video_ids_of(found.ids))
         for moment, video, score in zip(
             found.ids.tolist(), video_ids_of(found.ids).tolist(), scores.tolist(), strict=True
         ):

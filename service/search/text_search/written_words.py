@@ -56,12 +56,12 @@ class QueryWords:
 
 @dataclass(frozen=True)
 class DomainWords:
-    """Evidence of the words for the videos of one domain.
+    """Videos of one domain by the evidence of the words.
 
     Attributes:
-        videos: Vector IDs of the videos with a matched text, ascending.
+        videos: Vector IDs of the videos with a matched text and more evidence than ``absent``, ascending.
         nats: Evidence of each, ``float32 [V]``.
-        absent: Evidence of the other captioned videos, in nats, at most 0.
+        absent: Evidence of captioned videos without a matched text, in nats, at most 0.
         uncaptioned: Vector IDs of the videos without captions, whose evidence is 0 or more, ascending.
     """
 
@@ -80,14 +80,13 @@ class DomainWords:
         Args:
             depth: Length of the list.
         """
+        videos = self.videos
         uncaptioned = self.uncaptioned if self.absent < 0 else self.uncaptioned[:0]
-        is_better = self.nats > self.absent
-        videos, nats = self.videos[is_better], self.nats[is_better]
         if len(videos) + len(uncaptioned) <= _MAX_SCORED:
-            together = np.union1d(videos, uncaptioned)
+            together = np.union1d(videos, uncaptioned) if len(uncaptioned) else videos
             return [(together, len(together))] if len(together) else []
         groups = [(uncaptioned, depth)] if len(uncaptioned) else []
-        steps = np.floor(nats / _STEP_NATS).astype(np.int64)
+        steps = np.floor(self.nats / _STEP_NATS).astype(np.int64)
         found = 0
         for step in np.unique(steps)[::-1]:
             group = videos[steps == step]
@@ -112,7 +111,6 @@ class SearchWords:
     Attributes:
         query: Words of the query.
         is_written: Whether the texts of a video contain the whole query.
-        highest: Highest evidence that a video of each task of the snapshot can have, in nats, ``[T]``.
     """
 
     def __init__(
@@ -130,48 +128,43 @@ class SearchWords:
         ).tolist()
         self._index, self._captions, self._snapshot = index, captions, snapshot
         self._positions = snapshot.positions
-        self._domains: dict[str, DomainWords] = {}
         searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
-        searched[[self._positions[task] for task in tasks]] = True
-        self._evidence = self._find_evidence(matches, searched)
-        self._starts = np.searchsorted(self._evidence.domains, np.arange(len(snapshot.shards) + 1))
-        self.is_written = bool(self._evidence.is_complete.any())
-        self.highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), self._evidence.absent)
-        np.maximum.at(self.highest, self._evidence.domains, self._evidence.nats)
+        searched[self._places(tasks)] = True
+        self._evidence = found = self._find_evidence(matches, searched)
+        self.is_written = bool(found.is_complete.any())
+        self._highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), found.absent)
+        np.maximum.at(self._highest, found.domains, found.nats)
+        (better,) = np.nonzero(found.nats > found.absent[found.domains])
+        better = better[np.argsort(found.domains[better], kind="stable")]  # those of a domain stay ascending
+        self._better_videos, self._better_nats = found.videos[better], found.nats[better]
+        self._starts = np.searchsorted(found.domains[better], np.arange(len(snapshot.shards) + 1)).tolist()
 
     def absent(self, task: str) -> float:
         """Evidence of captioned videos of a task without a matched text, in nats."""
         return float(self._evidence.absent[self._positions[task]])
 
-    def highest_terms(self, tasks: Sequence[str], prior: float) -> dict[str, float]:
-        """Highest term of the words that a video of each task can have, where it is not 0."""
-        terms: list[float] = (prior * self.highest).tolist()
-        return {task: term for task in tasks if (term := terms[self._positions[task]])}
+    def highest(self, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Highest evidence that a video of each task can have, in nats, ``[len(tasks)]``."""
+        return self._highest[self._places(tasks)]
 
     def domain(self, task: str) -> DomainWords:
-        """Evidence for the videos of a domain."""
-        known = self._domains.get(task)
-        if known is not None:
-            return known
+        """Videos of a domain by their evidence."""
         position = self._positions[task]
         own = slice(self._starts[position], self._starts[position + 1])
-        known = self._domains[task] = DomainWords(
-            self._evidence.videos[own],
-            self._evidence.nats[own],
+        return DomainWords(
+            self._better_videos[own],
+            self._better_nats[own],
             float(self._evidence.absent[position]),
             self._captions.uncaptioned(position),
         )
-        return known
 
-    def nats(self, task: str, ids: Ids) -> npt.NDArray[np.float32]:
-        """Evidence for videos of a domain, given by their vector IDs, ``[len(ids)]``."""
-        domain = self.domain(task)
-        others = np.full(len(ids), domain.absent, np.float32)
-        if domain.absent:
-            others[find_ids(domain.uncaptioned, ids)[0]] = 0
-        is_matched, places = find_ids(domain.videos, ids)
-        others[is_matched] = domain.nats[places]
-        return others
+    def nats(self, videos: Ids) -> npt.NDArray[np.float32]:
+        """Evidence for videos of the snapshot, given by their vector IDs, ``[len(videos)]``."""
+        positions = self._snapshot.locate(videos)
+        nats = np.where(self._captions.are_captioned(videos, positions), self._evidence.absent[positions], 0)
+        is_matched, places = find_ids(self._evidence.videos, videos)
+        nats[is_matched] = self._evidence.nats[places]
+        return np.asarray(nats, np.float32)
 
     def complete_videos(self) -> tuple[Ids, npt.NDArray[np.integer]]:
         """Vector IDs of the videos whose texts contain the whole query, and the positions of their tasks."""
@@ -216,8 +209,8 @@ class SearchWords:
         """Add the evidence of the words to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
         if not self.is_written:
             return np.asarray(evidence, np.float32)
-        counts = self._count_typed()[[self._positions[task] for task in tasks]]
-        videos = np.array([self._snapshot.shards[task].count for task in tasks], np.int64)
+        counts = self._count_typed()[self._places(tasks)]
+        videos = self._snapshot.video_positions.counts[self._places(tasks)]
         written = written_routing(counts, videos) if counts.any() else np.zeros(len(tasks))
         return add_written_evidence(evidence, written)
 
@@ -229,6 +222,10 @@ class SearchWords:
             for term in self._index.expand(unit):
                 units[term] = units.get(term, frozenset()) | {number}
         return units
+
+    def _places(self, tasks: Sequence[str]) -> npt.NDArray[np.intp]:
+        """Positions of tasks in the snapshot, ``[len(tasks)]``."""
+        return np.fromiter(map(self._positions.__getitem__, tasks), np.intp, len(tasks))
 
     def _find_evidence(self, matches: WordMatches, searched: npt.NDArray[np.bool_]) -> WordEvidence:
         domains = self._snapshot.locate(matches.videos)
@@ -253,7 +250,7 @@ class SearchWords:
             complete = self._index.containing(self.query.units)
             positions = self._snapshot.locate(complete)
             found = found.with_complete(complete[searched[positions]], positions[searched[positions]])
-        return found.select(np.argsort(found.domains, kind="stable"))  # the videos of a domain stay ascending
+        return found
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
         """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""

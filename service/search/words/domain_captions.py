@@ -56,6 +56,8 @@ class DomainCaptions:
 
     def uncaptioned(self, position: int) -> Ids:
         """Vector IDs of the videos without captions of the task at a position, ascending."""
+        if not self.uncaptioned_counts[position]:
+            return self._positions.by_task[:0]
         own = slice(self._positions.starts[position], self._positions.starts[position + 1])
         return self._positions.by_task[own][~self._is_captioned[own]]
 

@@ -23,13 +23,15 @@ class VideoPositions:
         videos: ``int64 [n]``, ascending; vector IDs of all videos.
         by_task: ``int64 [n]``; the vector IDs of the videos of one task after the other, ascending within each.
         starts: ``int64 [T + 1]``; where those of each of T tasks start.
+        counts: ``int64 [T]``; number of videos of each task.
     """
 
     def __init__(self, videos: Sequence[Ids]) -> None:
         ids: Ids = np.concatenate([np.empty(0, np.int64), *videos])
         self.by_task = ids
         self.starts: Ids = np.cumsum([0, *(len(own) for own in videos)], dtype=np.int64)
-        tasks = np.repeat(np.arange(len(videos), dtype=np.int32), [len(own) for own in videos])
+        self.counts: npt.NDArray[np.int64] = np.diff(self.starts)
+        tasks = np.repeat(np.arange(len(videos), dtype=np.int32), self.counts)
         order = np.argsort(ids, kind="stable")
         self._order = order
         self.videos: Ids = ids[order]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +26,16 @@ def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
     return Hits(np.array([i for i, _ in best], np.int64), np.array([c for _, c in best], np.float32))
 
 
+def _planner(routing: Sequence[tuple[str, float]], *arguments: Any, **options: Any) -> WavePlanner:
+    tasks, lifts = [task for task, _ in routing], np.array([lift for _, lift in routing])
+    return WavePlanner(tasks, lifts, *arguments, **options)
+
+
 def _search(planner: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
     waves = []
     while wave := planner.next_wave():
         waves.append(wave)
-        planner.add_hits({task: _nearest(shards[task], k) for task in wave})
+        planner.add_hits({task: _nearest(shards[task], k) for task in wave}.items())
     return waves
 
 
@@ -90,7 +96,7 @@ def test_all_routes_equal_an_exhaustive_search(
     shards, lifts = _library(cosines, steps, shared)
     closed = data.draw(st.sets(st.sampled_from(list(shards))))
     searchable = [task for task in shards if task not in closed]
-    planner = WavePlanner(_routing(lifts), searchable, k, min_score=min_score)
+    planner = _planner(_routing(lifts), searchable, k, min_score=min_score)
     waves = _search(planner, shards, k)
     assert planner.hits() == _exhaustive(shards, lifts, searchable, k, min_score)
     searched = [task for wave in waves for task in wave]
@@ -116,7 +122,7 @@ def test_pages_contain_every_video_once(
     offset, pages = 0, []
     while offset < total:
         end = offset + sizes[min(len(pages), len(sizes) - 1)]
-        planner = WavePlanner(
+        planner = _planner(
             routing, list(shards), end + 1, routes=routes, tasks_in_first_page=first_page_tasks
         )
         _search(planner, shards, end + 1)
@@ -207,7 +213,7 @@ def test_pages_with_moments_equal_pages_of_each_videos_best_vector(
     while offset < total:
         end = offset + sizes[min(offset, len(sizes) - 1)]
         planner, plain = (
-            WavePlanner(
+            _planner(
                 routing,
                 searchable,
                 end + 1,
@@ -219,8 +225,8 @@ def test_pages_with_moments_equal_pages_of_each_videos_best_vector(
         )
         while wave := planner.next_wave():
             assert plain.next_wave() == wave, "the bound counts videos, not vectors"
-            planner.add_hits({task: _nearest_by_moments(scenes[task], end + 1) for task in wave})
-            plain.add_hits({task: _nearest(best[task], end + 1) for task in wave})
+            planner.add_hits({task: _nearest_by_moments(scenes[task], end + 1) for task in wave}.items())
+            plain.add_hits({task: _nearest(best[task], end + 1) for task in wave}.items())
         assert plain.next_wave() == []
         found += planner.hits()[offset:end]
         has_later_page = offset > 0
@@ -246,9 +252,9 @@ def test_pages_with_moments_equal_pages_of_each_videos_best_vector(
 def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.25)], "far": [(2, 1.0)]}
     for lift, is_searched in ((0.24 - COSINE_LIMIT, False), (0.26 - COSINE_LIMIT, True)):
-        planner = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2)
+        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2)
         assert _search(planner, shards, 2) == [["near"], ["far"]][: 1 + is_searched]
-    planner = WavePlanner([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
+    planner = _planner([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
     assert len(_search(planner, shards, 5)) == 2, "with too few hits, every task is searched"
 
 
@@ -256,12 +262,10 @@ def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> N
     shards: Shards = {"near": [(0, 0.5), (1, 0.375)], "far": [(2, 0.5)]}
     edge = 0.375 - (0.5 + SEPARATE_ENCODINGS.cosine_slack)
     for lift, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
-        planner = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
+        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
         searched = {task for wave in _search(planner, shards, 2) for task in wave}
         assert ("far" in searched) == is_searched
-    thresholded = WavePlanner(
-        [("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", min_score=0.4
-    )
+    thresholded = _planner([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", min_score=0.4)
     assert {task for wave in _search(thresholded, shards, 2) for task in wave} == {"near"}
     assert [hit.id for hit in thresholded.hits()] == [0]
 
@@ -270,14 +274,14 @@ def test_auto_limits_the_number_of_likely_tasks() -> None:
     """Lifts are almost equal: the likeliest tasks suffice unless they contain too few videos."""
     shards: Shards = {f"t{n}": [(n, 0.5)] for n in range(100)}
     lifts = {task: -0.0001 * place for place, task in enumerate(shards)}
-    enough = WavePlanner(_routing(lifts), list(shards), 5, routes="auto")
+    enough = _planner(_routing(lifts), list(shards), 5, routes="auto")
     waves = _search(enough, shards, 5)
     assert [len(wave) for wave in waves] == [8, 8]
     assert enough.reached_tasks == SEPARATE_ENCODINGS.max_likely_tasks
-    many = WavePlanner(_routing(lifts), list(shards), 50, routes="auto")
+    many = _planner(_routing(lifts), list(shards), 50, routes="auto")
     _search(many, shards, 50)
     assert len(many.hits()) == 50
-    level = WavePlanner(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
+    level = _planner(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
     _search(level, shards, 5)
     assert len(level.searched) == 100, "no task of equal lift is cut off"
 
@@ -287,7 +291,7 @@ def test_number_of_routes_includes_tasks_of_equal_lift() -> None:
     shards: Shards = {task: [(place, 0.1 * place)] for place, task in enumerate("abcd")}
     routing = [("a", 0.0), ("b", 0.0), ("c", -0.01), ("d", -0.02)]
     for routes, expected in ((1, "ab"), (2, "ab"), (3, "abc"), (9, "abcd")):
-        planner = WavePlanner(routing, list("abcd"), 9, routes=routes)
+        planner = _planner(routing, list("abcd"), 9, routes=routes)
         _search(planner, shards, 9)
         assert planner.searched == set(expected)
         assert {hit.task for hit in planner.hits()} == set(expected)
@@ -320,11 +324,11 @@ def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
     lifts = {f"t{n}": -n / 1000 for n in range(120)}
     sizes: list[list[int]] = []
     for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
-        planner = WavePlanner(_routing(lifts), list(lifts), 5, routes="all", limits=limits)
+        planner = _planner(_routing(lifts), list(lifts), 5, routes="all", limits=limits)
         sizes.append([])
         while wave := planner.next_wave():
             sizes[-1].append(len(wave))
-            planner.add_hits({})
+            planner.add_hits([])
     assert sizes == [[8, 8, 16, 32, 56], [16, 64, 40]]
 
 
@@ -333,10 +337,8 @@ def test_encoders_with_a_shared_encoding_search_further_likely_tasks() -> None:
     hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
     searched = []
     for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
-        planner = WavePlanner(
-            [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits
-        )
+        planner = _planner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits)
         assert planner.next_wave() == ["near"]
-        planner.add_hits({"near": hits})
+        planner.add_hits({"near": hits}.items())
         searched.append(planner.next_wave())
     assert searched == [[], ["far"]]

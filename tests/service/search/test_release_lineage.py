@@ -21,20 +21,24 @@ from models.backbones.backbone_loading import load_backbone
 from models.releases import release_files
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ReleaseTask
+from models.routing.router import TextEvidence
 from models.routing.routing_profiles import RoutingProfiles
 from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from service.search.snapshots import generation_loader
-from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
 
 
-def _route(snapshot: SearchSnapshot, tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
-    return snapshot.route(snapshot.query_vectors.tokens(TEXTS), tasks)
+def _route(
+    snapshot: SearchSnapshot, tasks: Sequence[Sequence[str]]
+) -> list[tuple[dict[str, float], TextEvidence]]:
+    routings = snapshot.route(snapshot.query_vectors.tokens(TEXTS), tasks)
+    return [(routing.weights, routing.evidence) for routing in routings]
 
 
 torch.set_num_threads(1)

@@ -143,7 +143,7 @@ def test_list_is_that_of_all_scores(served: SearchEngine, q: str, where: dict[st
             continue
         (vector,) = snapshot.query_vectors([(state.words.query.text, state.mode, task)])
         (hits,) = snapshot.scan([ShardScan(task, vector, len(ids), ids)])
-        terms = DEFAULT_PRIOR * state.words.nats(task, hits.ids)
+        terms = DEFAULT_PRIOR * state.words.nats(hits.ids)
         scores = hits.scores + state.planner.lifts[task] + terms
         expected += zip(scores.tolist(), hits.ids.tolist(), strict=True)
     while state.wave:

@@ -45,16 +45,16 @@ def test_running_search_is_answered_by_its_snapshot(
 ) -> None:
     service.snapshots.refresh()
     before = library.store.manifest()
-    merge = planner.merge_hits
+    rank = planner.rank_distinct
 
-    def swap_first(hits: Any, k: int) -> Any:
-        monkeypatch.setattr(planner, "merge_hits", merge)
+    def swap_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(planner, "rank_distinct", rank)
         library.add_task("sea", SEA)
         assert service.snapshots.refresh()
         assert service.search_many([SearchQuery(q="a whale", k=1)])[0].results[0].task == "sea"
-        return merge(hits, k)
+        return rank(*arguments)
 
-    monkeypatch.setattr(planner, "merge_hits", swap_first)
+    monkeypatch.setattr(planner, "rank_distinct", swap_first)
     answer = service.search(SEA[2], k=20)
     assert (answer.generation, answer.release) == (before.generation, before.release)
     assert {result.task for result in answer.results} == {"birds", "cars"}
