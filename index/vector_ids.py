@@ -39,7 +39,7 @@ def find_ids(stored: Ids, wanted: Ids) -> tuple[npt.NDArray[np.bool_], Rows]:
     """
     if not len(stored):
         return np.zeros(len(wanted), np.bool_), np.empty(0, np.int64)
-    places = np.searchsorted(stored, wanted).clip(max=len(stored) - 1)
+    places = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
     is_stored = np.asarray(stored[places] == wanted, np.bool_)
     return is_stored, places[is_stored]
 

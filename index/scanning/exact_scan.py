@@ -154,15 +154,12 @@ class ExactScan:
 
     def search_rows(self, query: Vectors, rows: Rows, k: int) -> RowHits:
         """The k best of these rows, which are distinct, for one query ``float32 [dim]``."""
+        if len(rows) <= _GATHERED_ROWS:
+            return _top_k(*self._score(query, rows), k)
         best = RowHits(np.empty(0, np.int64), np.empty(0, np.float32))
         for batch in batches(rows, _GATHERED_ROWS):
-            copied = empty_flat_index(self.dim)
-            copied.add_sa_codes(np.ascontiguousarray(self._stored[batch]).view(np.uint8))
-            with SearchThreadLimit():
-                scores, found = copied.search(query[None], len(batch))
-            best = _top_k(
-                np.concatenate([best.rows, batch[found[0]]]), np.concatenate([best.scores, scores[0]]), k
-            )
+            found, scores = self._score(query, batch)
+            best = _top_k(np.concatenate([best.rows, found]), np.concatenate([best.scores, scores]), k)
         return best
 
     def vectors(self, rows: Rows) -> Vectors:
@@ -206,6 +203,14 @@ class ExactScan:
         parameters = faiss.SearchParameters()
         parameters.sel = selector
         return self._scan(query, limit, parameters)
+
+    def _score(self, query: Vectors, rows: Rows) -> tuple[Rows, Scores]:
+        """Scores of some rows, in any order."""
+        copied = empty_flat_index(self.dim)
+        copied.add_sa_codes(self._stored[rows].view(np.uint8))
+        with SearchThreadLimit():
+            scores, found = copied.search(query[None], max(1, len(rows)))
+        return rows[found[0][: len(rows)]], scores[0][: len(rows)]
 
     def _scan(
         self, query: Vectors, limit: int, parameters: faiss.SearchParameters | None = None

@@ -104,8 +104,10 @@ class FaissShard(SearchableShard):
     ) -> list[Hits]:
         queries = self._valid_queries(queries, k)
         excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        left_out = np.concatenate([self.deleted, excluded])
-        few = None if include is None else np.setdiff1d(include, left_out)
+        left_out = np.concatenate([self.deleted, excluded]) if len(excluded) else self.deleted
+        few = include
+        if include is not None and len(left_out):
+            few = include[np.isin(include, left_out, invert=True)]
         found = []
         for folder, entry in self._folders:
             with self._cache.use(folder, entry) as segment:

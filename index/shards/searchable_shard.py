@@ -85,7 +85,7 @@ class SearchableShard(ABC):
             queries: ``float32 [n, dim]``, finite.
             k: Maximum number of results for each query.
             exclude: Further ids to leave out; unknown ids are ignored.
-            include: The only ids that may be returned, unknown ones are ignored; None: all.
+            include: The only ids that may be returned, distinct; unknown ones are ignored. None: all.
 
         Raises:
             ValueError: The queries are not finite vectors of this dimension, or ``k`` is below 1.
