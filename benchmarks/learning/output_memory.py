@@ -25,7 +25,7 @@ def remember_outputs(backbone: Backbone, cache: Path) -> None:
         return
     folder = cache / f"features-{backbone.fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)
-    compute_features, compute_states = backbone.video_features, backbone.text_states
+    compute_features, compute_states = backbone.video_features, backbone.text_vectors
     features: dict[str, Tensor] = {}
     states: dict[bytes, Tensor] = {}
 
@@ -47,11 +47,11 @@ def remember_outputs(backbone: Backbone, cache: Path) -> None:
         return video_features(frames).square()[:, None, None]
 
     @torch.no_grad()
-    def text_states(ids: Tensor) -> Tensor:
+    def text_vectors(ids: Tensor) -> Tensor:
         key = np.array(ids.shape).tobytes() + ids.cpu().numpy().tobytes()
         if key not in states:
             states[key] = compute_states(ids)
         return states[key]
 
-    for function in (video_features, embed_frames, text_states):
+    for function in (video_features, embed_frames, text_vectors):
         setattr(backbone, function.__name__, function)

@@ -5,7 +5,6 @@
 
 The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes are measured in one thread with a
 text of 12 words, as the median processor time of several runs, which hardly depends on other load of the machine.
-onnxruntime is measured if it is installed together with onnx; no other part of the project requires them.
 
 Texts of one to twelve words are encoded for many tasks. The wall time is compared, in alternating runs, with the
 encoding for one task after the other, and with open_clip, which pads every text to its context length and needs one
@@ -23,11 +22,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from io import BytesIO
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -94,12 +93,7 @@ def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], objec
     yield "onnxruntime", _onnx(module, backbone.tokenize([_TEXT]))
 
 
-def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object] | str:
-    try:
-        import_module("onnx")  # which the export writes with
-        onnxruntime = import_module("onnxruntime")
-    except ImportError as error:
-        return f"not installed ({error.name})"
+def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object]:
     file = BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones import Precision
+from models.backbones.frozen_tower import torch_name
 from models.errors import BackboneUnsupported, ReleaseError
 
 
@@ -116,6 +117,11 @@ class Backbone(nn.Module, ABC):
     def device(self) -> torch.device:
         return self.mean.device
 
+    @property
+    def engine(self) -> str:
+        """Name and version of the library that the frozen towers run in."""
+        return torch_name()
+
     # -- frames -----------------------------------------------------------------------------------------
 
     def pixels(self, frames: Tensor) -> Tensor:
@@ -183,8 +189,8 @@ class Backbone(nn.Module, ABC):
     def end_of_text(self, ids: Tensor) -> Tensor:
         """Position of the end-of-text token, ``[n]``; later positions are padding."""
 
-    def text_states(self, ids: Tensor) -> Tensor:
-        """States ``[n, L, width]`` of token ids ``[n, L]`` after the last block of a text tower with closed blocks.
+    def text_vectors(self, ids: Tensor) -> Tensor:
+        """Unit vectors ``[n, dim]`` of token ids ``[n, L]``, by a text tower with closed blocks.
 
         :mod:`models.encoders.tower_forward` runs open blocks one by one.
         """

@@ -1,4 +1,4 @@
-"""BERT as the text tower of a backbone: tokenizer, tower, and the text half of the backbone interface.
+"""BERT as the text tower of a backbone: the tower, and the text half of the backbone interface.
 
 The vector of a text is the mean over its tokens, including [CLS] and [SEP] but not padding, projected into the joint
 space by one linear layer (bmu-moco, equations 4 to 6); because the layer is linear, it can be applied after the mean.
@@ -6,24 +6,25 @@ space by one linear layer (bmu-moco, equations 4 to 6); because the layer is lin
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 import math
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoTokenizer
 
 from models.backbones.backbone import Backbone, FrameSpec
-from models.errors import BackboneUnsupported
+from models.backbones.bert_tokenizer import PADDING, BertTokenizer
+from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal
+from models.backbones.tower_computation import forward_precision, is_mixed_precision
+
+if TYPE_CHECKING:
+    from models.backbones.engine.bert_engine import BertEngine
 
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
 _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
-_PADDING = 0  # id of [PAD] in every vocabulary of BERT
+_PROBE_TOKENS = 16  # tokens of the text that engine and torch are compared with
 
 
 class BertTextTower(nn.Module):
@@ -44,6 +45,19 @@ class BertTextTower(nn.Module):
     @property
     def positional_embedding(self) -> Tensor:
         return cast(Tensor, self.bert.embeddings.position_embeddings.weight[:TEXT_LENGTH])
+
+
+class CenteredUnitVectors(nn.Module):
+    """Unit vectors minus the mean of generic texts."""
+
+    center: Tensor
+
+    def __init__(self, center: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("center", center)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=-1) - self.center
 
 
 class Towers(nn.Module):
@@ -80,7 +94,7 @@ class BertBackbone(Backbone):
     ) -> None:
         super().__init__(name, clip, tokenizer, spec, mean, std)
         self.text = clip.text
-        self._text_layers: Sequence[nn.Module] | None = None
+        self._frozen_text = FrozenTower(self._compile_text)
 
     @property
     def dim(self) -> int:
@@ -94,76 +108,61 @@ class BertBackbone(Backbone):
     def vocabulary(self) -> int:
         return int(self.text.bert.config.vocab_size)
 
-    @property
-    def text_layers(self) -> Sequence[nn.Module]:
-        """Layers of the text tower, functions of states ``[n, L, width]`` and a mask ``[n, 1, 1, L]`` or None."""
-        return cast(Sequence[nn.Module], self._text_layers or self.text.bert.encoder.layer)
+    def freeze_text_tower(self) -> None:
+        """Let the text tower run in a compiled engine. Its weights must not change afterwards."""
+        if not self._frozen_text.is_frozen:
+            self._frozen_text = FrozenTower(self._compile_text)
 
-    def with_text_layers(self, layers: Sequence[nn.Module]) -> BertBackbone:
-        """A backbone with other text layers that shares everything else with this one."""
-        other = copy.copy(self)
-        other._text_layers = list(layers)
-        return other
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        self._frozen_text = FrozenTower()
+        super().load_tensors(tensors)
+
+    def _compile_text(self) -> BertEngine:
+        # Imported on use, so that towers run in torch where the library is broken.
+        from models.backbones.engine.bert_engine import BertEngine
+
+        tower, config = self.text, self.text.bert.config
+        if config.hidden_act != "gelu":
+            raise EngineUnavailable(f"activation {config.hidden_act!r} is not supported")
+        weights = {name: weight.numpy() for name, weight in tower.bert.state_dict().items()}
+        center = tower.ln_final.center.numpy() if isinstance(tower.ln_final, CenteredUnitVectors) else None
+        projection = tower.text_projection.detach().numpy()
+        engine = BertEngine(weights, config.num_attention_heads, config.layer_norm_eps, projection, center)
+        ids = torch.arange(1, 2 * _PROBE_TOKENS + 1).view(2, -1).remainder(self.vocabulary)
+        ids[1, _PROBE_TOKENS // 2 :] = PADDING
+        with torch.no_grad():
+            require_equal(torch.from_numpy(engine(ids.numpy())), self._text_vectors_in_torch(ids))
+        return engine
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        ids: Tensor = self._tokenizer(texts)
-        return ids
+        return torch.from_numpy(self._tokenizer(texts))
 
     def end_of_text(self, ids: Tensor) -> Tensor:
         """Position of [SEP], the last token before the padding, ``[n]``."""
-        return _positions(ids).masked_fill(ids == _PADDING, 0).amax(dim=-1)
+        return _positions(ids).masked_fill(ids == PADDING, 0).amax(dim=-1)
 
-    def text_states(self, ids: Tensor) -> Tensor:
-        # The layers run one by one because BertModel spends a fifth of the time of a short text on its mask.
-        is_text = _positions(ids) <= self.end_of_text(ids).unsqueeze(1)
-        mask = None if bool(is_text.all()) else is_text[:, None, None]
-        states: Tensor = self.text.bert.embeddings(input_ids=ids)
-        for layer in self.text_layers:
-            states = layer(states, mask)
-        return states
+    def text_vectors(self, ids: Tensor) -> Tensor:
+        is_float32 = ids.device.type == "cpu" and not is_mixed_precision()
+        if is_float32 and (engine := self._frozen_text.engine()) is not None:
+            return torch.from_numpy(engine(ids.numpy(), torch.get_num_threads()))
+        return self._text_vectors_in_torch(ids)
+
+    def _text_vectors_in_torch(self, ids: Tensor) -> Tensor:
+        end = self.end_of_text(ids)
+        with forward_precision(self.device):
+            # The layers run one by one because BertModel spends a fifth of the time of a short text on its mask.
+            is_text = _positions(ids) <= end.unsqueeze(1)
+            mask = None if bool(is_text.all()) else is_text[:, None, None]
+            states: Tensor = self.text.bert.embeddings(input_ids=ids)
+            for layer in self.text.bert.encoder.layer:
+                states = layer(states, mask)
+        return self.pool_text(states.float(), end)
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
         """Unit text vectors ``[..., n, dim]``: projected mean of states ``[..., n, L, width]`` up to ``end [n]``."""
         is_text = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
         mean = (hidden * is_text.unsqueeze(-1)).sum(dim=-2) / is_text.sum(dim=-1, keepdim=True)
         return F.normalize(self.text.ln_final(mean) @ self.text.text_projection, dim=-1)
-
-
-class BertTokenizer:
-    """Function from texts to token ids ``[n, L]``, truncated to the maximum length and padded to the longest text.
-
-    It is immutable after construction: threads can share it, and so do copies of a backbone.
-
-    Args:
-        source: Model name or folder.
-        length: Maximum number of tokens per text.
-
-    Attributes:
-        size: Vocabulary size.
-        digest: Digest of the vocabulary.
-
-    Raises:
-        BackboneUnsupported: The padding token is not that of BERT.
-    """
-
-    def __init__(self, source: str, length: int) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        if tokenizer.pad_token_id != _PADDING:
-            raise BackboneUnsupported(
-                f"the tokenizer of {source!r} pads with token {tokenizer.pad_token_id}, not {_PADDING} as BERT does"
-            )
-        self._tokenizer = tokenizer.backend_tokenizer
-        self._tokenizer.enable_truncation(length)
-        self._tokenizer.enable_padding(pad_id=_PADDING, pad_token=tokenizer.pad_token)
-        vocabulary = sorted(tokenizer.get_vocab().items())
-        self.size = len(vocabulary)
-        self.digest = hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
-
-    def __call__(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> BertTokenizer:
-        return self
 
 
 def _positions(ids: Tensor) -> Tensor:

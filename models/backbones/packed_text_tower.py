@@ -40,19 +40,14 @@ def pack_text_tower(backbone: Backbone) -> Backbone:
         have no packed form in that precision.
     """
     precision = backbone.query_precision
-    if not (backbone.device.type == "cpu" and _has_kernels(precision)):
+    if isinstance(backbone, BertBackbone):
+        backbone.freeze_text_tower()
+    if not (backbone.has_open_blocks and backbone.device.type == "cpu" and _has_kernels(precision)):
         return backbone
     packed = _packed_backbones.setdefault(backbone, {})
     if precision not in packed:
-        if backbone.has_open_blocks:
-            blocks = [PackedBlock(block, precision) for block in backbone.text_blocks]
-            packed[precision] = backbone.with_text_blocks(blocks)
-        elif isinstance(backbone, BertBackbone) and precision == "float32":
-            packed[precision] = backbone.with_text_layers(
-                [PackedBertLayer(layer) for layer in backbone.text_layers]
-            )
-        else:
-            return backbone
+        blocks = [PackedBlock(block, precision) for block in backbone.text_blocks]
+        packed[precision] = backbone.with_text_blocks(blocks)
     return packed[precision]
 
 
@@ -125,36 +120,6 @@ class PackedBlock(nn.Module):
         self.ln_1, self.ls_1, self.ln_2, self.ls_2 = block.ln_1, block.ls_1, block.ln_2, block.ls_2
         self.attn = PackedAttention(block.attn, precision)
         self.mlp = PackedPerceptron(block.mlp, precision)
-
-
-class PackedBertLayer(nn.Module):
-    """A ``BertLayer`` of transformers with packed matrices, and one product for query, key and value."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        attention = layer.attention.self
-        projections = attention.query, attention.key, attention.value
-        self._heads = attention.num_attention_heads
-        self._in_proj = PackedLinear(
-            torch.cat([part.weight for part in projections]),
-            torch.cat([part.bias for part in projections]),
-            "float32",
-        )
-        output, intermediate = layer.attention.output, layer.intermediate
-        self._out_proj = PackedLinear(output.dense.weight, output.dense.bias, "float32")
-        self._perceptron = PackedPerceptron(
-            nn.Sequential(intermediate.dense, intermediate.intermediate_act_fn, layer.output.dense), "float32"
-        )
-        self._attention_norm, self._output_norm = output.LayerNorm, layer.output.LayerNorm
-
-    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """States ``[n, L, width]`` after the layer; ``mask [n, 1, 1, L]`` is true for tokens that are not padding."""
-        parts = self._in_proj(states).chunk(3, dim=-1)
-        query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        states = self._attention_norm(states + self._out_proj(attended.transpose(1, 2).flatten(2)))
-        normalized: Tensor = self._output_norm(states + self._perceptron(states))
-        return normalized
 
 
 def project_query_key_value(attention: nn.MultiheadAttention | PackedAttention, x: Tensor) -> Tensor:

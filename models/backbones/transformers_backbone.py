@@ -25,13 +25,14 @@ from typing import Any, NoReturn, cast
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import BertModel, DeiTModel, PreTrainedConfig, PreTrainedModel, ViTModel
+from transformers import AutoTokenizer, BertModel, DeiTModel, PreTrainedConfig, PreTrainedModel, ViTModel
 from transformers.image_processing_base import ImageProcessingMixin
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file
 
 from models.backbones.backbone import FrameSpec
-from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, BertTokenizer, Towers
+from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, Towers
+from models.backbones.bert_tokenizer import BertTokenizer
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 
@@ -193,7 +194,9 @@ def load_transformers(name: str, frames: int | None = None) -> TransformersBackb
     with _loading_errors(name):
         vit, visual_projection = load_tower(name, vision, _VISION, "visual_projection.weight")
         bert, text_projection = load_tower(name, text, _TEXT, "text_projection.weight")
-        tokenizer = BertTokenizer(text, min(TEXT_LENGTH, bert.config.max_position_embeddings))
+        words: Any = AutoTokenizer.from_pretrained(text, trust_remote_code=False)
+        length = min(TEXT_LENGTH, bert.config.max_position_embeddings)
+        tokenizer = BertTokenizer(text, words.backend_tokenizer, length)
         mean, std = _read_normalization(vision)
     if tokenizer.size > bert.config.vocab_size:
         raise BackboneUnavailable(

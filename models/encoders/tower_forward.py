@@ -128,13 +128,13 @@ def encode_texts(
         BackboneUnsupported: A condition is given and the backbone's blocks are closed.
     """
     count, ids = len(ids), slice_batch(ids.to(backbone.device))
-    end = backbone.end_of_text(ids)
-    with forward_precision(backbone.device):
-        if backbone.has_open_blocks or condition is not None:
-            hidden, end = _run_text_blocks(backbone, ids, end, condition, start), torch.zeros_like(end)
-        else:
-            hidden = backbone.text_states(ids).unsqueeze(0)
-    vectors = backbone.pool_text(hidden.float(), end)
+    if backbone.has_open_blocks or condition is not None:
+        end = backbone.end_of_text(ids)
+        with forward_precision(backbone.device):
+            hidden = _run_text_blocks(backbone, ids, end, condition, start)
+        vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end))
+    else:
+        vectors = backbone.text_vectors(ids).unsqueeze(0)
     return gather_batch(vectors.transpose(0, 1), count).transpose(0, 1)
 
 

@@ -84,7 +84,7 @@ def test_remembered_outputs_equal_those_of_the_backbone(small_backbone: Backbone
 
     def outputs() -> tuple[torch.Tensor, ...]:
         videos = encode_frames(small_backbone, frames)[0]
-        return small_backbone.video_features(frames), videos, small_backbone.text_states(texts)
+        return small_backbone.video_features(frames), videos, small_backbone.text_vectors(texts)
 
     expected = outputs()
     for _ in range(2):  # the second memory reads the files of the first

@@ -72,8 +72,7 @@ def _text_vectors(backbone: SmallBackbone, texts: Sequence[str]) -> Tensor:
     for start in range(0, len(order), _BATCH):
         rows = order[start : start + _BATCH]
         ids = backbone.tokenize([texts[row] for row in rows])
-        pooled = backbone.pool_text(backbone.text_states(ids), backbone.end_of_text(ids))
-        vectors[rows] = pooled[:, :_DIM].double()
+        vectors[rows] = backbone.text_vectors(ids)[:, :_DIM].double()
     return vectors
 
 

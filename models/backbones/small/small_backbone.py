@@ -8,22 +8,35 @@ texts (a linear form of ConSE: Norouzi et al., Zero-Shot Learning by Convex Comb
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from tokenizers import Tokenizer
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertModel
 
 from models.backbones.backbone import FrameSpec, TextBackground
-from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, BertTokenizer, Towers
+from models.backbones.bert_text_tower import (
+    TEXT_LENGTH,
+    BertBackbone,
+    BertTextTower,
+    CenteredUnitVectors,
+    Towers,
+)
+from models.backbones.bert_tokenizer import BertTokenizer
+from models.backbones.frozen_tower import FrozenTower, require_equal
 from models.backbones.small.image_tower import ImageTower, folded_weights, tensor_digest
 from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
 from models.backbones.transformers_backbone import load_tower, silent_library
 from models.errors import BackboneUnavailable
+
+if TYPE_CHECKING:
+    from models.backbones.engine.efficientnet_engine import EfficientNetEngine
 
 _NAME = "small"
 _DEFAULT_FRAMES = 8
@@ -60,12 +73,19 @@ class SmallBackbone(BertBackbone):
     ) -> None:
         self._background_digest = tensor_digest(background._asdict())
         super().__init__(_NAME, clip, tokenizer, spec, _MEAN, _STD)
+        self._frozen_images = FrozenTower(self._compile_images)
         self.register_buffer("background_mean", background.mean, persistent=False)
         self.register_buffer("background_precision", background.precision, persistent=False)
 
     @property
     def text_background(self) -> TextBackground:
         return TextBackground(self.background_mean, self.background_precision)
+
+    @property
+    def engine(self) -> str:
+        towers = self._frozen_text, self._frozen_images
+        engines = [tower.engine() for tower in towers] if self.device.type == "cpu" else [None]
+        return super().engine if None in engines else cast(Any, engines[0]).name
 
     @property
     def reserved_dims(self) -> int:
@@ -77,7 +97,7 @@ class SmallBackbone(BertBackbone):
 
     def embed_frames(self, frames: Tensor) -> Tensor:
         """Pooled features and feature maps ``[n, M, 1+49, 1280]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
-        maps = self.clip.visual(self.pixels(frames)).flatten(2).transpose(1, 2)
+        maps = self._feature_maps(frames).flatten(2).transpose(1, 2)
         tokens = torch.cat([maps.mean(dim=1, keepdim=True), maps], dim=1)
         return tokens.view(*frames.shape[:2], *tokens.shape[1:])
 
@@ -88,28 +108,38 @@ class SmallBackbone(BertBackbone):
         The root compresses the few large features of a frame, as the power normalization of Fisher vectors does
         (Perronnin et al., ECCV 2010).
         """
-        pooled = self.clip.visual(self.pixels(frames)).mean(dim=(2, 3)).unflatten(0, frames.shape[:2])
-        features: Tensor = pooled.float().mean(dim=1).clamp(min=0).sqrt()
+        pooled = self._feature_maps(frames).mean(dim=(2, 3)).float()
+        features: Tensor = pooled.view(*frames.shape[:2], -1).mean(dim=1).clamp(min=0).sqrt()
         return features
 
     def project_features(self, features: Tensor) -> Tensor:
         return super().project_features(features.square())
 
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        self._frozen_images = FrozenTower()
+        super().load_tensors(tensors)
+
+    def _feature_maps(self, frames: Tensor) -> Tensor:
+        """Feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
+        is_float32 = self.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        if is_float32 and (engine := self._frozen_images.engine()) is not None:
+            return torch.from_numpy(engine(frames.flatten(0, 1).cpu().numpy(), torch.get_num_threads()))
+        maps: Tensor = self.clip.visual(self.pixels(frames))
+        return maps
+
+    def _compile_images(self) -> EfficientNetEngine:
+        from models.backbones.engine.efficientnet_engine import EfficientNetEngine
+
+        size = self.spec.size
+        weights = {name: weight.numpy() for name, weight in self.clip.visual.cnn.state_dict().items()}
+        engine = EfficientNetEngine(weights, size)
+        frame = torch.arange(size * size * 3).view(1, 1, size, size, 3).remainder(251).to(torch.uint8)
+        with torch.no_grad():
+            require_equal(torch.from_numpy(engine(frame[0].numpy())), self.clip.visual(self.pixels(frame)))
+        return engine
+
     def _identity(self) -> list[Any]:
         return [_NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
-
-
-class _CenteredUnitVectors(nn.Module):
-    """Unit vectors minus the mean of generic texts."""
-
-    center: Tensor
-
-    def __init__(self, center: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("center", center)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return F.normalize(vectors, dim=-1) - self.center
 
 
 def small_frame_spec(frames: int | None = None) -> FrameSpec:
@@ -153,13 +183,14 @@ def build_small(constants: DerivedConstants, frames: int | None = None) -> Small
         BackboneUnavailable: A package with weights is missing or altered.
     """
     image = ImageTower(folded_weights(), F.pad(constants.projection, (0, _RESERVED)))
-    source = str(verified_folder(TEXT_PACKAGE))
+    source = verified_folder(TEXT_PACKAGE)
     with silent_library():
-        bert, _ = load_tower(_NAME, source, {"bert": BertModel}, "text_projection.weight")
-        tokenizer = BertTokenizer(source, TEXT_LENGTH)
+        bert, _ = load_tower(_NAME, str(source), {"bert": BertModel}, "text_projection.weight")
+    words = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer = BertTokenizer(TEXT_PACKAGE.name, words, TEXT_LENGTH)
     width = len(constants.text_center)
     text = BertTextTower(
-        bert, torch.eye(width, width + _RESERVED), _CenteredUnitVectors(constants.text_center)
+        bert, torch.eye(width, width + _RESERVED), CenteredUnitVectors(constants.text_center)
     )
     background = TextBackground(constants.background_mean, constants.background_precision)
     return SmallBackbone(Towers(image, text), tokenizer, small_frame_spec(frames), background)

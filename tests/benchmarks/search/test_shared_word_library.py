@@ -74,13 +74,13 @@ def test_searches_encode_each_text_once(
     one_task_per_wave = replace(SHARED_ENCODING, max_first_wave=1, growth=1)
     monkeypatch.setattr(executor, "SHARED_ENCODING", one_task_per_wave)
     passes: list[int] = []
-    text_states = BertBackbone.text_states
+    text_vectors = BertBackbone.text_vectors
 
     def count(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
         passes.append(len(ids))
-        return text_states(tower, ids)
+        return text_vectors(tower, ids)
 
-    monkeypatch.setattr(BertBackbone, "text_states", count)
+    monkeypatch.setattr(BertBackbone, "text_vectors", count)
     assert sum(route.searched for route in engine.search("a man", 20, routes="all").routing) == 3
     assert passes == [1]
     texts = ["two dogs", "a man", "a red car", "two dogs"]

@@ -14,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones import Precision, packed_text_tower
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone, tiny_backbone
-from models.backbones.bert_text_tower import BertBackbone
-from models.backbones.packed_text_tower import PackedBertLayer, PackedBlock, PackedLinear, pack_text_tower
+from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.packed_text_tower import PackedBlock, PackedLinear, pack_text_tower
 from models.encoders.tower_forward import encode_texts
 
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
@@ -157,14 +156,3 @@ def test_unsupported_towers_are_not_packed(backbone: Backbone, monkeypatch: pyte
     assert pack_text_tower(meta_backbone) is meta_backbone
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert pack_text_tower(backbone) is backbone
-
-
-def test_packed_bert_encodes_like_its_original() -> None:
-    backbone = load_backbone("small", frames=2)
-    tower = pack_text_tower(backbone)
-    assert isinstance(tower, BertBackbone)
-    assert all(isinstance(layer, PackedBertLayer) for layer in tower.text_layers)
-    assert pack_text_tower(backbone) is tower
-    for texts in ([TEXTS[0]], TEXTS):  # without and with padding
-        ids = backbone.tokenize(texts)
-        torch.testing.assert_close(encode_texts(tower, ids), encode_texts(backbone, ids), atol=1e-6, rtol=0)

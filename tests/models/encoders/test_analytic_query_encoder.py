@@ -112,13 +112,13 @@ def test_text_passes_the_tower_once(
 ) -> None:
     encoder = open_query_encoder(backbone, releases["t5"], releases)
     passes: list[int] = []
-    text_states = BertBackbone.text_states
+    text_vectors = BertBackbone.text_vectors
 
     def count(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
         passes.append(len(ids))
-        return text_states(tower, ids)
+        return text_vectors(tower, ids)
 
-    monkeypatch.setattr(BertBackbone, "text_states", count)
+    monkeypatch.setattr(BertBackbone, "text_vectors", count)
     texts = [
         "a cat sleeps on a sofa",
         "rain falls on a lake",
@@ -147,7 +147,7 @@ def test_batch_passes_the_tower_once(
     def fail(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
         raise AssertionError("a text passed the tower again")
 
-    monkeypatch.setattr(BertBackbone, "text_states", fail)
+    monkeypatch.setattr(BertBackbone, "text_vectors", fail)
     again = open_query_encoder(backbone, releases["t5"], releases).encode(texts[::-1], ["t0"], "pinned")
     np.testing.assert_array_equal(again[::-1], first)
 

@@ -1,0 +1,55 @@
+"""Tokenizer of BERT: from texts to padded token ids. It imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from models.errors import BackboneUnsupported
+
+PADDING = 0  # id of [PAD] in every vocabulary of BERT
+_PADDING_PIECE = "[PAD]"
+
+
+class BertTokenizer:
+    """Function from texts to token ids ``[n, L]``, truncated to the maximum length and padded to the longest text.
+
+    It is immutable after construction: threads can share it, and so do copies of a backbone.
+
+    Args:
+        source: Model name or folder, for errors.
+        tokenizer: Its tokenizer, which is changed.
+        length: Maximum number of tokens per text.
+
+    Attributes:
+        size: Vocabulary size.
+        digest: Digest of the vocabulary.
+
+    Raises:
+        BackboneUnsupported: The padding token is not that of BERT.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer, length: int) -> None:
+        padding = tokenizer.token_to_id(_PADDING_PIECE)
+        if padding != PADDING:
+            raise BackboneUnsupported(
+                f"the tokenizer of {source!r} pads with token {padding}, not {PADDING} as BERT does"
+            )
+        self._tokenizer = tokenizer
+        self._tokenizer.enable_truncation(length)
+        self._tokenizer.enable_padding(pad_id=PADDING, pad_token=_PADDING_PIECE)
+        vocabulary = sorted(tokenizer.get_vocab().items())
+        self.size = len(vocabulary)
+        self.digest = hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
+
+    def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        return np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BertTokenizer:
+        return self

@@ -1,0 +1,109 @@
+"""BERT as a compiled text tower: from token ids to unit vectors in the joint space.
+
+Texts of equal length form a batch, so that no product is computed for padding and the attention needs no mask. Word
+embeddings stay outside of the graph: the table is not copied, and a text reads a few of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.backbones.bert_tokenizer import PADDING
+from models.backbones.engine.compiled_graph import ENGINE, CompiledGraph, GraphBuilder, map_in_threads
+
+Array = npt.NDArray[np.float32]
+
+_BATCH_TOKENS = 256  # tokens of a run: their activations fit the caches of a core
+
+
+class BertEngine:
+    """A frozen BERT with GELU (exact) and absolute positions, the mean over tokens, and a linear projection.
+
+    Args:
+        weights: Weights by their names in transformers' ``BertModel``. The table of word embeddings is not copied.
+        heads: Number of attention heads.
+        epsilon: Epsilon of the layer normalizations.
+        projection: ``[width, dim]``.
+        center: Vector ``[width]`` that is subtracted from the mean over tokens after its normalization to unit length;
+            None to project the mean itself.
+    """
+
+    name = ENGINE
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        heads: int,
+        epsilon: float,
+        projection: Array,
+        center: Array | None,
+    ) -> None:
+        self._words = weights["embeddings.word_embeddings.weight"]
+        token_type = weights["embeddings.token_type_embeddings.weight"][0]
+        self._positions = weights["embeddings.position_embeddings.weight"] + token_type
+        self._dim = projection.shape[1]
+        self._graph = _text_vectors(weights, heads, epsilon, projection, center)
+
+    def __call__(self, ids: npt.NDArray[np.int64], threads: int = 1) -> Array:
+        """Unit vectors ``[n, dim]`` of token ids ``[n, L]``, which end before the padding."""
+        lengths = np.max((ids != PADDING) * np.arange(1, ids.shape[1] + 1), axis=1, initial=1)
+        order = np.argsort(lengths, kind="stable")
+        batches = []
+        for length, group in groupby(order, key=lengths.__getitem__):
+            rows, size = np.fromiter(group, np.int64), max(1, _BATCH_TOKENS // int(length))
+            batches += [(rows[start : start + size], int(length)) for start in range(0, len(rows), size)]
+
+        def encode(batch: tuple[npt.NDArray[np.int64], int]) -> Array:
+            rows, length = batch
+            return self._graph(self._words[ids[rows, :length]] + self._positions[:length])
+
+        vectors = np.empty((len(ids), self._dim), np.float32)
+        vectors[order] = np.concatenate(map_in_threads(encode, batches, threads) or [vectors])
+        return vectors
+
+
+def _text_vectors(
+    weights: Mapping[str, Array], heads: int, epsilon: float, projection: Array, center: Array | None
+) -> CompiledGraph:
+    """Unit vectors ``[n, dim]`` of embedded tokens ``[n, L, width]``."""
+    width = weights["embeddings.LayerNorm.bias"].shape[0]
+    graph = GraphBuilder("embedded", np.float32, ["n", "L", width])
+
+    def constants(layer: str) -> tuple[str, str]:
+        """Weight, transposed for products from the right, and bias of a layer."""
+        return graph.constant(weights[f"{layer}.weight"].T), graph.constant(weights[f"{layer}.bias"])
+
+    def add_and_normalize(states: str, layer: str, values: str, norm: str) -> str:
+        weight, bias = constants(layer)
+        options: dict[str, Any] = {"epsilon": epsilon}
+        product = graph.apply("MatMul", values, weight)
+        return graph.apply_fused("SkipLayerNormalization", product, states, *constants(norm), bias, **options)
+
+    states = graph.apply(
+        "LayerNormalization", graph.input, *constants("embeddings.LayerNorm"), axis=-1, epsilon=epsilon
+    )
+    for index in range(len({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})):
+        layer = f"encoder.layer.{index}"
+        projections = [f"{layer}.attention.self.{part}" for part in ("query", "key", "value")]
+        attended = graph.apply_fused(
+            "Attention",
+            states,
+            graph.constant(np.concatenate([weights[f"{name}.weight"] for name in projections]).T),
+            graph.constant(np.concatenate([weights[f"{name}.bias"] for name in projections])),
+            num_heads=heads,
+        )
+        output = f"{layer}.attention.output"
+        states = add_and_normalize(states, f"{output}.dense", attended, f"{output}.LayerNorm")
+        weight, bias = constants(f"{layer}.intermediate.dense")
+        hidden = graph.apply_fused("BiasGelu", graph.apply("MatMul", states, weight), bias)
+        states = add_and_normalize(states, f"{layer}.output.dense", hidden, f"{layer}.output.LayerNorm")
+    vectors = graph.apply("ReduceMean", states, graph.constant(np.array([1])), keepdims=0)
+    if center is not None:
+        vectors = graph.apply("Sub", graph.apply("LpNormalization", vectors), graph.constant(center))
+    vectors = graph.apply("MatMul", vectors, graph.constant(projection))
+    return graph.compile(graph.apply("LpNormalization", vectors), ["n", projection.shape[1]])

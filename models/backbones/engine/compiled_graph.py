@@ -1,0 +1,121 @@
+"""Graphs of ONNX operators, compiled by ONNX Runtime.
+
+A graph runs in the thread that calls it. A batch is divided among threads by :func:`map_in_threads` instead, which
+needs no synchronization within an operator, and no thread that waits for work in a loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnx import helper, numpy_helper
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+ENGINE = f"ONNX Runtime {onnxruntime.__version__}"
+_OPERATORS, _MICROSOFT_OPERATORS = 20, 1  # versions of the operator sets
+_FORMAT = 10  # version of the file format that has these operators
+_OUTPUT = "output"
+
+
+class GraphBuilder:
+    """Graph with one input and one output, built operator by operator.
+
+    Args:
+        name: Name of the input.
+        dtype: Type of the input.
+        shape: Shape of the input; a name in place of a size varies between runs.
+    """
+
+    def __init__(self, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
+        self.input = name
+        self._input = helper.make_tensor_value_info(name, _element_type(dtype), shape)
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def constant(self, values: npt.ArrayLike) -> str:
+        """Add a constant tensor; returns its name."""
+        name = f"constant_{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def apply(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Apply an ONNX operator to named tensors; returns the name of its result."""
+        return self._apply("", operator, inputs, attributes)
+
+    def apply_fused(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Apply one of ONNX Runtime's own operators."""
+        return self._apply("com.microsoft", operator, inputs, attributes)
+
+    def _apply(self, domain: str, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        name = f"result_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [name], domain=domain, **attributes))
+        return name
+
+    def compile(self, result: str, shape: Sequence[int | str]) -> CompiledGraph:
+        """The graph up to a result ``float32`` of the given shape."""
+        nodes = [*self._nodes, helper.make_node("Identity", [result], [_OUTPUT])]
+        output = helper.make_tensor_value_info(_OUTPUT, _element_type(np.float32), shape)
+        graph = helper.make_graph(nodes, "tower", [self._input], [output], self._constants)
+        versions = {"": _OPERATORS, "com.microsoft": _MICROSOFT_OPERATORS}
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
+            ir_version=_FORMAT,
+        )
+        return CompiledGraph(model.SerializeToString(), self.input)
+
+
+class CompiledGraph:
+    """A function of one array, safe to call from several threads at once.
+
+    Args:
+        model: Serialized ONNX model.
+        name: Name of its input.
+    """
+
+    def __init__(self, model: bytes, name: str) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._input = name
+
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Result of the graph for its input."""
+        result: npt.NDArray[np.float32] = self._session.run([_OUTPUT], {self._input: values})[0]
+        return result
+
+
+def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Results of a function for each item, computed in the calling thread and up to ``threads`` − 1 others."""
+    results: dict[int, Result] = {}
+    remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
+
+    def work() -> None:
+        for place, item in remaining:
+            results[place] = function(item)
+
+    # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
+    others = [_pool().submit(work) for _ in range(min(threads, len(items)) - 1)]
+    work()
+    for other in others:
+        other.result()
+    return [results[place] for place in range(len(items))]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="tower")
+
+
+def _element_type(dtype: npt.DTypeLike) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -1,0 +1,84 @@
+"""Compiled forms of towers whose weights do not change. Without one, a tower runs in torch, with the same vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from threading import Lock
+from typing import Generic, TypeVar
+
+import structlog
+import torch
+from torch import Tensor
+
+from models.errors import ModelError
+
+Engine = TypeVar("Engine")
+
+log = structlog.get_logger(__name__)
+
+_TOLERANCE = 1e-5  # of results of an engine and torch, relative to the largest one or to 1
+
+
+class EngineUnavailable(ModelError):
+    """A compiled tower computes other vectors than the tower in torch."""
+
+
+class FrozenTower(Generic[Engine]):
+    """The engine of a frozen tower, compiled on first use.
+
+    A copy has no engine, because backbones are copied to be trained.
+
+    Args:
+        compile_engine: Function that compiles the tower, or raises an error; None for a tower that may change.
+
+    Attributes:
+        is_frozen: Whether the tower may have an engine.
+    """
+
+    def __init__(self, compile_engine: Callable[[], Engine] | None = None) -> None:
+        self.is_frozen = compile_engine is not None
+        self._compile = compile_engine
+        self._engine: Engine | None = None
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[FrozenTower[Engine]], tuple[()]]:
+        return type(self), ()
+
+    def engine(self) -> Engine | None:
+        """The engine; None, after one warning of the process, if it cannot be used on this machine."""
+        if self._compile is None:
+            return self._engine
+        with self._lock:
+            if self._compile is not None:
+                try:
+                    self._engine = self._compile()
+                except Exception as error:  # a broken library may raise anything when it is imported or used
+                    _warn(f"{type(error).__name__}: {error}")
+                self._compile = None
+        return self._engine
+
+
+def require_equal(computed: Tensor, expected: Tensor) -> None:
+    """Compare results of an engine with those of torch.
+
+    Raises:
+        EngineUnavailable: They differ by more than rounding.
+    """
+    difference = float((computed - expected).abs().max())
+    if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise EngineUnavailable(f"results differ from those of torch by up to {difference:.1e}")
+
+
+def torch_name() -> str:
+    """Name and version of torch, as the engine of towers that are not compiled."""
+    return f"torch {torch.__version__}"
+
+
+@cache
+def _warn(error: str) -> None:
+    log.warning(
+        "engine_unavailable",
+        error=error,
+        hint="Towers run in torch, which is slower and gives the same vectors.",
+    )

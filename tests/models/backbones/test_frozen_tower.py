@@ -1,0 +1,215 @@
+"""Compiled towers give the vectors of torch, follow changes of weights, and are replaced by torch where they fail."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from structlog.testing import capture_logs
+from torch import Tensor
+from torch.nn import functional as F
+
+from media.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from media.scenes.scene_rendering import render_scene
+from models.backbones import frozen_tower
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.backbones.engine import bert_engine, compiled_graph
+from models.backbones.engine.bert_engine import BertEngine
+from models.backbones.engine.efficientnet_engine import EfficientNetEngine
+from models.backbones.frozen_tower import FrozenTower, require_equal
+from models.backbones.packed_text_tower import pack_text_tower
+from models.backbones.tower_computation import mixed_precision
+from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.random_frames import random_frames
+
+WORDS = [
+    "a",
+    "red",
+    "dog",
+    "cooks",
+    "pasta",
+    "near",
+    "two",
+    "quick",
+    "cars",
+    "while",
+    "the",
+    "old",
+    "unbelievable",
+    "jellyfish",
+    "sings",
+]
+TORCH = f"torch {torch.__version__}"
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("small", frames=2)
+
+
+@pytest.fixture(scope="module")
+def in_torch(backbone: Backbone) -> Backbone:
+    """The same weights without engine."""
+    return backbone.clone()
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def _no_previous_warning() -> Iterator[None]:
+    frozen_tower._warn.cache_clear()
+    yield
+    frozen_tower._warn.cache_clear()
+
+
+def _drawn_frames() -> Tensor:
+    """Two frames each of drawn videos, one per domain."""
+    videos = []
+    for domain in SCENE_DOMAINS:
+        drawn = torch.from_numpy(render_scene(make_scenes(domain, train=1, val=0, test=0)[0])[:2])
+        pixels = F.interpolate(drawn.permute(0, 3, 1, 2).float(), (224, 224), mode="bilinear")
+        videos.append(pixels.permute(0, 2, 3, 1).to(torch.uint8))
+    return torch.stack(videos)
+
+
+@pytest.mark.parametrize("kind", ["random", "drawn"])
+def test_features_equal_those_of_torch(kind: str, backbone: Backbone, in_torch: Backbone) -> None:
+    frames = random_frames(3, 2, 3, size=224) if kind == "random" else _drawn_frames()
+    assert backbone.engine.startswith("ONNX Runtime")
+    assert in_torch.engine == TORCH
+    found, expected = backbone.video_features(frames), in_torch.video_features(frames)
+    torch.testing.assert_close(found, expected, atol=1e-5 * float(expected.max()), rtol=0)
+    videos = [encode_frames(tower, frames)[0] for tower in (backbone, in_torch)]
+    torch.testing.assert_close(*videos, atol=1e-5, rtol=0)
+    assert expected.std(dim=0).max() > 0.1, "the videos differ"
+
+
+def test_text_vectors_equal_those_of_torch(backbone: Backbone, in_torch: Backbone) -> None:
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 30))) for _ in range(60)]
+    texts += ["", "日本語 naïve ﬁ [PAD] [SEP]", "word " * 200]
+    ids = backbone.tokenize(texts)
+    torch.testing.assert_close(encode_texts(backbone, ids), encode_texts(in_torch, ids), atol=1e-6, rtol=0)
+    alone = torch.cat([encode_texts(backbone, backbone.tokenize([text]))[0] for text in texts])
+    torch.testing.assert_close(encode_texts(backbone, ids)[0], alone, atol=1e-6, rtol=0)
+
+
+def test_threads_share_a_batch(
+    backbone: Backbone, in_torch: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, frames = backbone.tokenize(WORDS * 20), random_frames(4, 1, 5, size=224)
+    expected = backbone.text_vectors(ids), backbone.video_features(frames)
+    monkeypatch.setattr(bert_engine, "_BATCH_TOKENS", 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for found, one_by_one in zip(
+        (backbone.text_vectors(ids), backbone.video_features(frames)), expected, strict=True
+    ):
+        torch.testing.assert_close(found, one_by_one, atol=1e-6, rtol=0)
+
+
+def test_errors_of_other_threads_reach_the_caller() -> None:
+    def fail(item: int) -> int:
+        raise ValueError(f"item {item}")
+
+    assert compiled_graph.map_in_threads(abs, range(-5, 0), 2) == [5, 4, 3, 2, 1]
+    assert compiled_graph.map_in_threads(abs, [], 2) == []
+    with pytest.raises(ValueError, match="item"):
+        compiled_graph.map_in_threads(fail, range(5), 2)
+
+
+def test_copies_and_other_weights_run_in_torch(backbone: Backbone) -> None:
+    ids, frames = backbone.tokenize(["a dog", "two red cars"]), random_frames(5, 1, 1, size=224)
+    file = io.BytesIO()
+    torch.save(backbone, file)
+    file.seek(0)
+    stored = torch.load(file, weights_only=False)
+    copies = [
+        backbone.clone(),
+        backbone.clone_image_tower(),
+        backbone.clone_text_tower(),
+        copy.deepcopy(backbone),
+        stored,
+    ]
+    assert {tower.engine for tower in copies} == {TORCH}
+    changed = load_backbone("small", frames=2)
+    assert changed.engine == backbone.engine
+    changed.load_tensors({name: 1.5 * tensor for name, tensor in backbone.tensors().items()})
+    assert changed.engine == TORCH
+    assert (encode_texts(changed, ids) - encode_texts(backbone, ids)).abs().max() > 1e-3
+    assert (changed.video_features(frames) - backbone.video_features(frames)).abs().max() > 1e-3
+
+
+def test_trained_text_tower_is_compiled_for_queries(backbone: Backbone) -> None:
+    trained = backbone.clone()
+    trained.load_tensors({name: 1.1 * tensor for name, tensor in backbone.tensors().items()})
+    ids = backbone.tokenize(["a dog", "two red cars"])
+    expected = encode_texts(trained, ids)
+    compiled: Any = pack_text_tower(trained)
+    engine = compiled._frozen_text.engine()
+    assert engine is not None
+    torch.testing.assert_close(encode_texts(compiled, ids), expected, atol=1e-6, rtol=0)
+    assert pack_text_tower(trained) is compiled
+    assert compiled._frozen_text.engine() is engine, "it is compiled once"
+
+
+def test_bfloat16_runs_in_torch(backbone: Backbone, in_torch: Backbone) -> None:
+    ids, frames = backbone.tokenize(["a dog"]), random_frames(6, 1, 1, size=224)
+    with mixed_precision():
+        assert torch.equal(encode_texts(backbone, ids), encode_texts(in_torch, ids))
+        assert torch.equal(encode_frames(backbone, frames)[0], encode_frames(in_torch, frames)[0])
+
+
+@pytest.mark.usefixtures("_no_previous_warning")
+def test_broken_library_is_replaced_by_torch_with_one_warning(
+    in_torch: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("models.backbones.engine")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    backbone = load_backbone("small", frames=2)
+    ids, frames = backbone.tokenize(["a dog"]), random_frames(7, 1, 1, size=224)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert torch.equal(encode_texts(backbone, ids), encode_texts(in_torch, ids))
+            assert torch.equal(backbone.video_features(frames), in_torch.video_features(frames))
+    assert backbone.engine == TORCH
+    assert [entry["event"] for entry in logs] == ["engine_unavailable"]
+    assert "onnxruntime" in logs[0]["error"]
+
+
+@pytest.mark.parametrize("engine", [BertEngine, EfficientNetEngine])
+@pytest.mark.usefixtures("_no_previous_warning")
+def test_engine_with_other_results_is_not_used(
+    engine: type[Any], in_torch: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = engine.__call__
+    monkeypatch.setattr(engine, "__call__", lambda *arguments: compute(*arguments) * 1.001)
+    backbone = load_backbone("small", frames=2)
+    ids, frames = backbone.tokenize(["a dog"]), random_frames(7, 1, 1, size=224)
+    with capture_logs() as logs:
+        torch.testing.assert_close(
+            encode_texts(backbone, ids), encode_texts(in_torch, ids), atol=1e-6, rtol=0
+        )
+        torch.testing.assert_close(
+            backbone.video_features(frames), in_torch.video_features(frames), atol=1e-4, rtol=0
+        )
+    assert "differ from those of torch" in logs[0]["error"]
+    assert backbone.engine == TORCH
+
+
+def test_results_that_are_not_numbers_are_refused() -> None:
+    require_equal(torch.ones(3), torch.ones(3))
+    with pytest.raises(frozen_tower.EngineUnavailable, match="differ"):
+        require_equal(torch.tensor([torch.nan]), torch.ones(1))
+    assert FrozenTower[str]().engine() is None
