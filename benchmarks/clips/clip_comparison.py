@@ -48,7 +48,7 @@ def compare_on_clips(
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
         progress: Called with the number of decoded clips and the number of clips to decode.
-        report: Called with one line per domain and run.
+        report: Called with a line that names the engine, and one per domain and run.
 
     Returns:
         The runs of the methods and those of the rivals.
@@ -70,6 +70,7 @@ def compare_on_clips(
         lambda line: report(f"{_DOMAIN_RIDGES}: {line}"),
     )
     loaded = load_backbone(backbone, spec.frames).to(device)
+    report(f"{backbone} runs in {loaded.engine}")
     methods = []
     for variant in variants:
         for seed in range(seeds if METHODS[variant.method].is_trainable else 1):
@@ -154,7 +155,7 @@ def measure_caption_curve(
         device: ``cpu`` or ``cuda``.
         workers: Number of decoding processes.
         progress: Called with the number of decoded clips and the number of clips to decode.
-        report: Called with one line per domain and run.
+        report: Called with a line that names the engine, and one per domain and run.
 
     Raises:
         ProtocolError: The folder or a clip cannot be used.
@@ -165,6 +166,7 @@ def measure_caption_curve(
     spec = frame_spec(backbone, None)
     tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
     loaded = load_backbone(backbone, spec.frames).to(device)
+    report(f"{backbone} runs in {loaded.engine}")
     remember_outputs(loaded, cache)
     largest = max(_count_captioned([task]) for task in tasks)
     points: list[CurvePoint] = []

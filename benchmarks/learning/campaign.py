@@ -189,7 +189,7 @@ class Campaign:
             memory=meter.memory,
             parameters=outcome.parameters,
             settings=outcome.settings,
-            facts=self.run_facts(run),
+            facts=self.run_facts(run, backbone.engine),
         )
         write_result(self.out, result)
         return ""
@@ -237,8 +237,12 @@ class Campaign:
     def _prior(self, run: Run) -> float:
         return self.protocol.prior if run.variant.prior is None else run.variant.prior
 
-    def run_facts(self, run: Run) -> dict[str, Any]:
-        """Circumstances of a run, for its report: command, commit, versions, machine, protocol, sizes."""
+    def run_facts(self, run: Run, engine: str) -> dict[str, Any]:
+        """Circumstances of a run, for its report: command, commit, versions, machine, protocol, sizes.
+
+        Args:
+            engine: Library that the frozen towers ran in.
+        """
         packages = ("cinestrata", "torch", "open_clip_torch", "numpy")
         return {
             "command": self.command,
@@ -251,7 +255,12 @@ class Campaign:
                 "threads": torch.get_num_threads(),
                 "device": torch.cuda.get_device_name() if self.device.startswith("cuda") else "cpu",
             },
-            "backbone": {"name": self.backbone, "fingerprint": self.fingerprint, "frames": self.frames},
+            "backbone": {
+                "name": self.backbone,
+                "fingerprint": self.fingerprint,
+                "frames": self.frames,
+                "engine": engine,
+            },
             "protocol": self.protocol.model_dump(mode="json", exclude={"methods"}),
             "prior": self._prior(run),
             "reindex": run.variant.reindex,

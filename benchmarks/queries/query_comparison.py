@@ -117,7 +117,7 @@ def compare_on_queries(
         excluded: Names of domains to leave out.
         workers: Number of decoding processes.
         progress: Called with the number of decoded videos and the number of videos to decode.
-        report: Called with one line per library.
+        report: Called with a line that names the engine, and one per library.
 
     Raises:
         ProtocolError: A folder or a video cannot be used.
@@ -128,6 +128,7 @@ def compare_on_queries(
         domains = read_domains(folders, media, names=names, only=only, excluded=excluded)
         first = hide_videos(domains, 0)
         features = read_features(first, backbone, cache, workers=workers, progress=progress)
+        report(f"{backbone} runs in {features.engine}")
         results = QueryResults(
             {name: len(videos) for name, videos in sorted(domains.items())},
             sum(video.is_hidden for videos in first.values() for video in videos),

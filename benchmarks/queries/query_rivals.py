@@ -105,11 +105,13 @@ class FrozenFeatures:
         ridge: Features of the ridge by domain; captions are set by :class:`JointRidge`.
         vectors: Vectors of the backbone by domain.
         encode: Vectors ``[n, dim]`` of texts by the backbone.
+        engine: Library that the backbone runs in.
     """
 
     ridge: Mapping[str, DomainFeatures]
     vectors: Mapping[str, Floats]
     encode: Callable[[Sequence[str]], Floats]
+    engine: str
 
 
 def read_features(
@@ -162,7 +164,7 @@ def read_features(
         parts = [encode_texts(frozen, frozen.tokenize(part))[0].numpy() for part in chunks(texts, 64)]
         return np.concatenate(parts)
 
-    return FrozenFeatures(ridge, vectors, encode)
+    return FrozenFeatures(ridge, vectors, encode, frozen.engine)
 
 
 class JointRidge:

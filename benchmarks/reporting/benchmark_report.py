@@ -156,12 +156,13 @@ def _circumstances(results: Sequence[RunResult]) -> list[str]:
         f"{m['cpus']} CPUs, {m['threads']} threads of torch, {m['device']}"
         for m in (r.facts["machine"] for r in results)
     )
+    engines = dict.fromkeys(r.facts["backbone"]["engine"] for r in results)
     return [
         *(f"    {command}" for command in commands),
         "",
         f"{len(results[0].tasks)} tasks; {counts} videos; backbone {facts['backbone']['name']} with "
-        f"{facts['backbone']['frames']} frames per video. Data {results[0].data}; commit {', '.join(commits)}; "
-        f"{'; '.join(versions)}; {'; '.join(machines)}.",
+        f"{facts['backbone']['frames']} frames per video, in {' and '.join(engines)}. Data {results[0].data}; "
+        f"commit {', '.join(commits)}; {'; '.join(versions)}; {'; '.join(machines)}.",
     ]
 
 

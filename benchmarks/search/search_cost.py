@@ -271,13 +271,14 @@ def main() -> None:
         *([f"{small:,}", f"{count:,}", f"{p50:.2f}"] for count, p50 in zip(tasks, by_tasks, strict=True)),
         *([f"{count:,}", "10", f"{p50:.2f}"] for count, p50 in zip(vectors, by_vectors, strict=True)),
     ]
-    tables = (markdown_table(header, cells), markdown_table(["vectors", "tasks", "p50 ms"], growth))
+    engines = f"`tiny` runs in {tiny.engine}, ViT-B/32 in {shaped.engine}.\n"
+    tables = (engines, markdown_table(header, cells), markdown_table(["vectors", "tasks", "p50 ms"], growth))
     (options.out / "search.md").write_text("\n".join(tables), encoding="utf-8")
     facts = {
         "rows": [asdict(row) for row in rows],
         "p50_by_tasks": dict(zip(map(str, tasks), by_tasks, strict=True)),
         "p50_by_vectors": dict(zip(map(str, vectors), by_vectors, strict=True)),
-        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "torch": torch.__version__},
+        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "engine": tiny.engine},
         "arguments": {name: str(value) for name, value in vars(options).items()},
     }
     (options.out / "search.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -208,9 +208,9 @@ def main() -> None:
                     seed=options.seed * 10_000 + tasks,
                 )
             )
-        rows = measure_costs(libraries, options.rounds)
+        rows, engine = measure_costs(libraries, options.rounds), backbone.engine
     table = _table(rows)
-    note = f"The encoding of a text alone takes {rows[0].encoding:.1f} ms, the median of the same run."
+    note = f"The encoding of a text alone takes {rows[0].encoding:.1f} ms in {engine}, the median of the same run."
     print(table + "\n" + note)
     (options.out / "shared-words.md").write_text(f"{table}\n{note}\n", encoding="utf-8")
     facts = {

@@ -247,13 +247,13 @@ def describe_structures(structures: list[AnnStructure]) -> str:
 
 
 def check_backbone(_: Settings) -> str:
-    """Weights of the configured backbone."""
+    """Weights of the configured backbone, and the engine that its frozen towers run in."""
     from models.backbones.backbone_loading import load_backbone
     from service.storage.library_backbone import library_backbone
 
     backbone = load_backbone(library_backbone())
     spec = backbone.spec
-    return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px"
+    return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px, in {backbone.engine}"
 
 
 def check_decoders(_: Settings) -> str:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import torch
 from sqlalchemy import delete, text, update
 
 from cli.commands import doctor, library_checks
@@ -324,3 +325,7 @@ def test_ann_structures_are_described() -> None:
         doctor.describe_structures([ivf, flat])
         == "ivf (recall 0.995), exact scan (no structure reached the required recall)"
     )
+
+
+def test_backbone_check_names_the_engine(folder: Settings) -> None:
+    assert f"in torch {torch.__version__}" in doctor.check_backbone(folder)

@@ -377,7 +377,7 @@ def test_separate_batches_need_joint_training(campaign: Campaign) -> None:
     variants = [parse_variant(f"ccmr@jointly=true{more}") for more in ("", "@mixed_batches=false")]
     mixed, separate = campaign.runs(variants, seeds=1)
     assert campaign.identity(mixed) != campaign.identity(separate)
-    assert campaign.run_facts(separate)["mixed_batches"] is False
+    assert campaign.run_facts(separate, "torch")["mixed_batches"] is False
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ FACTS: dict[str, Any] = {
     "commit": "abc",
     "versions": {"torch": "2"},
     "machine": {"cpus": 2, "threads": 2, "device": "cpu"},
-    "backbone": {"name": "tiny", "frames": 2},
+    "backbone": {"name": "tiny", "frames": 2, "engine": "torch 2"},
     "protocol": {"title": "A title <&>"},
     "videos": {task: {"train": 4, "val": 1, "test": 10} for task in TASKS},
 }
