@@ -1,4 +1,4 @@
-"""Cache of the outputs of frozen image blocks: each video passes them once per task instead of once per step.
+"""Cache of tokens after the frozen part of the image tower: a video passes it once per task instead of once per step.
 
 The cache is an anonymous file that disappears with the process, however the process ends, so no stale entry and no
 entry of another precision can exist. Training that resumes from a checkpoint computes the outputs again and gets the
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[[Sequence[Clip]], Tensor]]:
     """Context manager: a function that loads the videos of a step.
 
-    The function returns frames, or the tokens after the method's frozen blocks; it raises FramesMissing, see
+    The function returns frames, or the tokens after the frozen part of the image tower; it raises FramesMissing, see
     :func:`trainer.task_data.open_frames`.
 
     Args:
@@ -38,7 +38,8 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[
         folder: Folder for the cache file, on a disk with room; by default the system's temporary folder.
     """
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
-    if blocks == 0 or budget == 0:
+    has_frozen_part = blocks > 0 or method.backbone.has_frozen_network
+    if budget == 0 or method.needs_frames or not has_frozen_part:
         yield load_frames
         return
     folder = folder or Path(tempfile.gettempdir())

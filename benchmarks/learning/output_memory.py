@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,45 +15,44 @@ from models.backbones.backbone import Backbone
 
 
 def remember_outputs(backbone: Backbone, cache: Path) -> None:
-    """Make a backbone with closed blocks compute the features of each video and the states of each text batch once.
+    """Make a backbone with a frozen network compute the outputs of each video and each text batch once.
 
-    Features are kept in files, states in memory. A backbone with open blocks is not changed.
+    Tokens and features of videos are kept in files, also for copies of the backbone, which share the network. Vectors
+    of texts are kept in memory, for the text tower of the backbone itself. Another backbone is not changed.
 
     Args:
         backbone: Backbone, which is changed in place.
-        cache: Folder of the features.
+        cache: Folder of the outputs.
     """
-    if backbone.visual_blocks:
+    if not backbone.has_frozen_network:
         return
     folder = cache / f"features-{backbone.fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)
-    compute_features, compute_states = backbone.video_features, backbone.text_vectors
-    features: dict[str, Tensor] = {}
-    states: dict[bytes, Tensor] = {}
+    kind, vectors = type(backbone), dict[bytes, Tensor]()
 
-    @torch.no_grad()
-    def video_features(frames: Tensor) -> Tensor:
-        keys = [blake2b(video.numpy().data, digest_size=16).hexdigest() for video in frames.contiguous()]
-        for row, key in enumerate(keys):
-            path = folder / f"{key}.npy"
-            if key not in features and path.exists():
-                features[key] = torch.from_numpy(np.load(path))
-            if key not in features:
-                features[key] = compute_features(frames[row : row + 1])[0].cpu()
-                np.save(path, features[key].numpy())
-        return torch.stack([features[key] for key in keys]).to(backbone.device)
+    def remembered(frames: Tensor, compute: Callable[[Tensor], Tensor], suffix: str) -> Tensor:
+        rows = []
+        for video in frames.contiguous():
+            path = folder / f"{blake2b(video.numpy().data, digest_size=16).hexdigest()}{suffix}.npy"
+            if not path.exists():
+                np.save(path, compute(video[None])[0].cpu().numpy())
+            rows.append(torch.from_numpy(np.load(path)))
+        return torch.stack(rows).to(backbone.device)
 
-    @torch.no_grad()
-    def embed_frames(frames: Tensor) -> Tensor:
-        # Features are the root of the mean over frames, so that one frame with one token gives the video's vector.
-        return video_features(frames).square()[:, None, None]
+    class Remembering(kind):  # type: ignore[misc, valid-type]
+        def video_features(self, frames: Tensor) -> Tensor:
+            return remembered(frames, super().video_features, "")
 
-    @torch.no_grad()
-    def text_vectors(ids: Tensor) -> Tensor:
-        key = np.array(ids.shape).tobytes() + ids.cpu().numpy().tobytes()
-        if key not in states:
-            states[key] = compute_states(ids)
-        return states[key]
+        def embed_frames(self, frames: Tensor) -> Tensor:
+            return remembered(frames, super().embed_frames, "-tokens")
 
-    for function in (video_features, embed_frames, text_vectors):
-        setattr(backbone, function.__name__, function)
+        def text_vectors(self, ids: Tensor) -> Tensor:
+            if self.text is not backbone.text:
+                return cast(Tensor, super().text_vectors(ids))
+            key = np.array(ids.shape).tobytes() + ids.cpu().numpy().tobytes()
+            if key not in vectors:
+                with torch.no_grad():
+                    vectors[key] = super().text_vectors(ids)
+            return vectors[key]
+
+    backbone.__class__ = Remembering

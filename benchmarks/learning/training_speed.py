@@ -338,7 +338,7 @@ def load_benchmark_backbone(plan: SpeedPlan) -> Backbone:
         if shape
         else load_backbone(plan.backbone, plan.frames)
     )
-    if not backbone.has_open_blocks:
+    if not backbone.has_causal_text:
         raise ProtocolError(
             f"the speed of backbone {plan.backbone!r} is not measured: it pads texts itself; choose 'tiny' or "
             f"'{OPEN_CLIP_PREFIX}<model>/<weights, or random>'"

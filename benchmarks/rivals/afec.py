@@ -65,8 +65,8 @@ class Afec(Ewc):
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
         if trained and self.importance:
-            self.expanded = self.backbone.clone().requires_grad_(True)
-            self.expanded.clip.logit_scale.requires_grad_(False)
+            self.expanded = self.backbone.clone()
+            self.expanded.unfreeze()
 
     def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:
         """Measure F_e of the weights θ_e after the epochs so far."""

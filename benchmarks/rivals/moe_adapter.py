@@ -32,6 +32,7 @@ from benchmarks.rivals.encoders.experts_family import (
     encode_texts_with_experts,
 )
 from models.backbones.backbone import Backbone
+from models.backbones.open_clip_backbone import require_clip_blocks
 from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState, tensors_with_prefix
@@ -80,6 +81,7 @@ class MoeAdapter(Method):
 
     def __init__(self, backbone: Backbone, config: MoeAdapterConfig) -> None:
         super().__init__(backbone, config)
+        require_clip_blocks(backbone)
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.visual, self.text = (

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
+from models.backbones.open_blocks import open_block
 from models.backbones.tower_computation import merge_heads, scaled_dot_product_attention, split_heads
 
 FusionMix = Literal["convex", "additive"]
@@ -120,7 +121,7 @@ class FrameFusion(nn.Module):
             BackboneUnsupported: The backbone's blocks are not open.
         """
         width, blocks = backbone.visual_width, backbone.visual_blocks
-        heads = blocks[0].attn.num_heads
+        heads = open_block(blocks[0]).heads
         return cls(width, heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix)
 
     def at(self, index: int) -> FrameFusionAdapter | None:

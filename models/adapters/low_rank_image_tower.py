@@ -50,7 +50,7 @@ class LowRankImageTower(nn.Module):
 
     def __init__(self, backbone: Backbone, *, rank: int, scale: float) -> None:
         super().__init__()
-        self.backbone = backbone.clone()
+        self.backbone = backbone.clone_image_tower()
         self._updates: dict[str, LowRankUpdate] = {}
         for index, block in enumerate(self.backbone.visual_blocks):
             for name, module in list(block.named_modules()):

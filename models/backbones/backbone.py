@@ -48,11 +48,16 @@ class Backbone(nn.Module, ABC):
         std: RGB standard deviation of the normalization, 0..1.
 
     Attributes:
+        has_open_blocks: Whether adapters can work inside the blocks of both towers.
+        has_causal_text: Whether no word attends to later ones, so that the last token is the vector of the text.
+        has_frozen_network: Whether a network that no method trains makes the tokens of frames.
         fingerprint: Digest of weights, architecture and preprocessing at construction.
         query_precision: Precision of the text tower's products for queries. Weights and vectors stay float32.
     """
 
-    has_open_blocks: ClassVar[bool]  # whether adapters can work inside the towers' blocks
+    has_open_blocks: ClassVar[bool]
+    has_causal_text: ClassVar[bool] = True
+    has_frozen_network: ClassVar[bool] = False
     mean: Tensor
     std: Tensor
     text: Any  # the text tower
@@ -136,7 +141,10 @@ class Backbone(nn.Module, ABC):
     @property
     @abstractmethod
     def visual_blocks(self) -> list[Any]:
-        """Blocks of the image tower, functions from tokens ``[n, P+1, width]`` to the same shape."""
+        """Blocks of the image tower, functions from tokens ``[n, P+1, width]`` to the same shape.
+
+        :func:`~models.backbones.open_blocks.open_block` runs an open block step by step.
+        """
 
     @property
     def visual_width(self) -> int:
@@ -189,12 +197,21 @@ class Backbone(nn.Module, ABC):
     def end_of_text(self, ids: Tensor) -> Tensor:
         """Position of the end-of-text token, ``[n]``; later positions are padding."""
 
-    def text_vectors(self, ids: Tensor) -> Tensor:
-        """Unit vectors ``[n, dim]`` of token ids ``[n, L]``, by a text tower with closed blocks.
+    @property
+    def word_ids(self) -> range:
+        """Token ids without the special tokens."""
+        return range(int(self.tokenize([""])[0, 0]))  # the special tokens are the last of CLIP's vocabulary
 
-        :mod:`models.encoders.tower_forward` runs open blocks one by one.
+    def text_mask(self, length: int, end: Tensor) -> Tensor | None:
+        """Tokens that all others attend to, ``[n, 1, 1, length]``; None if padding has no effect."""
+        return None
+
+    def text_vectors(self, ids: Tensor) -> Tensor:
+        """Unit vectors ``[n, dim]`` of token ids ``[n, L]``, by a text tower that is not causal.
+
+        :mod:`models.encoders.tower_forward` runs other towers, and blocks with adapters, one by one.
         """
-        raise AssertionError(f"the text tower of {self.name!r} has open blocks")
+        raise AssertionError(f"the text tower of {self.name!r} is causal")
 
     @abstractmethod
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
@@ -215,8 +232,12 @@ class Backbone(nn.Module, ABC):
         raise self.closed_blocks_error()
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Token and position embeddings ``[n, L, width]`` of ids ``[n, L]``."""
-        raise self.closed_blocks_error()
+        """Input of the first text block ``[n, L, width]`` for ids ``[n, L]``."""
+        return self.embed_words(self.token_embedding(ids))
+
+    @abstractmethod
+    def embed_words(self, words: Tensor) -> Tensor:
+        """Input of the first text block ``[..., n, L, width]`` for token embeddings of the same shape."""
 
     def closed_blocks_error(self) -> BackboneUnsupported:
         """Error for the use of blocks that are not open."""
@@ -228,8 +249,13 @@ class Backbone(nn.Module, ABC):
     # -- weights ----------------------------------------------------------------------------------------
 
     def clone(self) -> Backbone:
-        """A copy with weights of its own, for methods that train the towers."""
+        """A copy with weights of its own, except for a frozen network, for methods that train the towers."""
         return self._copy({})
+
+    def unfreeze(self) -> None:
+        """Require gradients for all weights that methods train; the temperature stays fixed."""
+        self.requires_grad_(True)
+        self.clip.logit_scale.requires_grad_(False)
 
     def clone_image_tower(self) -> Backbone:
         """A copy with an image tower of its own that shares all other weights."""
@@ -246,7 +272,7 @@ class Backbone(nn.Module, ABC):
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights of the towers by name, as a release stores them."""
+        """Weights of the towers by name, without a frozen network, as a release stores them."""
         return {f"clip.{name}": value.detach() for name, value in self.clip.state_dict().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -255,8 +281,19 @@ class Backbone(nn.Module, ABC):
         Raises:
             ReleaseError: The names or shapes are not those of this architecture.
         """
+        self._load(self.clip, {name.removeprefix("clip."): value for name, value in tensors.items()})
+
+    def load_image_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the weights of the image tower, by their names within it.
+
+        Raises:
+            ReleaseError: The names or shapes are not those of this architecture.
+        """
+        self._load(self.clip.visual, tensors)
+
+    def _load(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         try:
-            self.clip.load_state_dict({name.removeprefix("clip."): value for name, value in tensors.items()})
+            module.load_state_dict(dict(tensors))
         except RuntimeError as error:
             raise ReleaseError(f"the weights do not fit backbone {self.name!r}: {error}") from error
 

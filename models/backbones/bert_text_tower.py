@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.bert_tokenizer import PADDING, BertTokenizer
 from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal
+from models.backbones.open_blocks import BertBlock, OpenBlock
 from models.backbones.tower_computation import forward_precision, is_mixed_precision
 
 if TYPE_CHECKING:
@@ -75,13 +76,14 @@ class Towers(nn.Module):
 
 
 class BertBackbone(Backbone):
-    """A backbone with closed blocks whose text tower is a BERT; subclasses add the image tower.
+    """A backbone whose text tower is a BERT; subclasses add the image tower.
 
     Args:
         name, clip, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
     """
 
     has_open_blocks = False
+    has_causal_text = False
 
     def __init__(
         self,
@@ -134,6 +136,27 @@ class BertBackbone(Backbone):
             require_equal(torch.from_numpy(engine(ids.numpy())), self._text_vectors_in_torch(ids))
         return engine
 
+    @property
+    def text_blocks(self) -> list[OpenBlock]:
+        return [BertBlock(layer) for layer in self.text.bert.encoder.layer]
+
+    @property
+    def text_width(self) -> int:
+        return int(self.text.bert.config.hidden_size)
+
+    @property
+    def word_ids(self) -> range:
+        """All ids: BERT replaces a masked word by any of its vocabulary (Devlin et al., 2019, section 3.1)."""
+        return range(self.vocabulary)
+
+    def embed_words(self, words: Tensor) -> Tensor:
+        """Normalized sum of the embeddings of tokens ``[..., n, L, width]``, of positions and of the only segment."""
+        return cast(Tensor, self.text.bert.embeddings(inputs_embeds=words.flatten(0, -3)).view(words.shape))
+
+    def text_mask(self, length: int, end: Tensor) -> Tensor | None:
+        is_text = torch.arange(length, device=end.device) <= end.unsqueeze(1)
+        return None if bool(is_text.all()) else is_text[:, None, None]
+
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         return torch.from_numpy(self._tokenizer(texts))
 
@@ -151,8 +174,7 @@ class BertBackbone(Backbone):
         end = self.end_of_text(ids)
         with forward_precision(self.device):
             # The layers run one by one because BertModel spends a fifth of the time of a short text on its mask.
-            is_text = _positions(ids) <= end.unsqueeze(1)
-            mask = None if bool(is_text.all()) else is_text[:, None, None]
+            mask = self.text_mask(ids.shape[1], end)
             states: Tensor = self.text.bert.embeddings(input_ids=ids)
             for layer in self.text.bert.encoder.layer:
                 states = layer(states, mask)

@@ -98,8 +98,8 @@ class OpenClipBackbone(Backbone):
         tokens: Tensor = self.clip.visual._embeds(self.pixels(frames))
         return tokens.view(*frames.shape[:2], *tokens.shape[1:])
 
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        return torch.add(self.text.token_embedding(ids), self.text.positional_embedding[: ids.shape[1]])
+    def embed_words(self, words: Tensor) -> Tensor:
+        return torch.add(words, self.text.positional_embedding[: words.shape[-2]])
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
         """Unit text vectors ``[..., n, dim]`` of hidden states ``[..., n, L, width]`` at ``end [n]``."""
@@ -113,6 +113,19 @@ class OpenClipBackbone(Backbone):
         model, _, source = self.name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
         activation = ["quick_gelu"] if _needs_quick_gelu(model, source) else []
         return [self.name.split("/")[0], self.spec.size, *activation]
+
+
+def require_clip_blocks(backbone: Backbone) -> None:
+    """Raise an error unless the blocks of a backbone are those of CLIP.
+
+    Raises:
+        BackboneUnsupported: The blocks are others, or are closed.
+    """
+    if not isinstance(backbone, OpenClipBackbone):
+        raise BackboneUnsupported(
+            f"the blocks of backbone {backbone.name!r} are not those of CLIP: use 'tiny' or "
+            f"'{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local file>'"
+        )
 
 
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:

@@ -36,13 +36,14 @@ def pack_text_tower(backbone: Backbone) -> Backbone:
     The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
 
     Returns:
-        The backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks are closed and
-        have no packed form in that precision.
+        The backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks have no packed
+        form in that precision.
     """
     precision = backbone.query_precision
     if isinstance(backbone, BertBackbone):
         backbone.freeze_text_tower()
-    if not (backbone.has_open_blocks and backbone.device.type == "cpu" and _has_kernels(precision)):
+        return backbone
+    if not (backbone.device.type == "cpu" and _has_kernels(precision)):
         return backbone
     packed = _packed_backbones.setdefault(backbone, {})
     if precision not in packed:
@@ -120,14 +121,6 @@ class PackedBlock(nn.Module):
         self.ln_1, self.ls_1, self.ln_2, self.ls_2 = block.ln_1, block.ls_1, block.ln_2, block.ls_2
         self.attn = PackedAttention(block.attn, precision)
         self.mlp = PackedPerceptron(block.mlp, precision)
-
-
-def project_query_key_value(attention: nn.MultiheadAttention | PackedAttention, x: Tensor) -> Tensor:
-    """Concatenated query, key and value projections, ``[..., 3 · width]`` of ``[..., width]``."""
-    if isinstance(attention, PackedAttention):
-        projected: Tensor = attention.in_proj(x)
-        return projected
-    return F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
 
 
 def _apply_to_padded_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

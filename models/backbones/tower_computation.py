@@ -83,7 +83,7 @@ def forward_precision(device: torch.device) -> Iterator[None]:
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, mask: Tensor | None = None
 ) -> Tensor:
     """softmax(Q Kᵀ / √d) V.
 
@@ -97,21 +97,26 @@ def scaled_dot_product_attention(
         value: ``[..., heads, K, d]``.
         causal: Whether a query attends only to keys at or before its own position; the queries are those of the last Q
             positions.
+        mask: Whether a query attends to a key, ``[n, 1, 1, K]`` for queries ``[..., n, heads, Q, d]``; not with
+            ``causal``.
 
     Returns:
         ``[..., heads, Q, d]``.
     """
     is_explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16
     queries, keys = query.shape[-2], key.shape[-2]
-    mask = None
     # With is_causal, torch would align fewer queries with the first positions instead of the last ones.
     if causal and (is_explicit or queries < keys):
         mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
     if not is_explicit:
         is_causal = causal and mask is None
+        if mask is not None and mask.dim() > 2:
+            mask = mask.expand(*query.shape[:-3], 1, 1, keys)
         if query.dim() > 4 and not torch.is_grad_enabled():
             # torch fuses attention of four dimensions only, which halves the time of inference.
             q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
+            if mask is not None and mask.dim() > 2:
+                mask = mask.flatten(0, -4)
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
             return attended.view(*query.shape[:-1], value.shape[-1])
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)

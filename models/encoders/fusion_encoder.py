@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
+from models.backbones.open_blocks import open_block
 from models.backbones.tower_computation import forward_precision
+from models.encoders.tower_forward import frame_tokens, run_text_blocks
 
 _INITIAL_STD = 0.02  # as for the embeddings of BERT
 
@@ -90,8 +92,8 @@ class FusionEncoder(nn.Module):
             ids: Token ids ``[n, L]``.
             masked: Whether each word is masked, ``[n, L]``.
         """
-        positions = backbone.text.positional_embedding[: ids.shape[1]]
-        return torch.where(masked.unsqueeze(-1), self.mask + positions, backbone.embed_tokens(ids))
+        words = torch.where(masked.unsqueeze(-1), self.mask, backbone.token_embedding(ids))
+        return backbone.embed_words(words)
 
     def fuse(self, backbone: Backbone, embedded: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
         """Fused states of texts and videos, ``[n, L, width]``.
@@ -102,7 +104,7 @@ class FusionEncoder(nn.Module):
             end: Position of the end of each text, ``[n]``.
             tokens: States of the frames from :func:`frame_states`.
         """
-        texts = backbone.text.ln_final(text_states(backbone, embedded))
+        texts = backbone.text.ln_final(text_states(backbone, embedded, end))
         return cast(Tensor, self(texts, end, backbone.clip.visual.ln_post(tokens)))
 
     def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
@@ -127,7 +129,7 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
     return FusionEncoder(
         backbone.text_width,
         backbone.visual_width,
-        backbone.text_blocks[0].attn.num_heads,
+        open_block(backbone.text_blocks[0]).heads,
         layers=layers,
         frames=backbone.spec.frames,
         vocabulary=backbone.vocabulary,
@@ -135,28 +137,31 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
 
 
 def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
-    """States ``[n, M, P+1, visual_width]`` of frames ``uint8 [n, M, H, W, 3]`` after the image tower's last block.
+    """States ``[n, M, P+1, visual_width]`` of frames after the image tower's last block.
 
     :meth:`Backbone.pool_frames` turns them into video vectors.
+
+    Args:
+        frames: ``uint8 [n, M, H, W, 3]``, or their tokens before the first block.
     """
     with forward_precision(backbone.device):
-        tokens = backbone.embed_frames(frames)
+        tokens = frame_tokens(backbone, frames)
         flat = tokens.flatten(0, 1)
         for block in backbone.visual_blocks:
             flat = block(flat)
     return flat.float().view(tokens.shape)
 
 
-def text_states(backbone: Backbone, embedded: Tensor) -> Tensor:
-    """States ``[n, L, width]`` of embeddings ``[n, L, width]`` after the causal text tower's last block.
+def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:
+    """States ``[n, L, width]`` of embeddings ``[n, L, width]`` after the text tower's last block.
 
     :meth:`Backbone.pool_text` turns them into text vectors.
+
+    Args:
+        end: Position of the end of each text, ``[n]``.
     """
-    length = embedded.shape[1]
-    hidden = embedded
     with forward_precision(backbone.device):
-        for block in backbone.text_blocks:
-            hidden = block(hidden, attn_mask=backbone.text.attn_mask[:length, :length])
+        hidden = run_text_blocks(backbone, embedded.unsqueeze(0), end)[0]
     return hidden.float()
 
 

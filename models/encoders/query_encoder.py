@@ -256,13 +256,13 @@ class QueryEncoder(ABC):
         work.
         """
         backbone = self._backbone
-        if backbone.device.type != "cpu" or not backbone.has_open_blocks or torch.get_num_threads() > 1:
+        if backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1:
             return 1
         shares = self._multiplications(tokens) // MIN_MULTIPLICATIONS_PER_THREAD
         return max(1, min(len(os.sched_getaffinity(0)), shares))
 
     def _multiplications(self, tokens: int) -> int:
-        """Number of multiplications that an open text tower performs for a number of tokens."""
+        """Number of multiplications that a text tower performs for a number of tokens."""
         return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens
 
     def _positions(self, tasks: Sequence[str], mode: str) -> list[int]:

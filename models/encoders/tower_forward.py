@@ -3,7 +3,7 @@
 Open blocks run with the backbone's own weights, and adapters change their attention. Without adapters, results equal
 those of open_clip's ``encode_image`` and ``encode_text`` up to rounding. A backbone with closed blocks runs them
 unchanged, or raises an error if adapters are given. After the attention of the last block of an open tower, only the
-class tokens or the ends of the texts are computed, since the vectors depend on nothing else.
+class tokens or, in a causal tower, the ends of the texts are computed, since the vectors depend on nothing else.
 
 Within :func:`distributed_batches`, each process encodes a part of a batch, and all processes get the vectors of the
 whole batch. Losses over these vectors, and all state that follows from them, are thus those of one process.
@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
 from models.backbones.backbone import Backbone
-from models.backbones.packed_text_tower import PackedBlock, project_query_key_value
+from models.backbones.open_blocks import OpenBlock, open_block
 from models.backbones.tower_computation import (
     forward_precision,
     merge_heads,
@@ -77,7 +76,7 @@ def encode_frames(
     """Unit vectors of videos and of their frames.
 
     Args:
-        frames: RGB frames ``uint8 [n, M, H, W, 3]``, or their tokens from :func:`run_first_blocks`.
+        frames: RGB frames ``[n, M, H, W, 3]``, or their tokens ``[n, M, P+1, width]`` from :func:`run_first_blocks`.
         fusion: Frame Fusion Adapters of the image tower.
         first_block: Index of the first block to run: the number of blocks that made the tokens, or 0 for frames.
 
@@ -89,10 +88,15 @@ def encode_frames(
     """
     count, frames = len(frames), slice_batch(frames)
     with forward_precision(backbone.device):
-        tokens = frames if first_block else backbone.embed_frames(frames)
+        tokens = frame_tokens(backbone, frames)
         tokens = _run_image_blocks(backbone, tokens, range(first_block, len(backbone.visual_blocks)), fusion)
     videos, of_frames = backbone.pool_frames(tokens.float())
     return gather_batch(videos, count), gather_batch(of_frames, count)
+
+
+def frame_tokens(backbone: Backbone, frames: Tensor) -> Tensor:
+    """Tokens ``[n, M, P+1, width]`` of frames ``[n, M, H, W, 3]``; tokens are returned themselves."""
+    return frames if frames.dim() == 4 else backbone.embed_frames(frames)
 
 
 @torch.no_grad()
@@ -128,19 +132,20 @@ def encode_texts(
         BackboneUnsupported: A condition is given and the backbone's blocks are closed.
     """
     count, ids = len(ids), slice_batch(ids.to(backbone.device))
-    if backbone.has_open_blocks or condition is not None:
-        end = backbone.end_of_text(ids)
-        with forward_precision(backbone.device):
-            hidden = _run_text_blocks(backbone, ids, end, condition, start)
-        vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end))
-    else:
+    if condition is None and not backbone.has_causal_text:
         vectors = backbone.text_vectors(ids).unsqueeze(0)
+        return gather_batch(vectors.transpose(0, 1), count).transpose(0, 1)
+    end, causal = backbone.end_of_text(ids), backbone.has_causal_text
+    with forward_precision(backbone.device):
+        embedded = _embed_text(backbone, ids, condition)
+        hidden = run_text_blocks(backbone, embedded, end, condition, start, only_ends=causal)
+    vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
     return gather_batch(vectors.transpose(0, 1), count).transpose(0, 1)
 
 
 @torch.no_grad()
 def start_token_states(backbone: Backbone, condition: TextCondition | None = None) -> Tensor:
-    """Keys and values of the start-of-text token in each block of an open text tower.
+    """Keys and values of the start-of-text token in each block of a causal text tower.
 
     The condition's change of the token must not depend on the text, as in :mod:`models.adapters.low_rank_text_update`.
 
@@ -156,11 +161,47 @@ def start_token_states(backbone: Backbone, condition: TextCondition | None = Non
     with forward_precision(backbone.device):
         hidden = _embed_text(backbone, ids, condition)
         for layer, block in enumerate(backbone.text_blocks):
-            _, key, value = _project(block, layer, hidden, end, condition)
+            step = _TextStep(open_block(block), layer, end, condition)
+            _, key, value = step.project(hidden)
             states.append(torch.stack((key, value)))
             # The attention of a single token is its value.
-            hidden = _after_attention(block, layer, hidden, value, end, condition)
+            hidden = step.complete(hidden, value, end)
     return torch.stack(states).squeeze(-2)
+
+
+def run_text_blocks(
+    backbone: Backbone,
+    hidden: Tensor,
+    end: Tensor,
+    condition: TextCondition | None = None,
+    start: Tensor | None = None,
+    *,
+    only_ends: bool = False,
+) -> Tensor:
+    """States after the last block of the text tower, in the precision of the context.
+
+    Args:
+        hidden: Input of the first block, ``[C, n, L, d]``.
+        end: Position of the end of each text, ``[n]``.
+        condition: Adapters of C candidates.
+        start: See :func:`encode_texts`.
+        only_ends: Whether to compute the states at the ends of the texts only.
+
+    Returns:
+        ``[C, n, L, d]``; with ``only_ends`` ``[C, n, 1, d]``.
+    """
+    if start is not None:
+        hidden, end = hidden[..., 1:, :], end - 1
+    blocks, device = backbone.text_blocks, backbone.device
+    mask, causal = backbone.text_mask(hidden.shape[-2], end), backbone.has_causal_text
+    for layer, block in enumerate(blocks):
+        is_cut = only_ends and layer == len(blocks) - 1
+        first_token = None if start is None else start[layer]
+        step = _TextStep(
+            open_block(block), layer, end, condition, mask, first_token, causal=causal, is_cut=is_cut
+        )
+        hidden = run_checkpointed(step, hidden, device=device)
+    return hidden
 
 
 def _run_image_blocks(
@@ -174,7 +215,9 @@ def _run_image_blocks(
             continue
         adapter = fusion.at(index) if fusion is not None else None
         count = 1 if index == len(blocks) - 1 else None
-        tokens = run_checkpointed(_image_block, blocks[index], adapter, tokens, count, device=device)
+        tokens = run_checkpointed(
+            _image_block, open_block(blocks[index]), adapter, tokens, count, device=device
+        )
     return tokens
 
 
@@ -185,105 +228,75 @@ def _closed_block(block: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _image_block(
-    block: ResidualAttentionBlock, adapter: FrameFusionAdapter | None, tokens: Tensor, count: int | None
+    block: OpenBlock, adapter: FrameFusionAdapter | None, tokens: Tensor, count: int | None
 ) -> Tensor:
     """Run an open block: tokens ``[n, M, P, width]`` to the same shape, or to ``count`` tokens of each frame."""
-    attention, normalized = block.attn, block.ln_1(tokens)
-    projected = F.linear(normalized, attention.in_proj_weight, attention.in_proj_bias)
-    query, key, value = (split_heads(t, attention.num_heads) for t in projected.chunk(3, dim=-1))
-    attended = attention.out_proj(
-        merge_heads(scaled_dot_product_attention(query[..., :count, :], key, value))
-    )
+    normalized = block.normalize(tokens)
+    attended = block.attend(normalized, count)
     if adapter is not None:
         attended = adapter(normalized, attended)
-    tokens = tokens[:, :, :count] + block.ls_1(attended)
-    return torch.add(tokens, block.ls_2(block.mlp(block.ln_2(tokens))))
-
-
-def _run_text_blocks(
-    backbone: Backbone, ids: Tensor, end: Tensor, condition: TextCondition | None, start: Tensor | None
-) -> Tensor:
-    """States ``[C, n, 1, d]`` at the ends of the texts after the last block of the text tower."""
-    hidden = _embed_text(backbone, ids, condition)
-    if start is not None:
-        hidden, end = hidden[..., 1:, :], end - 1
-    blocks, device = backbone.text_blocks, backbone.device
-    for layer, block in enumerate(blocks):
-        is_last = layer == len(blocks) - 1
-        first_token = None if start is None else start[layer]
-        hidden = run_checkpointed(
-            _text_block, block, layer, hidden, end, condition, is_last, first_token, device=device
-        )
-    return hidden
+    return block.complete(tokens[:, :, :count], attended)
 
 
 def _embed_text(backbone: Backbone, ids: Tensor, condition: TextCondition | None) -> Tensor:
     """Input of the first block of the text tower, ``[C, n, L, d]``."""
-    hidden = backbone.embed_tokens(ids).unsqueeze(0)
-    if condition is None:
-        return hidden
-    hidden = hidden.expand(condition.candidates, -1, -1, -1)
-    delta = condition.embedding_delta(ids)
-    return hidden if delta is None else hidden + delta
+    change = None if condition is None else condition.embedding_delta(ids)
+    if change is not None:
+        return backbone.embed_words(backbone.token_embedding(ids) + change)
+    candidates = 1 if condition is None else condition.candidates
+    return backbone.embed_tokens(ids).expand(candidates, -1, -1, -1)
 
 
-def _text_block(
-    block: ResidualAttentionBlock | PackedBlock,
-    layer: int,
-    hidden: Tensor,
-    end: Tensor,
-    condition: TextCondition | None,
-    is_last: bool,
-    first_token: Tensor | None,
-) -> Tensor:
-    """Run an open block with causal self-attention: states ``[C, n, L, d]`` to the same shape.
+@dataclass(frozen=True)
+class _TextStep:
+    """Run of an open block on states ``[C, n, L, d]``.
 
     The condition changes each of the four projections (ctvr-ffa-tame, eq. 6).
 
-    Args:
+    Attributes:
+        end: Position of the end of each text, ``[n]``.
+        mask: Tokens that all others attend to, ``[n, 1, 1, L]``.
         first_token: Key and value of a token in front of the first one, ``[2, C, n or 1, d]``.
-        is_last: Whether to return only the states at the ends of the texts, ``[C, n, 1, d]``.
+        is_cut: Whether to return only the states at the ends of the texts, ``[C, n, 1, d]``.
     """
-    query, key, value = _project(block, layer, hidden, end, condition)
-    if first_token is not None:
-        first = first_token.unsqueeze(-2).expand(-1, *key.shape[:2], -1, -1)
-        key, value = (torch.cat(states, dim=-2) for states in zip(first, (key, value), strict=True))
-    query, key, value = (split_heads(t, block.attn.num_heads) for t in (query, key, value))
-    joined = merge_heads(scaled_dot_product_attention(query, key, value, causal=True))
-    if is_last:
-        rows = torch.arange(end.shape[0], device=end.device)
-        joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
-        end = torch.zeros_like(end)
-    return _after_attention(block, layer, hidden, joined, end, condition)
 
+    block: OpenBlock
+    layer: int
+    end: Tensor
+    condition: TextCondition | None
+    mask: Tensor | None = None
+    first_token: Tensor | None = None
+    causal: bool = True
+    is_cut: bool = False
 
-def _project(
-    block: ResidualAttentionBlock | PackedBlock,
-    layer: int,
-    hidden: Tensor,
-    end: Tensor,
-    condition: TextCondition | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value ``[C, n, L, d]`` of a block's input."""
-    normalized = block.ln_1(hidden)
-    query, key, value = project_query_key_value(block.attn, normalized).chunk(3, dim=-1)
-    if condition is None:
-        return query, key, value
-    query_delta, key_delta, value_delta = condition.input_deltas(layer, normalized, end)
-    return query + query_delta, key + key_delta, value + value_delta
+    def __call__(self, hidden: Tensor) -> Tensor:
+        query, key, value = self.project(hidden)
+        if self.first_token is not None:
+            first = self.first_token.unsqueeze(-2).expand(-1, *key.shape[:2], -1, -1)
+            key, value = (torch.cat(states, dim=-2) for states in zip(first, (key, value), strict=True))
+        query, key, value = (split_heads(t, self.block.heads) for t in (query, key, value))
+        joined = merge_heads(
+            scaled_dot_product_attention(query, key, value, causal=self.causal, mask=self.mask)
+        )
+        end = self.end
+        if self.is_cut:
+            rows = torch.arange(end.shape[0], device=end.device)
+            joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
+            end = torch.zeros_like(end)
+        return self.complete(hidden, joined, end)
 
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value ``[C, n, L, d]`` of the block's input."""
+        normalized = self.block.normalize(hidden)
+        query, key, value = self.block.project(normalized).chunk(3, dim=-1)
+        if self.condition is None:
+            return query, key, value
+        query_delta, key_delta, value_delta = self.condition.input_deltas(self.layer, normalized, self.end)
+        return query + query_delta, key + key_delta, value + value_delta
 
-def _after_attention(
-    block: ResidualAttentionBlock | PackedBlock,
-    layer: int,
-    hidden: Tensor,
-    joined: Tensor,
-    end: Tensor,
-    condition: TextCondition | None,
-) -> Tensor:
-    """Output of a block for its input and the concatenated heads of its attention, both ``[C, n, L, d]``."""
-    attended = block.attn.out_proj(joined)
-    if condition is not None:
-        attended = attended + condition.output_delta(layer, joined, end)
-    hidden = hidden + block.ls_1(attended)
-    return torch.add(hidden, block.ls_2(block.mlp(block.ln_2(hidden))))
+    def complete(self, hidden: Tensor, joined: Tensor, end: Tensor) -> Tensor:
+        """Output of the block for its input and the concatenated heads of its attention, both ``[C, n, L, d]``."""
+        attended = self.block.output(joined)
+        if self.condition is not None:
+            attended = attended + self.condition.output_delta(self.layer, joined, end)
+        return self.block.complete(hidden, attended)

@@ -127,6 +127,7 @@ class Method(ABC):
         is_trainable: Whether the method learns from captions; False for zero-shot.
         is_closed_form: Whether the method observes all training videos once (:meth:`observe`) instead of taking
             gradient steps.
+        needs_frames: Whether the loss needs frames also if a frozen network makes their tokens.
         draws_noise: Whether the towers draw dropout or noise in training, which prevents training by several
             processes.
         config_class: Class of its settings.
@@ -139,6 +140,7 @@ class Method(ABC):
     family: ClassVar[EncoderFamily]
     is_trainable: ClassVar[bool] = True
     is_closed_form: ClassVar[bool] = False
+    needs_frames: ClassVar[bool] = False
     draws_noise: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
@@ -164,8 +166,8 @@ class Method(ABC):
         """Return the scalar loss of a batch.
 
         Args:
-            frames: ``uint8 [B, M, H, W, 3]``; or, for a method with :attr:`frozen_image_block_count`, outputs of
-                these blocks, ``float [B, M, P+1, width]``.
+            frames: ``uint8 [B, M, H, W, 3]``, or their tokens ``float [B, M, P+1, width]`` after the frozen part of
+                the image tower: a frozen network and :attr:`frozen_image_block_count` blocks.
             texts: B captions, one per video.
             references: ``[R, dim]`` stored vectors of training videos of earlier tasks; None on the first task.
         """

@@ -161,9 +161,10 @@ class Ctp(Finetune):
             choices["both"] = choices["current"] + choices["previous"]
             sources, m = choices[self.config.pulled_by], self.config.momentum
         share = (1 - m) / len(sources)
-        for momentum, *weights in zip(
-            self.momentum.parameters(), *(networks.parameters() for networks in sources), strict=True
-        ):
+        networks = (self.online, self.momentum, *sources)
+        for trained, momentum, *weights in zip(*(n.parameters() for n in networks), strict=True):
+            if not trained.requires_grad:
+                continue  # the networks may share it
             momentum.mul_(m)
             for weight in weights:
                 momentum.add_(weight, alpha=share)
@@ -254,7 +255,7 @@ class Ctp(Finetune):
     ) -> tuple[Tensor, Tensor]:
         """Return equations 2 (targets: masked words) and 5 (targets: predictions of the momentum networks)."""
         end = self.model.end_of_text(ids)
-        inputs, selected, masked = mask_words(ids, end, self.config.masked_words)
+        inputs, selected, masked = mask_words(ids, end, self.config.masked_words, self.model.word_ids)
         predicted = self.online.predict(inputs, masked, selected, end, tokens)
         with torch.no_grad():
             targets = self.momentum.predict(inputs, masked, selected, end, token_keys).softmax(dim=-1)
@@ -299,7 +300,7 @@ def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: 
     return F.cross_entropy(scale * current, (scale * previous).softmax(dim=-1))
 
 
-def mask_words(ids: Tensor, end: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
+def mask_words(ids: Tensor, end: Tensor, share: float, words: range) -> tuple[Tensor, Tensor, Tensor]:
     """Select words to predict, as BERT does: a random ``share``, at least one per caption.
 
     Of the selected words, 80 % are masked, 10 % are replaced by a random word, and 10 % are unchanged.
@@ -308,19 +309,19 @@ def mask_words(ids: Tensor, end: Tensor, share: float) -> tuple[Tensor, Tensor, 
         ids: ``[B, L]`` token ids, from start-of-text to end-of-text.
         end: ``[B]`` positions of the end-of-text token.
         share: Expected share of selected words.
+        words: Ids that replace selected words.
 
     Returns:
         Input ids, mask of selected words, and mask of masked words, each ``[B, L]``.
     """
     position = torch.arange(ids.shape[1], device=ids.device)
-    words = (position > 0) & (position < end.unsqueeze(1))
-    draw = torch.rand(ids.shape).to(ids.device).masked_fill(~words, 1)
-    selected = words & ((draw < share) | (draw == draw.amin(dim=1, keepdim=True)))
+    is_word = (position > 0) & (position < end.unsqueeze(1))
+    draw = torch.rand(ids.shape).to(ids.device).masked_fill(~is_word, 1)
+    selected = is_word & ((draw < share) | (draw == draw.amin(dim=1, keepdim=True)))
     treatment = torch.rand(ids.shape).to(ids.device)
     masked = selected & (treatment < _MASKED)
     replaced = selected & ~masked & (treatment < _MASKED + _REPLACED)
-    start_of_text = int(ids[0, 0])  # the special tokens are the last of CLIP's vocabulary
-    random_ids = torch.randint(start_of_text, ids.shape).to(ids.device)
+    random_ids = torch.randint(words.start, words.stop, ids.shape).to(ids.device)
     return torch.where(replaced, random_ids, ids), selected, masked
 
 
@@ -348,7 +349,7 @@ class _Networks(nn.Module):
             raise AssertionError("begin_task creates the fusion encoder")
         embedded = self.fusion.embed_masked(self.towers, inputs, masked)
         fused = self.fusion.fuse(self.towers, embedded, end, tokens)
-        return self.fusion.predict_words(fused[selected], self.towers.text.token_embedding.weight)
+        return self.fusion.predict_words(fused[selected], self.towers.token_embedding.weight)
 
     def tensors(self) -> dict[str, Tensor]:
         fusion = self.fusion.state_dict() if self.fusion is not None else {}

@@ -139,8 +139,7 @@ class FfaTame(Method):
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Return equation 9."""
-        # Floating-point frames are cached outputs of the frozen blocks.
-        passed = self.frozen_image_block_count if frames.is_floating_point() else 0
+        passed = self.frozen_image_block_count if frames.dim() == 4 else 0  # tokens after the frozen blocks
         videos, _ = encode_frames(self.backbone, frames, self.fusion, first_block=passed)
         ids = self.backbone.tokenize(texts)
         condition: TextCondition = self.tame.condition([len(self.learned_tasks)])

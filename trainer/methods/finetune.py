@@ -45,9 +45,11 @@ class Finetune(Method):
         self.model = backbone.clone()
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Unfreeze both towers; the temperature stays fixed."""
-        self.model.requires_grad_(trained)
-        self.model.clip.logit_scale.requires_grad_(False)
+        """Unfreeze both towers."""
+        if trained:
+            self.model.unfreeze()
+        else:
+            self.model.requires_grad_(False)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         return self.contrastive_loss(*self.embed(frames, texts))

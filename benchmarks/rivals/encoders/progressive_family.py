@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
+from models.backbones.open_clip_backbone import require_clip_blocks
 from models.backbones.tower_computation import forward_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
@@ -68,6 +69,7 @@ class ProgressiveTower:
     """
 
     def __init__(self, backbone: Backbone, *, is_visual: bool) -> None:
+        require_clip_blocks(backbone)
         self.backbone, self.is_visual = backbone, is_visual
         self.width = backbone.visual_width if is_visual else backbone.text_width
         self.depth = len(backbone.visual_blocks if is_visual else backbone.text_blocks)

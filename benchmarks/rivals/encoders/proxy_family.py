@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
+from models.backbones.open_clip_backbone import require_clip_blocks
 from models.backbones.tower_computation import forward_precision
 from models.encoders.families.tower_family import TOWER_FAMILY, TowerVideoEncoder
 from models.releases.release_state import ReleaseState, tensors_with_prefix
@@ -42,11 +43,12 @@ class VideoProxies(nn.Module):
         times: Temporal embedding, ``[frames, width]``.
 
     Raises:
-        BackboneUnsupported: The backbone's blocks are not open.
+        BackboneUnsupported: The backbone's blocks are not those of CLIP.
     """
 
     def __init__(self, backbone: Backbone, count: int) -> None:
         super().__init__()
+        require_clip_blocks(backbone)
         width = backbone.visual_width
         self.added = nn.Parameter(torch.randn(count - 1, width) / width**0.5)
         self.times = nn.Parameter(torch.zeros(backbone.spec.frames, width))

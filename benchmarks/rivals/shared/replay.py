@@ -221,6 +221,8 @@ class ReplayMethod(Finetune):
         stores_vectors: Whether the memory stores the vectors of a pair at the time it enters.
     """
 
+    needs_frames = True  # the memory stores them
+
     config_class: ClassVar[type[MemoryConfig]] = MemoryConfig
     config: MemoryConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ("memory", "fill")

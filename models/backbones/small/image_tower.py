@@ -23,16 +23,18 @@ from safetensors.torch import load, save
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
+from models.backbones.small.frame_blocks import FrameBlock
 from models.backbones.small.packaged_files import IMAGE_PACKAGE, verified_folder
 
 FEATURES = 1280  # channels of the last feature map
 _FOLDED_DIGEST = "92271e8143632930729a8505422c81cd135888a14b15371bc0ddb56672827599"
 _EPSILON = 1e-3  # of the batch normalization
+_BLOCKS = 2  # one for the previous frame and one for the next
 _CHUNK = 8  # frames per forward pass on a CPU: the activations of more frames do not fit its caches
 
 
 class ImageTower(nn.Module):
-    """The convolutions of EfficientNet-Lite0 and a projection of the pooled features.
+    """The convolutions of EfficientNet-Lite0, blocks on their output, and a projection of the pooled features.
 
     Args:
         weights: Result of :func:`folded_weights`.
@@ -44,6 +46,7 @@ class ImageTower(nn.Module):
         self.cnn: Any = _architecture()
         self.cnn.load_state_dict(weights, assign=True)
         self.cnn.to(memory_format=torch.channels_last)
+        self.blocks = nn.ModuleList(FrameBlock(FEATURES) for _ in range(_BLOCKS))
         self.ln_post = nn.Identity()
         self.proj = nn.Parameter(projection)
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertModel
 
-from models.backbones.backbone import FrameSpec, TextBackground
+from models.backbones.backbone import Backbone, FrameSpec, TextBackground
 from models.backbones.bert_text_tower import (
     TEXT_LENGTH,
     BertBackbone,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _NAME = "small"
 _DEFAULT_FRAMES = 8
 _SIZE = 224  # pixels
+_GRID = 3  # tokens per side of a frame
+_NETWORK = "cnn."  # of the names of the frozen network's weights in the image tower
 _RESERVED = 128  # coordinates for maps in closed form: the joint space has 384 + 128 = 512
 # The published weights normalize pixels of 0..255 as (x - 127) / 128.
 _MEAN = (127 / 255,) * 3
@@ -57,7 +59,7 @@ class DerivedConstants(NamedTuple):
 
 
 class SmallBackbone(BertBackbone):
-    """A convolutional image tower and a sentence encoder with closed blocks.
+    """A frozen convolutional network with transformer blocks on its output, and a sentence encoder.
 
     Args:
         clip: Both towers.
@@ -65,6 +67,8 @@ class SmallBackbone(BertBackbone):
         background: Distribution of generic texts.
     """
 
+    has_open_blocks = True
+    has_frozen_network = True
     background_mean: Tensor
     background_precision: Tensor
 
@@ -93,12 +97,24 @@ class SmallBackbone(BertBackbone):
 
     @property
     def visual_blocks(self) -> list[Any]:
-        return []
+        return list(self.clip.visual.blocks)
 
+    @property
+    def visual_width(self) -> int:
+        return self.feature_dim
+
+    @torch.no_grad()
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Pooled features and feature maps ``[n, M, 1+49, 1280]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
-        maps = self._feature_maps(frames).flatten(2).transpose(1, 2)
-        tokens = torch.cat([maps.mean(dim=1, keepdim=True), maps], dim=1)
+        """Pooled features ``[n, M, 1+9, 1280]`` of frames and of overlapping ninths of them, in single precision.
+
+        Args:
+            frames: ``uint8 [n, M, 224, 224, 3]``.
+        """
+        with torch.autocast(self.device.type, enabled=False):
+            maps = self._feature_maps(frames)
+        pooled = maps.flatten(2).transpose(1, 2).mean(dim=1, keepdim=True)
+        parts = F.adaptive_avg_pool2d(maps, _GRID).flatten(2).transpose(1, 2)
+        tokens = torch.cat([pooled, parts], dim=1)
         return tokens.view(*frames.shape[:2], *tokens.shape[1:])
 
     @torch.no_grad()
@@ -115,9 +131,32 @@ class SmallBackbone(BertBackbone):
     def project_features(self, features: Tensor) -> Tensor:
         return super().project_features(features.square())
 
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        self._frozen_images = FrozenTower()
-        super().load_tensors(tensors)
+    def clone(self) -> Backbone:
+        return _with_weights(super().clone())
+
+    def clone_image_tower(self) -> Backbone:
+        return _with_weights(super().clone_image_tower())
+
+    def unfreeze(self) -> None:
+        super().unfreeze()
+        self.clip.visual.cnn.requires_grad_(False)
+
+    def _copy(self, shared: dict[int, Any]) -> Backbone:
+        same = self.clip.visual.cnn, self._frozen_images
+        return super()._copy({**shared, **{id(part): part for part in same}})
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            name: t for name, t in super().tensors().items() if not name.startswith(f"clip.visual.{_NETWORK}")
+        }
+
+    def _load(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        own = {
+            name: t
+            for name, t in module.state_dict().items()
+            if name.removeprefix("visual.").startswith(_NETWORK)
+        }
+        super()._load(module, {**own, **tensors})
 
     def _feature_maps(self, frames: Tensor) -> Tensor:
         """Feature maps ``[n·M, 1280, 7, 7]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
@@ -140,6 +179,13 @@ class SmallBackbone(BertBackbone):
 
     def _identity(self) -> list[Any]:
         return [_NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
+
+
+def _with_weights(backbone: Backbone) -> Backbone:
+    """The backbone, whose image blocks can be trained."""
+    for block in backbone.visual_blocks:
+        block.add_weights(backbone.device)
+    return backbone
 
 
 def small_frame_spec(frames: int | None = None) -> FrameSpec:

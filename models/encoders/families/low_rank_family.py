@@ -32,7 +32,9 @@ class LowRankQueryEncoder(QueryEncoder):
 
     modes = ("latest", "pinned")
     _pinned: TextUpdateSet
-    _starts: Tensor  # states of the start token under the update of each task, [layers, 2, T, 1, d]
+    # States of the start token under the newest update and under that of each task, [layers, 2, 1 or T, 1, d].
+    _start: Tensor
+    _starts: Tensor
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
@@ -54,6 +56,9 @@ class LowRankQueryEncoder(QueryEncoder):
             is_frozen = state.kind == FROZEN_FAMILY.kind
             parts.append(self._newest.unchanged() if is_frozen else _load_text_update(backbone, state))
         self._pinned = TextUpdateSet.stack(parts)
+        self._has_start_states = backbone.has_causal_text
+        if not self._has_start_states:
+            return
         with mixed_precision(enabled=self._uses_mixed_precision):
             self._start = start_token_states(self._backbone, self._newest)
             starts = [reused._starts[:, :, :first]] if reused and first else []
@@ -94,7 +99,7 @@ class LowRankQueryEncoder(QueryEncoder):
 
     def _start_states_save_time(self, texts: int) -> bool:
         """Whether stored states of the start token save more than they cost, for so many pairs of text and task."""
-        return self._multiplications(texts) >= _MIN_SAVED_MULTIPLICATIONS
+        return self._has_start_states and self._multiplications(texts) >= _MIN_SAVED_MULTIPLICATIONS
 
 
 class LowRankVideoEncoder(FamilyVideoEncoder):

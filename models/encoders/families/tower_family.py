@@ -83,7 +83,7 @@ class TowerVideoEncoder(FamilyVideoEncoder):
             # Tensors made in inference mode could not be overwritten outside it.
             with torch.inference_mode(False):
                 self._tower = self._backbone.clone_image_tower()
-        self._tower.clip.visual.load_state_dict(tensors_with_prefix(_VISUAL, release.tensors))
+        self._tower.load_image_tensors(tensors_with_prefix(_VISUAL, release.tensors))
         return self._tower
 
 

@@ -57,7 +57,7 @@ def backbone() -> Backbone:
 @pytest.fixture(scope="module")
 def in_torch(backbone: Backbone) -> Backbone:
     """The same weights without engine."""
-    return backbone.clone()
+    return copy.deepcopy(backbone)
 
 
 @pytest.fixture(autouse=True)
@@ -147,12 +147,14 @@ def test_copies_and_other_weights_run_in_torch(backbone: Backbone) -> None:
     changed.load_tensors({name: 1.5 * tensor for name, tensor in backbone.tensors().items()})
     assert changed.engine == TORCH
     assert (encode_texts(changed, ids) - encode_texts(backbone, ids)).abs().max() > 1e-3
-    assert (changed.video_features(frames) - backbone.video_features(frames)).abs().max() > 1e-3
+    assert torch.equal(changed.video_features(frames), backbone.video_features(frames)), (
+        "the network is frozen"
+    )
 
 
 def test_trained_text_tower_is_compiled_for_queries(backbone: Backbone) -> None:
     trained = backbone.clone()
-    trained.load_tensors({name: 1.1 * tensor for name, tensor in backbone.tensors().items()})
+    trained.load_tensors({name: 1.1 * tensor for name, tensor in trained.tensors().items()})
     ids = backbone.tokenize(["a dog", "two red cars"])
     expected = encode_texts(trained, ids)
     compiled: Any = pack_text_tower(trained)
@@ -163,11 +165,12 @@ def test_trained_text_tower_is_compiled_for_queries(backbone: Backbone) -> None:
     assert compiled._frozen_text.engine() is engine, "it is compiled once"
 
 
-def test_bfloat16_runs_in_torch(backbone: Backbone, in_torch: Backbone) -> None:
+def test_bfloat16_runs_in_torch_except_for_the_frozen_network(backbone: Backbone, in_torch: Backbone) -> None:
     ids, frames = backbone.tokenize(["a dog"]), random_frames(6, 1, 1, size=224)
     with mixed_precision():
         assert torch.equal(encode_texts(backbone, ids), encode_texts(in_torch, ids))
-        assert torch.equal(encode_frames(backbone, frames)[0], encode_frames(in_torch, frames)[0])
+        videos = [backbone.embed_frames(frames), in_torch.embed_frames(frames)]
+    torch.testing.assert_close(*videos, atol=1e-4, rtol=0)
 
 
 @pytest.mark.usefixtures("_no_previous_warning")

@@ -83,7 +83,7 @@ def test_states_pool_to_the_vectors_of_the_towers(backbone: Backbone) -> None:
     frames, ids = random_frames(1), backbone.tokenize(TEXTS)
     videos, _ = backbone.pool_frames(frame_states(backbone, frames))
     torch.testing.assert_close(videos, encode_frames(backbone, frames)[0], atol=1e-5, rtol=1e-4)
-    states = text_states(backbone, backbone.embed_tokens(ids))
+    states = text_states(backbone, backbone.embed_tokens(ids), backbone.end_of_text(ids))
     texts = backbone.pool_text(states, backbone.end_of_text(ids))
     torch.testing.assert_close(texts, encode_texts(backbone, ids)[0], atol=1e-5, rtol=1e-4)
 
@@ -95,7 +95,7 @@ def test_words_attend_to_later_words_only_in_fusion_layers(backbone: Backbone, f
         backbone.end_of_text(ids),
         frame_states(backbone, random_frames(1, videos=1)).expand(2, -1, -1, -1),
     )
-    below = text_states(backbone, backbone.embed_tokens(ids))
+    below = text_states(backbone, backbone.embed_tokens(ids), backbone.end_of_text(ids))
     fused = fusion.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
     torch.testing.assert_close(below[0, :3], below[1, :3])
     assert (fused[0, :3] - fused[1, :3]).abs().amax(dim=-1).amin() > 1e-3

@@ -197,7 +197,7 @@ def test_equations_2_and_5(backbone: Backbone) -> None:
         whole = method.loss(frames, TEXTS, None)
         torch.manual_seed(4)
         end = method.model.end_of_text(ids)
-        shown, chosen, masked = mask_words(ids, end, 0.15)
+        shown, chosen, masked = mask_words(ids, end, 0.15, range(int(ids[0, 0])))
         hard = soft = 0.0
         for n in range(len(TEXTS)):
             log_probabilities = []
@@ -271,7 +271,7 @@ def test_mask_words_selects_and_masks_as_bert_does() -> None:
     end = torch.randint(1, 50, (400,))
     ids[:, 0] = start
     ids[torch.arange(400), end] = stop
-    shown, chosen, masked = mask_words(ids, end, 0.15)
+    shown, chosen, masked = mask_words(ids, end, 0.15, range(int(ids[0, 0])))
     position = torch.arange(50)
     words = (position > 0) & (position < end.unsqueeze(1))
     assert not (chosen & ~words).any()
@@ -285,7 +285,9 @@ def test_mask_words_selects_and_masks_as_bert_does() -> None:
     assert int(shown[changed].max()) < start
     torch.manual_seed(5)
     torch.randint(0, 1000, (400, 50)), torch.randint(1, 50, (400,))
-    assert torch.equal(mask_words(ids, end, 0.15)[1], chosen), "only the global generator decides"
+    assert torch.equal(mask_words(ids, end, 0.15, range(int(ids[0, 0])))[1], chosen), (
+        "only the global generator decides"
+    )
 
 
 def test_caption_without_words_has_a_finite_loss(backbone: Backbone) -> None:

@@ -1,0 +1,60 @@
+"""A random backbone with the structure of ``small``: frozen convolutions, blocks without weights, and a BERT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel
+
+from models.backbones.backbone import FrameSpec, TextBackground
+from models.backbones.bert_text_tower import BertTextTower, Towers
+from models.backbones.bert_tokenizer import BertTokenizer
+from models.backbones.small.frame_blocks import FrameBlock
+from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
+from models.backbones.small.small_backbone import SmallBackbone
+from tests.trainer.methods.method_driver import FRAMES, SIDE
+
+_FEATURES, _WIDTH, _DIM, _RESERVED = 128, 32, 32, 8
+
+
+class _ImageTower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cnn: Any = nn.Sequential(nn.Conv2d(3, _FEATURES, 4, stride=4), nn.ReLU())
+        self.blocks = nn.ModuleList(FrameBlock(_FEATURES) for _ in range(2))
+        self.ln_post = nn.Identity()
+        projection = torch.randn(_FEATURES, _DIM)
+        projection[:, -_RESERVED:] = 0
+        self.proj = nn.Parameter(projection)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        maps: Tensor = self.cnn(pixels)
+        return maps
+
+
+def random_small_backbone() -> SmallBackbone:
+    """Return an untrained backbone with two layers per tower and the tokenizer of ``small``."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=_WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=80,
+    )
+    text = BertTextTower(BertModel(config, add_pooling_layer=False), torch.eye(_WIDTH, _DIM))
+    with torch.no_grad():
+        text.text_projection[:, -_RESERVED:] = 0
+    words = Tokenizer.from_file(str(verified_folder(TEXT_PACKAGE) / "tokenizer.json"))
+    tokenizer = BertTokenizer("words", words, 77)
+    background = TextBackground(torch.full((_DIM - _RESERVED,), 0.05), 10 * torch.eye(_DIM - _RESERVED))
+    return _RandomSmall(Towers(_ImageTower(), text), tokenizer, FrameSpec(FRAMES, SIDE), background)
+
+
+class _RandomSmall(SmallBackbone):
+    @property
+    def reserved_dims(self) -> int:
+        return _RESERVED
