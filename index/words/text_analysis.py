@@ -38,12 +38,16 @@ class Word(NamedTuple):
 
 
 class QueryUnit(NamedTuple):
-    """One word of a query, or a quoted phrase: its terms, and its span in the query in code points."""
+    """One word of a query, or a quoted phrase: its terms, and its span in the query in code points.
+
+    A part of a hyphenated word is also found in the word written without hyphens, which is ``joined``.
+    """
 
     terms: tuple[str, ...]
     is_phrase: bool
     start: int
     end: int
+    joined: str | None = None
 
 
 class TextWords(NamedTuple):
@@ -80,13 +84,18 @@ def parse_query(text: str) -> list[QueryUnit]:
     unit for each of its parts.
     """
     folded, starts, ends = fold_with_spans(text)
-    words = (
-        Word(token.term, starts[token.start], ends[token.end - 1])
-        for token in _tokens(folded)
-        if not token.is_extra
-    )
+    words: list[Word] = []
+    joined: dict[int, str] = {}  # by the start of a part
+    for token in _tokens(folded):
+        start, end = starts[token.start], ends[token.end - 1]
+        if not token.is_extra:
+            words.append(Word(token.term, start, end))
+        elif not _CJK_CHARACTER.match(token.term):
+            joined |= {word.start: token.term for word in words if word.start >= start}
     distinct: dict[tuple[tuple[str, ...], bool], QueryUnit] = {}
-    for unit in _units(words, _quoted_spans(text)):
+    for unit in _units(iter(words), _quoted_spans(text)):
+        if not unit.is_phrase:
+            unit = unit._replace(joined=joined.get(unit.start))
         distinct.setdefault((unit.terms, unit.is_phrase), unit)
         if len(distinct) == MAX_UNITS:
             break

@@ -26,6 +26,7 @@ _CACHED_COUNTS = 1024
 _POSITION_BITS = 16
 
 Strengths = npt.NDArray[np.float32]
+Form = tuple[str, Mapping[str, str]]  # a word, and its stem in each language
 
 
 class Variant(NamedTuple):
@@ -76,6 +77,13 @@ class LiveSegment:
     @cached_property
     def _all_alive(self) -> bool:
         return self.documents == len(self.segment)
+
+    def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
+        """Distinct terms that stand for any of some words; those of the last word come last."""
+        if len(forms) == 1:
+            return self.variants(*forms[0])
+        found = {variant.term: variant for form in forms for variant in self.variants(*form)}
+        return sorted(found.values(), key=lambda variant: variant.strength)
 
     def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
         """Terms that stand for a word, given its stem in each language; the word itself comes last."""

@@ -16,7 +16,7 @@ from index.words.caption_statistics import GroupStatistics, count_captions
 from index.words.segment_merging import merge_small, remove_videos
 from index.words.segment_search import SegmentSearch
 from index.words.text_analysis import QueryUnit, split_words
-from index.words.unit_matching import EXACT, SAME_STEM, LiveSegment, Variant, stems_of
+from index.words.unit_matching import EXACT, Form, LiveSegment, Variant, stems_of
 from index.words.word_segment import ROW, Document, TextKind, build_segment
 from index.words.word_spelling import is_correctable, spelling_neighbours
 from index.words.word_stems import ALL_STOP_WORDS, present_languages
@@ -166,10 +166,11 @@ class WordIndex:
         """Terms that stand for a word, with their strengths; of a phrase, those of all its words."""
         terms: dict[str, float] = {}
         for word in unit.terms:
-            stems = stems_of(word, self._languages)
+            forms = self._forms(word, unit.joined)
             for live in self._segments:
-                for term, _ in live.variants(word, stems):
-                    terms.setdefault(live.segment.terms.term(term), SAME_STEM)
+                for term, strength in live.variants_of(forms):
+                    text = live.segment.terms.term(term)
+                    terms[text] = max(strength, terms.get(text, 0.0))
         return terms | dict.fromkeys(unit.terms, EXACT)
 
     def suggest(self, prefix: str, count: int) -> list[tuple[str, int]]:
@@ -223,15 +224,19 @@ class WordIndex:
         return present_languages(counts.tolist(), self.documents)
 
     def _searches(self, units: Sequence[QueryUnit]) -> list[SegmentSearch]:
-        words = [[(word, stems_of(word, self._languages)) for word in unit.terms] for unit in units]
+        words = [[self._forms(word, unit.joined) for word in unit.terms] for unit in units]
         return [
-            SegmentSearch(live, [[live.variants(word, stems) for word, stems in unit] for unit in words])
+            SegmentSearch(live, [[live.variants_of(forms) for forms in unit] for unit in words])
             for live in self._segments
         ]
 
+    def _forms(self, word: str, joined: str | None = None) -> list[Form]:
+        """Words that stand for a word, best last, with their stems."""
+        return [(form, stems_of(form, self._languages)) for form in (joined, word) if form is not None]
+
     def _contains(self, term: str) -> bool:
-        stems = stems_of(term, self._languages)
-        return any(live.count(live.variants(term, stems)) for live in self._segments)
+        forms = self._forms(term)
+        return any(live.count(live.variants_of(forms)) for live in self._segments)
 
     def _frequency(self, term: bytes) -> int:
         found = ((live, live.segment.terms.find(term)) for live in self._segments)

@@ -27,10 +27,12 @@ def strength(unit: QueryUnit, text: str) -> float:
             default=0,
         )
 
+    spellings = [unit.terms] if unit.joined is None else [unit.terms, (unit.joined,)]
     return max(
         (
-            min(at(start + offset, term) for offset, term in enumerate(unit.terms))
+            min(at(start + offset, term) for offset, term in enumerate(spelling))
             for start in range(words.length)
+            for spelling in spellings
         ),
         default=0,
     )

@@ -164,6 +164,7 @@ def test_query_of_many_frequent_words_finds_the_texts_with_its_rarer_words() -> 
         ("two women and children", "woman child"),
         ("3/4 sit-up", "3/4 sit-ups"),
         ("t-bar row", "tbar"),
+        ("Pullups at the bar", "pull-up"),
         ("Ein Mann hebt eine Hantel", "Hanteln"),
         ("Zwei Hunde und eine Katze mit einem Ball auf der Straße", "strasse katzen"),
         ("les chevaux et une vache dans le pré", "cheval vaches"),
