@@ -87,6 +87,9 @@ def test_matched_texts_are_shown_with_their_words(served: SearchEngine) -> None:
     assert (text.kind, text.text, text.field) == ("caption", SIGNS[0], None)
     assert [text.text[start:end] for start, end in text.marks] == ["bird"]
     assert all(result.words == [] for result in others)
+    (text,) = served.search("a bird").results[0].words
+    marks = [text.text[start:end] for start, end in text.marks]
+    assert marks == ["bird"], "the article, which almost all captions have, is not marked"
     (name,) = served.search("rowing boat").results[0].words[:1]
     assert (name.kind, [name.text[start:end] for start, end in name.marks]) == ("name", ["Rowing", "Boat"])
     (value,) = served.search("Jürgen").results[0].words
