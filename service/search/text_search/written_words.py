@@ -35,7 +35,7 @@ _MAX_SCORED = 2048  # videos of a domain that are scored one by one
 _KINDS: dict[int, TextKindName] = dict(enumerate(get_args(TextKindName)))
 _MAX_TEXTS = 3  # shown with a result
 _MIN_TEXT_SHARE = 0.2  # of the query's mass that a shown text contains
-_IN_HALF_OF_THE_TEXTS = math.log(2)  # mass of a word
+_IN_A_QUARTER_OF_THE_TEXTS = math.log(4)  # mass of a word; half of the texts are names
 _SHOWN_CHARS = 240  # of a long text, around its first matched word
 _MAX_CORRECTED = 8  # first units of a query that are corrected
 _STEP_NATS = 0.5  # more videos are searched in groups of about equal evidence
@@ -220,7 +220,7 @@ class SearchWords:
     def _units_of_term(self) -> dict[str, frozenset[int]]:
         """Units of the query that each term is a word of, without those that most texts have, such as articles."""
         units: dict[str, frozenset[int]] = {}
-        least = min(_IN_HALF_OF_THE_TEXTS, max(self._masses, default=0.0))
+        least = min(_IN_A_QUARTER_OF_THE_TEXTS, max(self._masses, default=0.0))
         for number, unit in enumerate(self.query.units):
             if self._masses[number] < least:
                 continue
