@@ -1,4 +1,4 @@
-"""Settings, health checks and commands over HTTP import neither torch nor faiss nor transformers."""
+"""Settings, health checks, compiled towers and commands over HTTP import neither torch nor faiss nor transformers."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ def empty_service() -> Iterator[str]:
     "module",
     [
         "service.core.settings",
+        "models.backbones.engine.bert_engine",
+        "models.backbones.engine.efficientnet_engine",
         "service.core.logging",
         "cinestrata_schemas.library",
         "service.catalog.database",
