@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,6 +24,7 @@ ENGINE = f"ONNX Runtime {onnxruntime.__version__}"
 _OPERATORS, _MICROSOFT_OPERATORS = 20, 1  # versions of the operator sets
 _FORMAT = 10  # version of the file format that has these operators
 _OUTPUT = "output"
+_LARGEST_INLINE = 1024  # bytes of a constant that is a part of the model
 
 
 class GraphBuilder:
@@ -40,11 +41,20 @@ class GraphBuilder:
         self._input = helper.make_tensor_value_info(name, _element_type(dtype), shape)
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
+        self._weights: dict[str, Any] = {}
 
     def constant(self, values: npt.ArrayLike) -> str:
         """Add a constant tensor; returns its name."""
-        name = f"constant_{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        name, array = f"constant_{len(self._constants)}", np.ascontiguousarray(values)
+        tensor = numpy_helper.from_array(array[:0] if array.nbytes > _LARGEST_INLINE else array, name)
+        if array.nbytes > _LARGEST_INLINE:
+            # The runtime reads the array itself, so that weights are not copied into the model and out of it.
+            tensor.dims[:] = array.shape
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value=name)
+            self._weights[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        self._constants.append(tensor)
         return name
 
     def apply(self, operator: str, *inputs: str, **attributes: Any) -> str:
@@ -71,7 +81,7 @@ class GraphBuilder:
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
             ir_version=_FORMAT,
         )
-        return CompiledGraph(model.SerializeToString(), self.input)
+        return CompiledGraph(model.SerializeToString(), self.input, self._weights)
 
 
 class CompiledGraph:
@@ -80,12 +90,14 @@ class CompiledGraph:
     Args:
         model: Serialized ONNX model.
         name: Name of its input.
+        weights: Constants that the model only names, ``OrtValue`` by name.
     """
 
-    def __init__(self, model: bytes, name: str) -> None:
+    def __init__(self, model: bytes, name: str, weights: Mapping[str, Any]) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors
+        options.add_external_initializers(list(weights), list(weights.values()))
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._input = name
 
