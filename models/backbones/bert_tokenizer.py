@@ -43,13 +43,18 @@ class BertTokenizer:
             )
         self._tokenizer = tokenizer
         self._tokenizer.enable_truncation(length)
-        self._tokenizer.enable_padding(pad_id=PADDING, pad_token=_PADDING_PIECE)
+        self._tokenizer.no_padding()
         vocabulary = sorted(tokenizer.get_vocab().items())
         self.size = len(vocabulary)
         self.digest = hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        return np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
+        # Batches of the library start a thread per core, and are slower even for hundreds of captions.
+        tokens = [self._tokenizer.encode(text).ids for text in texts]
+        ids = np.full((len(tokens), max(map(len, tokens), default=0)), PADDING, np.int64)
+        for row, text in zip(ids, tokens, strict=True):
+            row[: len(text)] = text
+        return ids
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BertTokenizer:
         return self
