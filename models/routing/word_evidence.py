@@ -123,8 +123,8 @@ class WordEvidence:
             videos: Vector IDs.
             domains: Position of the domain of each.
         """
-        added = ~np.isin(videos, self.videos)
-        is_new = np.isin(self.videos, videos) & ~self.is_complete
+        added = ~_are_in(videos, self.videos)
+        is_new = _are_in(self.videos, videos) & ~self.is_complete
         order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
 
         def join(known: npt.NDArray[Any], new: Any) -> npt.NDArray[Any]:
@@ -229,6 +229,14 @@ def inverse_document_frequency(
 ) -> Floats:
     """Weight of units by the number of documents with each, in nats; see the module."""
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
+
+
+def _are_in(ids: Ids, ascending: Ids) -> npt.NDArray[np.bool_]:
+    """Whether each ID is among others, which are ascending."""
+    if not len(ascending):
+        return np.zeros(len(ids), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)
+    return np.asarray(ascending[places] == ids)
 
 
 def _domain_weights(

@@ -109,10 +109,11 @@ def start_searches(
         }
 
     start = time.perf_counter()
-    index, captions = WordIndex.empty(), DomainCaptions.unknown(snapshot.video_positions)
     if with_words:
         index = cache.words.current()
         captions = cache.words.captions.of(index, snapshot.video_positions)
+    else:
+        index, captions = WordIndex.empty(), DomainCaptions.unknown(snapshot.video_positions)
     words = [
         SearchWords(
             *find_words(request.text, index, snapshot.query_vectors.are_words),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.hits import Hit
+from index.vector_ids import find_ids
 from models.routing import DEFAULT_PRIOR
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
 from service.core.errors import InvalidInput
@@ -44,7 +45,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     looks = _judge_looks(state, hits, nats)
     if not hits or (looks is None and not len(written)):
         return UNKNOWN_CONFIDENCE
-    is_written = np.isin(ids, written)
+    is_written, _ = find_ids(written, ids)
     log_odds = np.full(len(hits), _UNKNOWN_LOOKS) if looks is None else looks.log_odds
     # Where words speak for a video, an unlikely look is no evidence against it.
     log_odds = np.where(nats > 0, np.maximum(log_odds, _UNKNOWN_LOOKS), log_odds) + nats
@@ -59,7 +60,7 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
             is_near = looks.is_near
         elif not len(written):
             return ListConfidence(results, answer)
-    matching = np.union1d(written, ids[is_near])
+    matching = np.sort(np.concatenate([written, ids[is_near & ~is_written]]))
     reached = frozenset(ids[is_written | is_near].tolist())
     return ListConfidence(results, answer, bool(len(matching)), reached, matching)
 
@@ -114,7 +115,7 @@ def _complete_videos(state: SearchState) -> Ids:
     tasks = list(state.snapshot.shards)
     is_counted = np.zeros(len(tasks), np.bool_)
     left_out = []
-    for position in np.unique(positions).tolist():
+    for position in np.flatnonzero(np.bincount(positions, minlength=len(tasks))).tolist():
         task = tasks[position]
         if task not in state.allowed_ids:
             continue

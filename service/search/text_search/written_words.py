@@ -175,7 +175,8 @@ class SearchWords:
 
     def matched_videos(self, ids: Sequence[int]) -> set[int]:
         """Those of some videos whose texts contain a word of the query."""
-        return set(np.asarray(ids)[np.isin(ids, self._evidence.videos)].tolist())
+        wanted = np.array(ids, np.int64)
+        return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
 
     def matched_texts(
         self, uri: str, captions: Sequence[str], metadata: Mapping[str, Any]
@@ -265,7 +266,7 @@ class SearchWords:
         if len(units) > 1:
             terms = tuple(term for unit in units for term in unit.terms)
             phrase = QueryUnit(terms, True, units[0].start, units[-1].end)
-            videos = np.intersect1d(self._index.lookup([phrase]).videos, videos)
+            videos = videos[find_ids(np.sort(self._index.lookup([phrase]).videos), videos)[0]]
         return np.bincount(self._snapshot.locate(videos), minlength=len(self._snapshot.shards))
 
 
