@@ -16,11 +16,14 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
 def caption_words(text: str) -> list[str]:
-    """Words of a text in order: runs of letters a-z and digits of the text in lower case."""
+    """Words of a text in order: runs of letters a-z and digits in lower case, and single CJK characters.
+
+    Chinese and Japanese have no spaces, so search engines take characters for words unless they have a dictionary.
+    """
     return _WORD.findall(text.lower())
 
 

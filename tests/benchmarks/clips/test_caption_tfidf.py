@@ -11,6 +11,7 @@ from benchmarks.clips.caption_tfidf import CaptionTfidf, caption_words
 
 def test_words_are_runs_of_letters_and_digits_in_lower_case() -> None:
     assert caption_words("A 3/4 sit-up, twice") == ["a", "3", "4", "sit", "up", "twice"]
+    assert caption_words("烤蛋挞 x2") == ["烤", "蛋", "挞", "x2"]
 
 
 def test_weights_follow_the_definition() -> None:
