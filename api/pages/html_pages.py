@@ -11,7 +11,8 @@ from fastapi.responses import HTMLResponse, Response
 from api.pages.page_rendering import PAGE_METHODS, render_page
 from api.security.route_scopes import ScopedRoute, requires
 from service.core.settings import METHOD_NAMES, settings
-from service.storage.library_backbone import default_method
+from service.storage.library_backbone import default_method, library_backbone
+from service.tasks.method_checks import find_method_error
 from service.tasks.sample_task import SAMPLE_VIDEOS
 
 router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
@@ -31,7 +32,7 @@ def admin_page(request: Request) -> Response:
     return render_page(
         request,
         "admin.html",
-        methods=METHOD_NAMES,
+        methods=[name for name in METHOD_NAMES if not find_method_error(name, {}, library_backbone())],
         default_method=default_method(),
         media_root=settings().media_root,
         has_sources=bool(settings().sources),

@@ -3,3 +3,9 @@
 from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
+TRANSFORMERS_PREFIX = "transformers:"  # of the names of backbones of the transformers library
+
+
+def has_open_blocks(name: str) -> bool:
+    """Whether adapters can work inside the blocks of both towers of a backbone, which is not loaded."""
+    return not name.startswith(TRANSFORMERS_PREFIX)

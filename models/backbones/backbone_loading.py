@@ -20,6 +20,7 @@ from typing import Any
 from open_clip.model import CLIP
 from safetensors.torch import load_file
 
+from models.backbones import TRANSFORMERS_PREFIX
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX as _OPEN_CLIP
 from models.backbones.open_clip_backbone import OpenClipBackbone, load_open_clip, open_clip_frame_spec
@@ -29,7 +30,6 @@ from models.errors import BackboneUnavailable
 _TINY = "tiny"
 _TINY_FRAMES = 8
 _SMALL = "small"
-_TRANSFORMERS = "transformers:"
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -49,7 +49,7 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
         return small_frame_spec(frames)
     if name.startswith(_OPEN_CLIP):
         return open_clip_frame_spec(name, frames)
-    if name.startswith(_TRANSFORMERS):
+    if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import transformers_frame_spec
 
         return transformers_frame_spec(name, frames)
@@ -78,7 +78,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
         return load_small(frames)
     if name.startswith(_OPEN_CLIP):
         return load_open_clip(name, frames)
-    if name.startswith(_TRANSFORMERS):
+    if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import load_transformers
 
         return load_transformers(name, frames)
@@ -107,6 +107,6 @@ def _tiny_config() -> dict[str, Any]:
 def _unknown(name: str) -> BackboneUnavailable:
     return BackboneUnavailable(
         f"backbone {name!r} is unknown: use 'small', 'tiny', or '{_OPEN_CLIP}<model>/<pretrained tag or local "
-        f"file>', for example '{_OPEN_CLIP}ViT-B-32/openai', or '{_TRANSFORMERS}<vision model or folder>+<text model "
-        "or folder>'"
+        f"file>', for example '{_OPEN_CLIP}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<vision model or folder>+"
+        "<text model or folder>'"
     )

@@ -30,6 +30,7 @@ from transformers.image_processing_base import ImageProcessingMixin
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file
 
+from models.backbones import TRANSFORMERS_PREFIX
 from models.backbones.backbone import FrameSpec
 from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, Towers
 from models.backbones.bert_tokenizer import BertTokenizer
@@ -107,7 +108,6 @@ def load_tower(
         return model, file.get_tensor(key).float()
 
 
-_PREFIX = "transformers:"
 _VISION: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "deit": DeiTModel}
 _TEXT: dict[str, type[PreTrainedModel]] = {"bert": BertModel}
 _DEFAULT_FRAMES = 8
@@ -139,7 +139,7 @@ class TransformersBackbone(BertBackbone):
     def _identity(self) -> list[Any]:
         towers = [self.clip.visual.vit.config, self.clip.text.bert.config]
         shapes = [[c.model_type, c.num_attention_heads, c.hidden_act, c.layer_norm_eps] for c in towers]
-        return [_PREFIX, self.spec.size, shapes, TEXT_LENGTH, self._tokenizer.digest]
+        return [TRANSFORMERS_PREFIX, self.spec.size, shapes, TEXT_LENGTH, self._tokenizer.digest]
 
 
 class _ImageTower(nn.Module):
@@ -210,11 +210,12 @@ def load_transformers(name: str, frames: int | None = None) -> TransformersBackb
 
 
 def _split(name: str) -> tuple[str, str]:
-    vision, _, text = name.removeprefix(_PREFIX).partition("+")
+    vision, _, text = name.removeprefix(TRANSFORMERS_PREFIX).partition("+")
     if not vision or not text or "+" in text:
         raise BackboneUnavailable(
-            f"backbone {name!r} does not name two towers: use '{_PREFIX}<vision model or folder>+<text model or "
-            f"folder>', for example '{_PREFIX}google/vit-base-patch16-384+google-bert/bert-base-uncased'"
+            f"backbone {name!r} does not name two towers: use '{TRANSFORMERS_PREFIX}<vision model or folder>+"
+            f"<text model or folder>', for example '{TRANSFORMERS_PREFIX}google/vit-base-patch16-384+google-bert/"
+            "bert-base-uncased'"
         )
     return vision, text
 
@@ -232,7 +233,7 @@ def _loading_errors(name: str) -> Iterator[None]:
             f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
             "model hub, give two folders in the format of the transformers library, with config.json and "
             "model.safetensors, and for the text its tokenizer files: "
-            f"{_PREFIX}<path to the vision folder>+<path to the text folder>"
+            f"{TRANSFORMERS_PREFIX}<path to the vision folder>+<path to the text folder>"
         ) from error
 
 

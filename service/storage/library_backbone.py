@@ -6,6 +6,7 @@ import json
 
 from index.errors import ShardStoreError
 from index.files.store_folder import StoreFolder
+from models.backbones import has_open_blocks
 from service.core.settings import DEFAULT_BACKBONE, Settings, settings
 
 _CLOSED_FORM_BACKBONE = "small"
@@ -34,8 +35,14 @@ def library_backbone(of: Settings | None = None) -> str:
 
 
 def default_method() -> str:
-    """Return the configured method; without one, ``analytic`` for ``small``, ``strata`` for other backbones."""
+    """Return the configured method; without one, that for the backbone.
+
+    It is ``analytic`` for ``small``, ``strata`` for other backbones with open blocks, and ``bmu_moco`` for the others.
+    """
     configured = settings().method
     if configured is not None:
         return configured
-    return "analytic" if library_backbone() == _CLOSED_FORM_BACKBONE else "strata"
+    backbone = library_backbone()
+    if backbone == _CLOSED_FORM_BACKBONE:
+        return "analytic"
+    return "strata" if has_open_blocks(backbone) else "bmu_moco"

@@ -15,10 +15,10 @@ from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskSpec, VideoSpec
 from media import MediaError
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
-from service.core.settings import METHOD_NAMES
-from service.storage.library_backbone import default_method
+from service.storage.library_backbone import default_method, library_backbone
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
+from service.tasks.method_checks import find_method_error
 
 _MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
 _MAX_DEPTH = 16
@@ -111,8 +111,9 @@ def normalize_caption(caption: str) -> str:
 
 def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
     """Yield the errors of the method and the settings of a task."""
-    if spec.method is not None and spec.method not in METHOD_NAMES:
-        yield FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
+    method = spec.method or (default_method() if isinstance(spec, TaskSpec) else None)
+    if method and (error := find_method_error(method, spec.settings or {}, library_backbone())):
+        yield error
     yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)
 
 

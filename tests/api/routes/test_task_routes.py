@@ -73,6 +73,18 @@ def test_invalid_field_is_named(client: TestClient, world: Path, change: dict[st
     assert len(client.get("/tasks").json()) == before
 
 
+def test_method_that_the_backbone_cannot_run_is_refused(
+    client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tasks.ingestion_checks.library_backbone", lambda: "transformers:vit+bert")
+    answer = client.post("/tasks", json=_body(world, "refused", method="ffa_tame"))
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["field"] == "method"
+    assert "transformers:vit+bert" in error["message"]
+    assert "bmu_moco" in error["hint"]
+
+
 def test_invalid_videos_are_named_by_position(client: TestClient, world: Path) -> None:
     body = _body(world, "wrong")
     body["videos"][1]["captions"] = ["fine", "x" * 5000]

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertModel, DeiTConfig, DeiTModel, PreTrainedModel, ViTConfig, ViTModel
 
 from benchmarks.rivals import METHODS, start_method
+from models.backbones import has_open_blocks
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.tower_computation import mixed_precision
@@ -27,6 +28,8 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.token_statistics import token_presence
+from service.core.settings import METHOD_NAMES
+from service.tasks.method_checks import find_method_error
 from tests.random_frames import random_frames
 from trainer.methods import Method
 from trainer.task_data import Clip, Pair
@@ -398,6 +401,18 @@ def test_methods_on_whole_towers_run_on_the_backbone(name: str, backbone: Backbo
     np.testing.assert_allclose(vectors, method.query_encoder().encode(TEXTS, ["one", "two"]), atol=1e-6)
     assert np.abs(encoder.token_presence(["a red circle"])[0] @ method.profiles.to_dense()[0]) > 1
     torch.testing.assert_close(method.encode_videos(_frames(7)).norm(dim=-1), torch.ones(3))
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_service_refuses_exactly_the_methods_that_cannot_run(name: str, backbone: Backbone) -> None:
+    try:
+        start_method(name, backbone, {}, None)
+    except BackboneUnsupported:
+        can_run = False
+    else:
+        can_run = True
+    assert (find_method_error(name, {}, backbone.name) is None) == can_run
+    assert has_open_blocks(backbone.name) == backbone.has_open_blocks
 
 
 def test_masked_language_loss_of_ctp_needs_open_blocks(backbone: Backbone) -> None:

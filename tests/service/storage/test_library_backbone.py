@@ -45,6 +45,11 @@ def test_library_keeps_the_backbone_of_its_release(monkeypatch: pytest.MonkeyPat
     assert default_method() == "strata"
 
 
+def test_methods_on_whole_towers_fit_backbones_with_closed_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _publish(monkeypatch, json.dumps({"backbone": "transformers:vit+bert"}))
+    assert default_method() == "bmu_moco"
+
+
 def test_settings_take_precedence(
     settings_factory: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
