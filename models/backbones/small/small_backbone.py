@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _NAME = "small"
 _DEFAULT_FRAMES = 8
 _SIZE = 224  # pixels
-_GRID = 3  # tokens per side of a frame
+_GRID = 2  # tokens per side of a frame; training time is proportional to the tokens
 _NETWORK = "cnn."  # of the names of the frozen network's weights in the image tower
 _RESERVED = 128  # coordinates for maps in closed form: the joint space has 384 + 128 = 512
 # The published weights normalize pixels of 0..255 as (x - 127) / 128.
@@ -105,7 +105,7 @@ class SmallBackbone(BertBackbone):
 
     @torch.no_grad()
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Pooled features ``[n, M, 1+9, 1280]`` of frames and of overlapping ninths of them, in single precision.
+        """Pooled features ``[n, M, 1+4, 1280]`` of frames and of overlapping quarters of them, in single precision.
 
         Args:
             frames: ``uint8 [n, M, 224, 224, 3]``.
