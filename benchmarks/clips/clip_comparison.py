@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.clips.clip_results import ClipRun
 from benchmarks.clips.method_on_clips import run_variant
-from benchmarks.clips.ridge_rival import FEATURE_BACKBONE, extract_features, run_ridge, select_settings
+from benchmarks.clips.ridge_rival import (
+    FEATURE_BACKBONE,
+    DomainFeatures,
+    RidgeSettings,
+    extract_features,
+    run_ridge,
+    select_settings,
+)
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
@@ -34,11 +41,12 @@ def compare_on_clips(
     workers: int = 1,
     progress: Progress = lambda done, total: None,
     report: Callable[[str], None] = lambda line: None,
-) -> tuple[list[ClipRun], list[ClipRun]]:
-    """Run the methods and the rivals.
+) -> Iterator[tuple[list[ClipRun], list[ClipRun]]]:
+    """Run the methods, one seed after the other, and the rivals.
 
     The rivals read the same frames as the methods, in the size of their image features. Each rival is routed by words,
-    and by the routing evidence of the first variant, once per run of that variant.
+    and by the routing evidence of the first variant, once per run of that variant. A frozen network computes the tokens
+    of each video once for all runs, so the times of training do not include it.
 
     Args:
         folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
@@ -50,8 +58,8 @@ def compare_on_clips(
         progress: Called with the number of decoded clips and the number of clips to decode.
         report: Called with a line that names the engine, and one per domain and run.
 
-    Returns:
-        The runs of the methods and those of the rivals.
+    Yields:
+        After each run: the runs of the methods and those of the rivals so far.
 
     Raises:
         ProtocolError: The folder or a clip cannot be used.
@@ -71,29 +79,42 @@ def compare_on_clips(
     )
     loaded = load_backbone(backbone, spec.frames).to(device)
     report(f"{backbone} runs in {loaded.engine}")
-    methods = []
-    for variant in variants:
-        for seed in range(seeds if METHODS[variant.method].is_trainable else 1):
+    remember_outputs(loaded, cache)
+    chosen = {joint: select_settings(features, joint=joint, prior=DEFAULT_PRIOR) for joint in (False, True)}
+    for joint, settings in chosen.items():
+        report(f"{_rival_name(joint)}: {settings}")
+    methods: list[ClipRun] = []
+    rivals: list[ClipRun] = []
+    for seed in range(seeds):
+        for variant in variants:
+            if seed and not METHODS[variant.method].is_trainable:
+                continue
             name = f"{variant.label}, seed {seed}"
-            methods.append(
-                run_variant(
-                    variant,
-                    loaded,
-                    tasks,
-                    seed=seed,
-                    report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
-                )
+            run = run_variant(
+                variant,
+                loaded,
+                tasks,
+                seed=seed,
+                report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
             )
-    rivals = []
-    for name, joint in ((_DOMAIN_RIDGES, False), (_JOINT_RIDGE, True)):
-        settings = select_settings(features, joint=joint, prior=DEFAULT_PRIOR)
-        report(f"{name}: {settings}")
-        for routing in (None, *(run for run in methods if run.label == variants[0].label)):
-            label = f"{name}, routed {'by words' if routing is None else f'as {routing.label}'}"
-            rivals.append(
-                run_ridge(features, settings, joint=joint, prior=DEFAULT_PRIOR, label=label, routing=routing)
-            )
-    return methods, rivals
+            methods.append(run)
+            if variant is variants[0]:
+                for routing in (run,) if seed else (None, run):
+                    rivals += [
+                        _run_rival(features, settings, joint, routing) for joint, settings in chosen.items()
+                    ]
+            yield methods, rivals
+
+
+def _rival_name(joint: bool) -> str:
+    return _JOINT_RIDGE if joint else _DOMAIN_RIDGES
+
+
+def _run_rival(
+    features: Sequence[DomainFeatures], settings: RidgeSettings, joint: bool, routing: ClipRun | None
+) -> ClipRun:
+    label = f"{_rival_name(joint)}, routed {'by words' if routing is None else f'as {routing.label}'}"
+    return run_ridge(features, settings, joint=joint, prior=DEFAULT_PRIOR, label=label, routing=routing)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class ClipRun:
         routed: Whether the own domain of each query has the largest routing evidence, by domain.
         seconds: Wall time by phase (training, indexing, evaluation), one value per domain in the order of learning; one
             value in all for joint training.
+        peak_mib: Peak resident memory of the process in MiB, as ``seconds``.
         clips: Number of clips by domain.
         matrices: R@1 in percent by gallery ("local", "global"): release i on the queries of domain t; empty for a
             joint solution.
@@ -45,6 +46,7 @@ class ClipRun:
     routed: Mapping[str, Sequence[bool]]
     seconds: Mapping[str, Sequence[float]]
     clips: Mapping[str, int]
+    peak_mib: Mapping[str, Sequence[float]] = field(default_factory=dict)
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
     growth: Matrix = field(default_factory=list)
     evidence: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
@@ -79,6 +81,11 @@ class ClipRun:
     def seconds_per_domain(self) -> float:
         """Mean wall time in which a domain is learned, embedded and measured."""
         return sum(map(sum, self.seconds.values())) / len(self.order)
+
+    @property
+    def peak(self) -> float | None:
+        """Peak memory of the process over all domains, in MiB; None for a rival."""
+        return max((max(values) for values in self.peak_mib.values()), default=None)
 
     @property
     def seconds_per_100_clips(self) -> float:

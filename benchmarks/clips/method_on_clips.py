@@ -108,6 +108,7 @@ def run_variant(
         },
         seconds=meter.seconds,
         clips={task.task_id: len(task.clips) for task in ordered},
+        peak_mib=meter.peak_mib,
         matrices={} if is_joint else matrices,
         growth=growth,
         evidence={

@@ -139,6 +139,7 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
             ),
             format_mean([run.seconds_per_domain for run in part], "{:.1f}"),
             format_mean([run.seconds_per_100_clips for run in part], "{:.1f}"),
+            format_mean([run.peak for run in part], "{:,.0f}"),
             f"{part[0].trained:,}",
             f"{part[0].stored:,}",
             str(len(part)),
@@ -146,7 +147,17 @@ def _cost_table(runs: Sequence[ClipRun]) -> str:
         for part in _grouped(runs)
     ]
     seconds = ["training s", "indexing s", "evaluation s", "s per domain", "s per 100 clips"]
-    header = ["method", "routing@1", "BWF local", "BWF global", *seconds, "trained", "stored", "runs"]
+    header = [
+        "method",
+        "routing@1",
+        "BWF local",
+        "BWF global",
+        *seconds,
+        "peak MiB",
+        "trained",
+        "stored",
+        "runs",
+    ]
     return markdown_table(header, rows)
 
 

@@ -236,7 +236,7 @@ def clips(
 
     Each subfolder with a manifest is a domain. Clips with the split "test" are held out; without any split, a fifth of
     the clips is held out, at least 2. The rivals, one ridge per domain or one over all domains, read the same frames.
-    Each is routed by words and by the routing evidence of the first method.
+    Each is routed by words and by the routing evidence of the first method. The tables are written after each run.
     """
     from benchmarks.clips.clip_comparison import compare_on_clips, measure_caption_curve
     from benchmarks.learning.protocol import select_variants
@@ -263,8 +263,8 @@ def clips(
                 points = measure_caption_curve(folder, variants[0], limits, **options)
                 table = write_caption_report(out, points, _command_line(), variants[0].label, backbone)
             else:
-                runs, rivals = compare_on_clips(folder, variants, **options)
-                table = write_clip_report(out, runs, rivals, _command_line(), backbone)
+                for runs, rivals in compare_on_clips(folder, variants, **options):
+                    table = write_clip_report(out, runs, rivals, _command_line(), backbone)
     console.print(table, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
