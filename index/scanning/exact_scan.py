@@ -8,6 +8,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.scanning.half_precision import widen_half_precision
 from index.scanning.search_threads import SearchThreadLimit
 from index.vector_ids import Rows, Scores, Vectors, batches
 
@@ -168,20 +169,17 @@ class ExactScan:
 
     def _select_candidates(self, queries: Vectors, k: int, live: RowBitmap | None) -> tuple[Rows, Rows]:
         """Query and row of every row that can be among the k best of a query, ordered by query."""
-        # numpy converts float16 one number at a time, torch a vector register at a time. Importing torch takes a second
-        # in processes that have not done so yet.
-        import torch
-
         # |computed − true| ≤ dim · u · ‖x‖ · ‖q‖ in any order of summation. A comparison involves two scores, each
         # computed in two ways, so four errors. Rows have unit length to within a thousandth.
         error_bound = 4.01 * self.dim * _FLOAT32_ROUNDOFF * np.linalg.norm(queries, axis=1)
         pool = CandidatePool(k, error_bound)
         transposed = np.ascontiguousarray(queries.T)
         size = max(BLOCK_BYTES // (4 * self.dim), 1)
-        buffer = torch.empty(min(size, self.count), self.dim)
+        buffer = np.empty((min(size, self.count), self.dim), np.float32)
         start = 0
         for stored in batches(self._stored, size):
-            block = buffer[: len(stored)].copy_(torch.from_numpy(stored)).numpy()
+            block = buffer[: len(stored)]
+            widen_half_precision(stored, block)
             products = block @ transposed
             if live is not None:
                 products[~unpack_rows(live, start, len(block))] = -np.inf
