@@ -22,7 +22,7 @@ from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.protocol import MethodVariant
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.rivals import METHODS, configure
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.routing import DEFAULT_PRIOR
 from trainer.task_data import TaskData

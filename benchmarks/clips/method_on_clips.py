@@ -115,7 +115,7 @@ def run_variant(
             task.task_id: part.evidence.tolist() for task, part in zip(ordered, evaluated, strict=True)
         },
         trained=_count_trained(variant, backbone),
-        stored=sum(tensor.numel() for tensor in learner.release.tensors.values()),
+        stored=sum(array.size for array in learner.release.tensors.values()),
     )
 
 

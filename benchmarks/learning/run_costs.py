@@ -139,7 +139,7 @@ def count_search_numbers(release: ReleaseState, pinned: Mapping[str, ReleaseStat
     tensors = {
         id(tensor): tensor for state in states for tensor in select_query_tensors(state).tensors.values()
     }
-    encoders = sum(tensor.numel() for tensor in tensors.values())
+    encoders = sum(tensor.size for tensor in tensors.values())
     return encoders + len(release.profiles.tokens) + len(release.profiles.values)
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from benchmarks.rivals import start_method
 from models.backbones.backbone import Backbone
+from models.backbones.token_ids import TokenIds
 from models.encoders.encoder_registry import select_query_tensors
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
+from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 from trainer.methods import Method
@@ -186,15 +186,25 @@ class IndependentEncoders(QueryEncoder):
     modes = ("pinned",)
 
     def __init__(self, backbone: Backbone, release: ReleaseState, encoders: Sequence[QueryEncoder]) -> None:
-        super().__init__(QueryEncoderInputs(backbone, release, {}))
+        super().__init__(QueryEncoderInputs(TowerQueryBackbone(backbone), release, {}))
         self._encoders = list(encoders)
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
         return task  # its encoder never changes
 
-    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        chosen = [self._encoders[position] for position in positions]
-        return torch.cat([encoder.encode_for_tasks(ids, [0], encoder.modes[-1]) for encoder in chosen])
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        chosen = [self._encoders[position] for position in self._positions(tasks, mode)]
+        encoded = [encoder.encode(texts, encoder.tasks[:1], encoder.modes[-1]) for encoder in chosen]
+        return np.concatenate(encoded, axis=1)
+
+    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        chosen = [self._encoders[position] for position in self._positions(tasks, mode)]
+        return np.concatenate(
+            [
+                encoder.encode_pairs([text], encoder.tasks[:1], encoder.modes[-1])
+                for text, encoder in zip(texts, chosen, strict=True)
+            ]
+        )
 
 
 class IndependentLearner(SequentialLearner):

@@ -19,7 +19,7 @@ from benchmarks.data.source_tasks import SourceTask, SourceVideo
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.labeled_pairs import LabeledTask
 from benchmarks.learning.protocol import Protocol
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
 _MAX_LISTED_VIDEOS = 5  # in error messages

@@ -30,9 +30,11 @@ from benchmarks.data.world import make_domain, write_mp4
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.run_costs import ResourceMeter
 from benchmarks.rivals import METHODS, configure, start_method
-from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones import OPEN_CLIP_PREFIX
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX, OpenClipBackbone
+from models.backbones.open_clip_backbone import OpenClipBackbone
 from models.backbones.tokenizer import clip_tokenizer
 from models.backbones.tower_computation import compute_device, has_fast_bfloat16, mixed_precision
 from trainer.methods import Method

@@ -31,7 +31,7 @@ from benchmarks.data.source_tasks import SourceTask, SourceVideo
 from benchmarks.learning.output_memory import remember_outputs
 from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
 from benchmarks.queries.library_videos import Library, LibraryVideo
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.routing import DEFAULT_PRIOR

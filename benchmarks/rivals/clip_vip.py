@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.rivals.encoders.proxy_family import PROXY_FAMILY, VideoProxies, encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_state import tensors_with_prefix
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 

@@ -33,9 +33,10 @@ from benchmarks.rivals.encoders.experts_family import (
 )
 from models.backbones.backbone import Backbone
 from models.backbones.open_clip_backbone import require_clip_blocks
-from models.encoders.families.tower_family import FROZEN_FAMILY
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
@@ -182,7 +183,7 @@ class MoeAdapter(Method):
         if previous.kind == FROZEN_FAMILY.kind:
             self.routers = [NO_ROUTER] * len(previous.tasks)
             return
-        self.load_state_dict(previous.tensors)
+        self.load_state_dict(tensors_with_prefix("", previous.tensors))
         self._freeze()
 
     def _freeze(self) -> None:

@@ -33,8 +33,9 @@ from benchmarks.rivals.encoders.progressive_family import (
     encode_texts_with_columns,
 )
 from models.backbones.backbone import Backbone
-from models.encoders.families.tower_family import FROZEN_FAMILY
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
@@ -121,5 +122,5 @@ class Pnn(Method):
         if previous.kind == FROZEN_FAMILY.kind:
             self.task_columns = [NO_COLUMN] * len(previous.tasks)
             return
-        self.load_state_dict(previous.tensors)
+        self.load_state_dict(tensors_with_prefix("", previous.tensors))
         self.end_task()

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from benchmarks.clips.caption_tfidf import CaptionTfidf
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.routing.caption_splits import CaptionFold, caption_folds
-from models.backbones.backbone import Backbone, TextBackground
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import TextBackground
 from models.encoders.tower_forward import encode_texts
 from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 from models.routing.router import distinct_tokens
@@ -172,7 +173,7 @@ def profile_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
         counts: Token counts of the tasks, ``[T, V]``.
         queries: Distinct token ids of each query.
     """
-    return _token_sums(np.stack([token_profile(torch.from_numpy(row)).numpy() for row in counts]), queries)
+    return _token_sums(np.stack([token_profile(row) for row in counts]), queries)
 
 
 def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
@@ -196,12 +197,13 @@ def caption_evidence(
     size = len(background.mean)
     scatter, means = CaptionScatter.empty(size), []
     for label in range(int(labels.max()) + 1):
-        captions = torch.from_numpy(vectors[labels == label, :size])
+        captions = vectors[labels == label, :size]
         scatter = scatter.add(captions) if within_tasks else scatter
         # As in the method analytic: the mean with one caption at the origin.
-        means.append(captions.sum(dim=0) / (len(captions) + 1))
-    evidence = CaptionEvidence(scatter, background, list(means), 1.0)
-    return evidence(torch.from_numpy(queries), torch.arange(len(means))).numpy()
+        means.append(captions.sum(axis=0) / (len(captions) + 1))
+    has_mean = np.ones(len(means), np.bool_)
+    evidence = CaptionEvidence(scatter, background, np.stack(means), has_mean, 1.0)
+    return evidence(queries, np.arange(len(means)))
 
 
 def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:

@@ -38,13 +38,15 @@ from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.packed_text_tower import pack_text_tower
+from models.backbones.token_ids import TokenIds
 from models.backbones.tower_computation import has_fast_bfloat16, mixed_precision
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
-from models.encoders.query_encoder import QueryEncoder, TokenIds
+from models.encoders.query_encoder import QueryEncoder
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 
 _TEXT = "a little red taxi turns left and stops before a bright window"
@@ -141,7 +143,7 @@ def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEn
             tasks=known,
             config={"scale": 1.0},
             profiles=RoutingProfiles.from_dense(np.zeros((tasks, backbone.vocabulary), np.float32)),
-            tensors={f"text.{name}": tensor.clone() for name, tensor in update.tensors().items()},
+            tensors=to_arrays({f"text.{name}": tensor.clone() for name, tensor in update.tensors().items()}),
         )
     return open_query_encoder(backbone, states[known[-1].task_id], states)
 

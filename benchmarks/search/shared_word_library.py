@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from benchmarks.search.synthetic_library import (
     Rng,
@@ -25,11 +23,13 @@ from benchmarks.search.synthetic_library import (
     whole_words,
 )
 from index.shard_store import ShardStore
-from models.adapters.analytic_map_set import AnalyticMapSet
-from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
+from models.adapters.analytic_map_set import AnalyticMapSet, pad_distinct_tokens
+from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout, normalize_rows
 from models.backbones.backbone import Backbone
+from models.backbones.query_backbone import QueryBackbone, Vectors
+from models.backbones.token_ids import TokenIds
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
-from models.encoders.tower_forward import encode_texts
+from models.encoders.tower_query_backbone import TowerQueryBackbone
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import ReleaseState
@@ -47,7 +47,6 @@ _WORDS = 8  # per caption
 _CAPTIONS = 20  # per domain, that the maps are computed from
 # Weights of the target caption, of another caption of the domain, and of noise in the vector of a video.
 _TARGET, _OTHER, _NOISE = 0.5, 0.55, 0.8
-_TEXTS = 64  # captions per forward of the text tower
 
 
 def make_shared_word_library(
@@ -70,7 +69,7 @@ def make_shared_word_library(
         first_id: First vector id; libraries in one catalog must not share ids.
         seed: Seed of all random numbers.
     """
-    rng, config = np.random.default_rng(seed), AnalyticConfig()
+    rng, config, encoder = np.random.default_rng(seed), AnalyticConfig(), TowerQueryBackbone(backbone)
     layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
     words = whole_words(backbone)
     shared = [words[index] for index in rng.permutation(len(words))[:_SHARED_WORDS]]
@@ -85,12 +84,12 @@ def make_shared_word_library(
         learned.append(task)
         query_count = min(videos, queries // tasks + (number < queries % tasks))
         texts = _captions(shared, words, _CAPTIONS + query_count, rng)
-        frozen, tokens = _encode(backbone, texts)
-        query_map = _query_map(frozen[:_CAPTIONS], tokens[:_CAPTIONS], layout, config)
+        ids, frozen = _encode(encoder, texts)
+        query_map = _query_map(frozen[:_CAPTIONS], ids[:_CAPTIONS], layout, config)
         scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
-        presence = _presence(backbone, texts[:_CAPTIONS])
-        profile = token_profile(presence, config.word_evidence)
-        profiles = profiles.append_tasks(RoutingProfiles.from_dense(profile[None].numpy()))
+        presence = token_presence(ids[:_CAPTIONS], backbone.vocabulary)
+        profile = token_profile(presence.sum(axis=0), config.word_evidence)
+        profiles = profiles.append_tasks(RoutingProfiles.from_dense(profile[None]))
         tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
         if number == tasks - 1:  # the newest release has the evidence of all tasks
             tensors |= {f"evidence.{name}": tensor for name, tensor in scatter.tensors().items()}
@@ -109,8 +108,8 @@ def make_shared_word_library(
         with store.staging() as staged:
             write_release(staged, state, parent=parent)
             release = store.adopt_release(staged)
-        captions = AnalyticMapSet.of([query_map], layout, backbone.vocabulary)(
-            frozen, _padded(tokens), torch.arange(len(frozen)), torch.zeros(len(frozen), dtype=torch.int64)
+        captions = AnalyticMapSet(layout, backbone.vocabulary, [query_map])(
+            frozen, pad_distinct_tokens(ids), np.arange(len(frozen)), np.zeros(len(frozen), np.int64)
         )
         vectors = _videos(captions, query_count, videos, rng)
         shard = store.write_shard(
@@ -149,44 +148,30 @@ def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng)
     return captions
 
 
-@torch.inference_mode()
-def _encode(backbone: Backbone, texts: Sequence[str]) -> tuple[Tensor, list[list[int]]]:
-    """Frozen vectors ``[n, dim]`` and the tokens of each text without the start and end tokens."""
-    ids = backbone.tokenize(texts)
-    vectors = torch.cat([encode_texts(backbone, chunk)[0] for chunk in ids.split(_TEXTS)])
-    ends = backbone.end_of_text(ids).tolist()
-    return vectors, [row[1:end].tolist() for row, end in zip(ids, ends, strict=True)]
-
-
-def _presence(backbone: Backbone, texts: Sequence[str]) -> Tensor:
-    """Number of texts with each token, ``[V]``."""
-    ids = backbone.tokenize(texts)
-    return token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary).sum(dim=0)
-
-
-def _padded(tokens: Sequence[Sequence[int]]) -> Tensor:
-    """Distinct tokens of each text, padded with −1."""
-    distinct = [torch.tensor(sorted(set(text))) for text in tokens]
-    return torch.nn.utils.rnn.pad_sequence(distinct, batch_first=True, padding_value=-1)
+def _encode(encoder: QueryBackbone, texts: Sequence[str]) -> tuple[list[TokenIds], Vectors]:
+    """Token ids of each text, and frozen vectors ``[n, dim]``."""
+    ids = encoder.tokenize(texts)
+    return ids, encoder.encode_together(ids)
 
 
 def _query_map(
-    frozen: Tensor, tokens: list[list[int]], layout: VectorLayout, config: AnalyticConfig
+    frozen: Vectors, ids: list[TokenIds], layout: VectorLayout, config: AnalyticConfig
 ) -> AnalyticQueryMap:
     """Query map of a domain with one caption per video."""
     share = len(frozen) / (len(frozen) + config.center_captions)
-    captions = frozen[:, : layout.semantic]
+    captions = torch.from_numpy(frozen[:, : layout.semantic])
+    tokens = [text[1:-1].tolist() for text in ids]
     return build_query_map(share * captions.mean(0), captions, build_lexicon(tokens, layout.lexical, share))
 
 
-def _videos(captions: Tensor, targets: int, videos: int, rng: Rng) -> np.ndarray:
+def _videos(captions: Vectors, targets: int, videos: int, rng: Rng) -> np.ndarray:
     """Unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
-    described = captions.clone()
+    described = captions.copy()
     described[:, -1] = 0  # the coordinate that completes queries to unit length
-    own = torch.from_numpy(rng.integers(0, len(captions), videos))
-    own[:targets] = torch.arange(len(captions) - targets, len(captions))
-    other = torch.from_numpy(rng.integers(0, len(captions), videos))
-    noise = torch.from_numpy(rng.standard_normal((videos, captions.shape[1]), np.float32))
+    own = rng.integers(0, len(captions), videos)
+    own[:targets] = np.arange(len(captions) - targets, len(captions))
+    other = rng.integers(0, len(captions), videos)
+    noise = rng.standard_normal((videos, captions.shape[1]), np.float32)
     noise[:, -1] = 0
-    mixed = _TARGET * described[own] + _OTHER * described[other] + _NOISE * F.normalize(noise, dim=-1)
-    return np.asarray(F.normalize(mixed, dim=-1).numpy(), np.float32)
+    mixed = _TARGET * described[own] + _OTHER * described[other] + _NOISE * normalize_rows(noise)
+    return normalize_rows(mixed)

@@ -26,9 +26,11 @@ from models.backbones.backbone import Backbone
 from models.backbones.tokenizer import small_tokenizer
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
+from models.encoders.tower_query_backbone import unpad
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 from service.catalog.database import session_scope
@@ -167,8 +169,8 @@ def _captions(task_words: Sequence[str], common: Sequence[str], count: int, rng:
 
 def _profile(backbone: Backbone, captions: Sequence[str]) -> RoutingProfiles:
     ids = backbone.tokenize(captions)
-    presence = token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
-    return RoutingProfiles.from_dense(token_profile(presence.sum(dim=0))[None].numpy())
+    presence = token_presence(unpad(ids, backbone.end_of_text(ids)), backbone.vocabulary)
+    return RoutingProfiles.from_dense(token_profile(presence.sum(axis=0))[None])
 
 
 def _release(
@@ -198,7 +200,7 @@ def _release(
         tasks=list(learned),
         config={"scale": 1.0},
         profiles=profiles,
-        tensors=tensors,
+        tensors=to_arrays(tensors),
     )
 
 

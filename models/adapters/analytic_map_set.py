@@ -1,73 +1,111 @@
-"""Query maps of many tasks, applied to many pairs of text and task in one batch of tensor operations.
+"""Query maps of many tasks, applied to many pairs of text and task in one batch of array operations.
 
 A pair's semantic part is the frozen vector minus the center of the task. Its lexical part is the sum of the lexicon's
 rows of the known tokens, weighted by TF-IDF over known and unknown tokens.
 
-A set stores the maps of T tasks in a few *blocks* of concatenated tensors, so that the number of operations does not
-grow with the number of tasks. Sets are immutable and share blocks: a set with a further task gets a new block, and
-blocks of similar size are joined. T tasks, added one by one, occupy at most 1 + log₂ T blocks, and each map is copied
-at most log₂ T times.
+A set is a range of the tasks in a *storage*: concatenated arrays with spare capacity, so that the number of operations
+does not grow with the number of tasks. Sets are immutable and share storages. A set with further tasks writes them
+behind the tasks of the previous set; only where that place is taken, or the capacity is used up, are the maps copied.
 
-The vector of a pair is the same bit for bit in any batch and in any block: all steps are elementwise, sums over a row
-of fixed length, or sums over the tokens of a text in their order.
+The vector of a pair is the same bit for bit in any batch and in any set: all steps are elementwise, sums over a row of
+fixed length, or sums over the tokens of a text in their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from copy import copy
+from threading import Lock
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
+import numpy.typing as npt
 
-from models.adapters.analytic_maps import MIN_LENGTH, AnalyticQueryMap, VectorLayout
+from models.adapters.analytic_maps import (
+    MIN_LENGTH,
+    AnalyticQueryMap,
+    Array,
+    Floats,
+    VectorLayout,
+    normalize_rows,
+)
+from models.backbones.token_ids import pad_texts
+
+Ints = npt.NDArray[np.int64]
 
 _BATCH_PAIRS = 1024  # pairs whose token rows are gathered at once, some megabytes
+_SPARE = 0.5  # capacity of a new storage beyond its maps; memory is not occupied before it is written
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Maps of T consecutive tasks.
+class _Storage:
+    """Maps of T tasks, and space for more.
 
     Attributes:
-        centers: ``[T, semantic]``.
-        unknown_weights: ``[T]``.
-        is_frozen: Whether each task is queried with the frozen vector itself, ``[T]``.
-        keys: V × (``first`` + place of the task in the block) + token, ascending, of all known tokens, ``[R]`` int64.
-        weights: Inverse document frequency of each known token, ``[R]``.
-        lexicon: Lexical vector of each known token, ``[R, lexical]``.
-        first: Number of the block's first task in its keys.
+        centers: ``[≥ T, semantic]``.
+        caption_means: Mean caption of each task in its routing evidence, ``[≥ T, semantic]``.
+        has_captions: Whether each task has a mean caption, ``[≥ T]``.
+        unknown_weights: ``[≥ T]``.
+        is_frozen: Whether each task is queried with the frozen vector itself, ``[≥ T]``.
+        ends: Number of rows of all tasks up to each task, ``[≥ T]``.
+        keys: V × number of the task + token, ascending, of all known tokens, ``[≥ R]``.
+        weights: Inverse document frequency of each known token, ``[≥ R]``.
+        lexicon: Lexical vector of each known token, ``[≥ R, lexical]``.
+        tasks: T.
+        lock: Lock of additions.
     """
 
-    centers: Tensor
-    unknown_weights: Tensor
-    is_frozen: Tensor
-    keys: Tensor
-    weights: Tensor
-    lexicon: Tensor
-    first: int = 0
+    def __init__(self, layout: VectorLayout, tasks: int, rows: int, dtype: npt.DTypeLike) -> None:
+        tasks, rows = (int(count * (1 + _SPARE)) for count in (tasks, rows))
+        self.centers = np.empty((tasks, layout.semantic), np.float32)
+        self.caption_means = np.empty((tasks, layout.semantic), np.float32)
+        self.has_captions = np.empty(tasks, np.bool_)
+        self.unknown_weights = np.empty(tasks, np.float32)
+        self.is_frozen = np.empty(tasks, np.bool_)
+        self.ends = np.empty(tasks, np.int64)
+        self.keys = np.empty(rows, np.int64)
+        self.weights = np.empty(rows, np.float32)
+        self.lexicon = np.empty((rows, layout.lexical), dtype)
+        self.tasks = 0
+        self.lock = Lock()
 
-    def __len__(self) -> int:
-        return len(self.centers)
+    def start(self, task: int) -> int:
+        """First row of a task."""
+        return int(self.ends[task - 1]) if task else 0
 
-    def span(self, start: int, stop: int, vocabulary: int) -> slice:
-        """Rows of the tokens of the tasks at ``start`` to ``stop - 1``."""
-        bounds = torch.tensor([start, stop], device=self.keys.device)
-        return slice(*torch.searchsorted(self.keys, (bounds + self.first) * vocabulary).tolist())
+    def has_space(self, tasks: int, rows: int, dtype: npt.DTypeLike) -> bool:
+        """Whether further tasks with so many rows fit, and their lexicons keep their precision."""
+        return (
+            self.tasks + tasks <= len(self.ends)
+            and self.start(self.tasks) + rows <= len(self.keys)
+            and self.lexicon.dtype == dtype
+        )
 
-    def part(self, start: int, stop: int, vocabulary: int) -> _Block:
-        """The tasks at ``start`` to ``stop - 1``, without copying them."""
-        rows, tasks = self.span(start, stop, vocabulary), slice(start, stop)
-        return _Block(
-            self.centers[tasks],
-            self.unknown_weights[tasks],
-            self.is_frozen[tasks],
-            self.keys[rows],
-            self.weights[rows],
-            self.lexicon[rows],
-            self.first + start,
+    def append(self, query_map: AnalyticQueryMap, vocabulary: int, *, is_frozen: bool) -> None:
+        """Add a task."""
+        task, start = self.tasks, self.start(self.tasks)
+        end = start + len(query_map.tokens)
+        self.centers[task] = query_map.center
+        self.has_captions[task] = has_captions = len(query_map.caption_mean) > 0
+        self.caption_means[task] = query_map.caption_mean if has_captions else 0
+        self.unknown_weights[task] = query_map.unknown_token_weight
+        self.is_frozen[task] = is_frozen
+        self.ends[task] = end
+        self.keys[start:end] = query_map.tokens + task * vocabulary
+        self.weights[start:end] = query_map.token_weights
+        self.lexicon[start:end] = query_map.lexicon
+        self.tasks += 1
+
+    def map(self, task: int, vocabulary: int) -> AnalyticQueryMap | None:
+        """Map of a task, without copying its lexicon; None for a task that is queried with the frozen vector."""
+        if self.is_frozen[task]:
+            return None
+        rows = slice(self.start(task), int(self.ends[task]))
+        return AnalyticQueryMap(
+            center=self.centers[task],
+            caption_mean=self.caption_means[task, : None if self.has_captions[task] else 0],
+            tokens=self.keys[rows] - task * vocabulary,
+            token_weights=self.weights[rows],
+            unknown_token_weight=self.unknown_weights[task],
+            lexicon=self.lexicon[rows],
         )
 
 
@@ -77,75 +115,72 @@ class AnalyticMapSet:
     Args:
         layout: Sizes of the parts of a vector.
         vocabulary: Vocabulary size V.
-        blocks: Blocks of the tasks, in order; see :meth:`of`.
+        maps: Maps of the tasks; None is a task that is queried with the frozen vector itself.
     """
 
-    def __init__(self, layout: VectorLayout, vocabulary: int, blocks: Sequence[_Block] = ()) -> None:
+    def __init__(
+        self, layout: VectorLayout, vocabulary: int, maps: Sequence[AnalyticQueryMap | None] = ()
+    ) -> None:
         self.layout = layout
         self._vocabulary = vocabulary
-        self._blocks = tuple(blocks)
-        self._ends = list(accumulate(len(block) for block in self._blocks))
-
-    @classmethod
-    def of(
-        cls,
-        maps: Sequence[AnalyticQueryMap | None],
-        layout: VectorLayout,
-        vocabulary: int,
-        device: torch.device | None = None,
-    ) -> AnalyticMapSet:
-        """Set of the given maps; None is a task that is queried with the frozen vector itself."""
-        neutral = AnalyticQueryMap.neutral(layout)
-        blocks = [_block(query_map or neutral, query_map is None, device) for query_map in maps]
-        return cls(layout, vocabulary, [_join(blocks, vocabulary)] if blocks else [])
+        self._neutral = AnalyticQueryMap.neutral(layout)
+        self._first = self._count = 0
+        self._storage = _Storage(layout, 0, 0, np.float16)
+        if maps:
+            self._copy_and_append(maps)
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._count
 
     @property
     def bytes(self) -> int:
-        """Memory of the tensors."""
-        return sum(
-            tensor.numel() * tensor.element_size()
-            for block in self._blocks
-            for tensor in (block.centers, block.unknown_weights, block.keys, block.weights, block.lexicon)
+        """Memory of the arrays, without spare capacity."""
+        tasks, rows = slice(self._first, self._first + self._count), self._rows
+        storage = self._storage
+        per_task = storage.centers, storage.caption_means, storage.unknown_weights, storage.ends
+        return sum(array[tasks].nbytes for array in per_task) + sum(
+            array[rows].nbytes for array in (storage.keys, storage.weights, storage.lexicon)
         )
 
-    def __add__(self, other: AnalyticMapSet) -> AnalyticMapSet:
-        """Tasks of this set, followed by those of another one with the same layout and vocabulary."""
-        blocks = list(self._blocks)
-        for block in other._blocks:
-            blocks.append(block)
-            while len(blocks) > 1 and len(blocks[-2]) <= len(blocks[-1]):
-                blocks[-2:] = [_join(blocks[-2:], self._vocabulary)]
-        return AnalyticMapSet(self.layout, self._vocabulary, blocks)
+    @property
+    def caption_means(self) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Mean caption of each task ``[T, semantic]``, and whether it has one ``[T]``."""
+        tasks = slice(self._first, self._first + self._count)
+        return self._storage.caption_means[tasks], self._storage.has_captions[tasks]
+
+    def extended(self, maps: Sequence[AnalyticQueryMap | None]) -> AnalyticMapSet:
+        """Tasks of this set, followed by those of further maps. This set does not change."""
+        result = self.part(0, self._count)
+        storage, rows = self._storage, sum(len(query_map.tokens) for query_map in maps if query_map)
+        with storage.lock:
+            is_last = self._first + self._count == storage.tasks
+            if is_last and storage.has_space(len(maps), rows, self._precision(maps)):
+                result._append(maps)
+                return result
+        if maps:
+            result._copy_and_append(maps)
+        return result
 
     def part(self, start: int, stop: int) -> AnalyticMapSet:
         """The tasks at ``start`` to ``stop - 1``, without copying them."""
-        blocks = []
-        for end, block in zip(self._ends, self._blocks, strict=True):
-            begin = end - len(block)
-            low, high = max(start, begin), min(stop, end)
-            if (low, high) == (begin, end):
-                blocks.append(block)
-            elif low < high:
-                blocks.append(block.part(low - begin, high - begin, self._vocabulary))
-        return AnalyticMapSet(self.layout, self._vocabulary, blocks)
+        part = copy(self)
+        part._first, part._count = self._first + start, stop - start
+        return part
 
-    def tensors(self, position: int) -> dict[str, Tensor] | None:
-        """Tensors that the vectors of a task depend on, by name; None for a task without a map."""
-        (block,) = self.part(position, position + 1)._blocks
-        if block.is_frozen.any():
+    def map(self, position: int) -> AnalyticQueryMap | None:
+        """Map of a task; None for a task that is queried with the frozen vector itself."""
+        return self._storage.map(self._first + position, self._vocabulary)
+
+    def tensors(self, position: int) -> dict[str, Array] | None:
+        """Arrays that the vectors of a task depend on, by name; None for a task without a map."""
+        query_map = self.map(position)
+        if query_map is None:
             return None
-        return {
-            "center": block.centers[0],
-            "tokens": block.keys - block.first * self._vocabulary,
-            "token_weights": block.weights,
-            "unknown_token_weight": block.unknown_weights[0],
-            "lexicon": block.lexicon.float(),
-        }
+        tensors = query_map.tensors() | {"lexicon": query_map.lexicon.astype(np.float32)}
+        del tensors["caption_mean"]
+        return tensors
 
-    def __call__(self, frozen: Tensor, tokens: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+    def __call__(self, frozen: Floats, tokens: Ints, rows: Ints, positions: Ints) -> Floats:
         """Unit query vectors of P pairs of a text and a task, ``[P, dim]``.
 
         Args:
@@ -154,75 +189,77 @@ class AnalyticMapSet:
             rows: Text of each pair, ``[P]``.
             positions: Task of each pair, ``[P]``.
         """
-        vectors = frozen.new_empty(len(rows), self.layout.dim)
-        for end, block in zip(self._ends, self._blocks, strict=True):
-            begin = end - len(block)
-            inside = ((positions >= begin) & (positions < end)).nonzero()[:, 0]
-            for chosen in torch.split(inside, _BATCH_PAIRS):
-                texts = rows[chosen]
-                vectors[chosen] = self._apply(block, frozen[texts], tokens[texts], positions[chosen] - begin)
+        vectors = np.empty((len(rows), self.layout.dim), np.float32)
+        for start in range(0, len(rows), _BATCH_PAIRS):
+            batch = slice(start, start + _BATCH_PAIRS)
+            texts, tasks = rows[batch], positions[batch] + self._first
+            vectors[batch] = self._apply(frozen[texts], tokens[texts], tasks)
         return vectors
 
-    def _apply(self, block: _Block, frozen: Tensor, tokens: Tensor, tasks: Tensor) -> Tensor:
-        """Vectors of pairs of one block, ``[P, dim]``, of texts ``[P, dim]`` with tokens ``[P, L]``."""
-        semantic = F.normalize(frozen[:, : self.layout.semantic] - block.centers[tasks], dim=-1)
-        lexical = self._lexical(block, tokens, tasks) if self.layout.lexical else semantic[:, :0]
+    def _apply(self, frozen: Floats, tokens: Ints, tasks: Ints) -> Floats:
+        """Vectors of pairs ``[P, dim]``, of texts ``[P, dim]`` with tokens ``[P, L]`` and tasks of the storage."""
+        semantic = normalize_rows(frozen[:, : self.layout.semantic] - self._storage.centers[tasks])
+        lexical = self._lexical(tokens, tasks)
         vectors = self.layout.join(semantic, lexical, is_video=False)
-        is_frozen = block.is_frozen[tasks]
-        return torch.where(is_frozen.unsqueeze(1), frozen, vectors) if is_frozen.any() else vectors
+        is_frozen = self._storage.is_frozen[tasks]
+        if is_frozen.any():
+            vectors[is_frozen] = frozen[is_frozen]
+        return vectors
 
-    def _lexical(self, block: _Block, tokens: Tensor, tasks: Tensor) -> Tensor:
+    def _lexical(self, tokens: Ints, tasks: Ints) -> Floats:
         """Lexical vectors ``[P, lexical]``."""
-        if not len(block.keys) or not tokens.shape[1]:
-            return torch.zeros(len(tokens), self.layout.lexical, device=tokens.device)
-        keys = tokens + ((tasks + block.first) * self._vocabulary).unsqueeze(1)
+        storage, rows = self._storage, self._rows
+        lexical = np.zeros((len(tokens), self.layout.lexical), np.float32)
+        if not self.layout.lexical or rows.start == rows.stop or not tokens.shape[1]:
+            return lexical
+        known_keys = storage.keys[rows]
+        keys = tokens + (tasks * self._vocabulary)[:, None]
+        place = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
         # Padding precedes the tokens of a task and would otherwise be the last token of the previous one.
         is_word = tokens >= 0
-        place = torch.searchsorted(block.keys, keys).clamp_(max=len(block.keys) - 1)
-        is_known = (block.keys[place] == keys) & is_word
-        unknown = block.unknown_weights[tasks].unsqueeze(1)
-        weights = torch.where(is_known, block.weights[place], unknown) * is_word
-        length = _sum_in_order(weights.square()).sqrt().clamp(min=MIN_LENGTH)
-        shares = weights * is_known / length.unsqueeze(1)
-        gathered = block.lexicon[place.flatten()].float()
-        bags = torch.arange(place.numel(), device=place.device).view(place.shape)
-        return F.embedding_bag(bags, gathered, mode="sum", per_sample_weights=shares)
+        is_known = (known_keys[place] == keys) & is_word
+        unknown = storage.unknown_weights[tasks][:, None]
+        weights = np.where(is_known, storage.weights[rows][place], unknown) * is_word
+        # Sums from left to right: padding does not change a bit of them.
+        squares = np.cumsum(weights * weights, axis=1)[:, -1]
+        shares = weights / np.maximum(np.sqrt(squares), np.float32(MIN_LENGTH))[:, None]
+        pairs, columns = is_known.nonzero()
+        values = storage.lexicon[rows][place[pairs, columns]].astype(np.float32)
+        values *= shares[pairs, columns][:, None]
+        # The first known token of each pair, then the second ones, and so on.
+        number = np.cumsum(is_known, axis=1)[pairs, columns]
+        for count in range(1, int(number.max(initial=0)) + 1):
+            chosen = number == count
+            lexical[pairs[chosen]] += values[chosen]
+        return lexical
+
+    @property
+    def _rows(self) -> slice:
+        """Rows of the set's tasks in the storage."""
+        return slice(self._storage.start(self._first), self._storage.start(self._first + self._count))
+
+    def _precision(self, maps: Sequence[AnalyticQueryMap | None]) -> np.dtype[np.floating]:
+        """Precision of the lexicons of this set and further maps; empty lexicons have none."""
+        lexicons = [query_map.lexicon for query_map in maps if query_map is not None]
+        lexicons.append(self._storage.lexicon[self._rows])
+        return np.result_type(np.float16, *(lexicon.dtype for lexicon in lexicons if len(lexicon)))
+
+    def _append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
+        """Add tasks behind those of the storage, which are the last ones of this new set."""
+        for query_map in maps:
+            self._storage.append(query_map or self._neutral, self._vocabulary, is_frozen=query_map is None)
+        self._count += len(maps)
+
+    def _copy_and_append(self, maps: Sequence[AnalyticQueryMap | None]) -> None:
+        """Move this new set to a storage of its own, with further tasks."""
+        own = [self.map(position) for position in range(self._count)]
+        every = [*own, *maps]
+        rows = sum(len(query_map.tokens) for query_map in every if query_map is not None)
+        self._storage = _Storage(self.layout, len(every), rows, self._precision(maps))
+        self._first = self._count = 0
+        self._append(every)
 
 
-def _sum_in_order(values: Tensor) -> Tensor:
-    """Sums of the rows of ``[P, L]``, added from left to right: padding does not change a bit of them."""
-    return values.cumsum(dim=1)[:, -1]
-
-
-def _block(query_map: AnalyticQueryMap, is_frozen: bool, device: torch.device | None) -> _Block:
-    """Block of one task."""
-    return _Block(
-        centers=query_map.center.unsqueeze(0).to(device),
-        unknown_weights=query_map.unknown_token_weight.unsqueeze(0).to(device),
-        is_frozen=torch.tensor([is_frozen], device=device),
-        keys=query_map.tokens.to(device),
-        weights=query_map.token_weights.to(device),
-        lexicon=query_map.lexicon.to(device),
-    )
-
-
-def _join(blocks: Sequence[_Block], vocabulary: int) -> _Block:
-    """One block with the tasks of all blocks."""
-    if len(blocks) == 1:
-        return blocks[0]
-    begins = accumulate((len(block) for block in blocks[:-1]), initial=0)
-    # Empty lexicons would widen half precision to single precision.
-    lexicons = [block.lexicon for block in blocks if len(block.keys)] or [blocks[0].lexicon]
-    return _Block(
-        centers=torch.cat([block.centers for block in blocks]),
-        unknown_weights=torch.cat([block.unknown_weights for block in blocks]),
-        is_frozen=torch.cat([block.is_frozen for block in blocks]),
-        keys=torch.cat(
-            [
-                block.keys + (begin - block.first) * vocabulary
-                for begin, block in zip(begins, blocks, strict=True)
-            ]
-        ),
-        weights=torch.cat([block.weights for block in blocks]),
-        lexicon=torch.cat(lexicons),
-    )
+def pad_distinct_tokens(texts: Sequence[Ints]) -> Ints:
+    """Distinct tokens of each text without the start and end tokens, ascending and padded with −1, ``[n, L]``."""
+    return pad_texts([np.array(sorted(set(text[1:-1].tolist())), np.int64) for text in texts], -1)

@@ -1,4 +1,4 @@
-"""Maps of the analytic method: from frozen features to the vectors of videos and queries.
+"""Maps of the analytic method: from frozen features to the vectors of videos and queries. No module here needs torch.
 
 A vector has three parts: the *semantic* part in the text space of the backbone, the *lexical* part in a space of the
 domain's own words, and two coordinates that complete queries and videos to unit length. With the semantic weight β, the
@@ -14,16 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Protocol, Self
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from models.backbones.backbone import Backbone
+import numpy as np
+import numpy.typing as npt
 
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
 MIN_LENGTH = 1e-8  # lower bound of lengths that vectors are divided by
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+class _JointSpace(Protocol):
+    """Sizes of a backbone's joint space."""
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def reserved_dims(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -43,13 +53,13 @@ class VectorLayout:
     semantic_weight: float
 
     @classmethod
-    def for_backbone(cls, backbone: Backbone, semantic_weight: float) -> VectorLayout:
+    def for_backbone(cls, backbone: _JointSpace, semantic_weight: float) -> VectorLayout:
         """Layout in the joint space of a backbone; without room for words, the semantic part has all the weight."""
         lexical = max(0, backbone.reserved_dims - _COMPLETIONS)
         semantic = backbone.dim - backbone.reserved_dims
         return cls(semantic, lexical, backbone.dim, semantic_weight if lexical else 1.0)
 
-    def join(self, semantic: Tensor, lexical: Tensor, *, is_video: bool) -> Tensor:
+    def join(self, semantic: Floats, lexical: Floats, *, is_video: bool) -> Floats:
         """Unit vectors ``[n, dim]`` of videos or queries.
 
         Args:
@@ -59,34 +69,47 @@ class VectorLayout:
                 different coordinates, so that the completions add nothing to a cosine.
         """
         if not self.lexical:
-            return F.normalize(semantic, dim=-1)
-        beta = self.semantic_weight
-        parts = torch.cat([beta**0.5 * semantic, (1 - beta) ** 0.5 * lexical], dim=-1)
-        rest = (1 - parts.square().sum(dim=-1, keepdim=True)).clamp(min=0).sqrt()
-        unused = torch.zeros_like(rest)
-        completions = (rest, unused) if is_video else (unused, rest)
-        return F.normalize(torch.cat([parts, *completions], dim=-1), dim=-1)
+            return normalize_rows(semantic)
+        beta, size = self.semantic_weight, self.semantic + self.lexical
+        vectors = np.zeros((len(semantic), self.dim), np.float32)
+        np.multiply(semantic, np.float32(beta**0.5), out=vectors[:, : self.semantic])
+        np.multiply(lexical, np.float32((1 - beta) ** 0.5), out=vectors[:, self.semantic : size])
+        parts = vectors[:, :size]
+        rest = np.sqrt(np.maximum(1 - np.vecdot(parts, parts), 0))
+        vectors[:, size if is_video else size + 1] = rest
+        return normalize_rows(vectors)
 
 
-class _TensorFields:
-    """Tensors of a dataclass by name, as a release stores them."""
+def normalize_rows(vectors: Floats, shortest: float = 1e-12) -> Floats:
+    """Vectors ``[n, d]`` of unit length, of each row; bit for bit the same in any batch.
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Tensors by name."""
+    Args:
+        vectors: ``[n, d]``.
+        shortest: Lower bound of the lengths that vectors are divided by.
+    """
+    lengths = np.maximum(np.sqrt(np.vecdot(vectors, vectors)), np.float32(shortest))
+    return np.asarray(vectors / lengths[:, None], np.float32)
+
+
+class _ArrayFields:
+    """Arrays of a dataclass by name, as a release stores them."""
+
+    def tensors(self) -> dict[str, Array]:
+        """Arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device | None = None) -> Self:
+    def from_tensors(cls, tensors: Mapping[str, Array]) -> Self:
         """Map with the tensors of a release.
 
         Raises:
             KeyError: A tensor is missing.
         """
-        return cls(**{field.name: tensors[field.name].to(device) for field in fields(cls)})  # type: ignore[arg-type]
+        return cls(**{field.name: tensors[field.name] for field in fields(cls)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class AnalyticVideoMap(_TensorFields):
+class AnalyticVideoMap(_ArrayFields):
     """Affine map from features of videos to both parts of their vectors.
 
     Attributes:
@@ -95,29 +118,27 @@ class AnalyticVideoMap(_TensorFields):
         zero_shot_weight: Weight γ of the backbone's own vector in the semantic part, ``[]``.
     """
 
-    weight: Tensor
-    offset: Tensor
-    zero_shot_weight: Tensor
+    weight: Floats
+    offset: Floats
+    zero_shot_weight: Floats
 
-    def __call__(self, backbone: Backbone, features: Tensor, layout: VectorLayout) -> Tensor:
+    def __call__(self, features: Floats, projected: Floats, layout: VectorLayout) -> Floats:
         """Unit vectors ``[n, dim]`` of videos.
 
         Args:
-            backbone: Backbone of the features.
             features: Features of the videos, ``[n, F]``.
+            projected: The backbone's own vectors of these features, ``[n, ≥ semantic]``.
             layout: Sizes of the parts of a vector.
         """
         mapped = features @ self.weight + self.offset
         semantic, lexical = mapped[:, : layout.semantic], mapped[:, layout.semantic :]
-        frozen = backbone.project_features(features)[:, : layout.semantic]
-        semantic = F.normalize(semantic + self.zero_shot_weight * frozen, dim=-1)
-        lexical = F.normalize(lexical, dim=-1, eps=MIN_LENGTH)
-        return layout.join(semantic, lexical, is_video=True)
+        semantic = normalize_rows(semantic + self.zero_shot_weight * projected[:, : layout.semantic])
+        return layout.join(semantic, normalize_rows(lexical, MIN_LENGTH), is_video=True)
 
 
 @dataclass(frozen=True)
-class AnalyticQueryMap(_TensorFields):
-    """Tensors that turn the frozen vector and the tokens of a text into its query vector for one domain.
+class AnalyticQueryMap(_ArrayFields):
+    """Arrays that turn the frozen vector and the tokens of a text into its query vector for one domain.
 
     :class:`~models.adapters.analytic_map_set.AnalyticMapSet` applies the maps of many domains.
 
@@ -130,22 +151,22 @@ class AnalyticQueryMap(_TensorFields):
         lexicon: Lexical vector of each token, ``[V, lexical]``; half precision when learned, half the memory.
     """
 
-    center: Tensor
-    caption_mean: Tensor
-    tokens: Tensor
-    token_weights: Tensor
-    unknown_token_weight: Tensor
-    lexicon: Tensor
+    center: Floats
+    caption_mean: Floats
+    tokens: npt.NDArray[np.int64]
+    token_weights: Floats
+    unknown_token_weight: Floats
+    lexicon: npt.NDArray[np.floating]
 
     @classmethod
     def neutral(cls, layout: VectorLayout) -> Self:
         """Map for a domain without captions: the frozen vector, no words, no routing evidence."""
-        zero, none = torch.zeros(()), torch.empty(0)
+        none = np.empty(0, np.float32)
         return cls(
-            center=torch.zeros(layout.semantic),
+            center=np.zeros(layout.semantic, np.float32),
             caption_mean=none,
-            tokens=none.long(),
+            tokens=none.astype(np.int64),
             token_weights=none,
-            unknown_token_weight=zero,
-            lexicon=torch.empty(0, layout.lexical),
+            unknown_token_weight=np.zeros((), np.float32),
+            lexicon=np.empty((0, layout.lexical), np.float32),
         )

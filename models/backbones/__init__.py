@@ -3,6 +3,7 @@
 from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]  # of the text tower; settings import it without torch
+OPEN_CLIP_PREFIX = "open_clip:"  # of the names of backbones of open_clip
 TRANSFORMERS_PREFIX = "transformers:"  # of the names of backbones of the transformers library
 
 

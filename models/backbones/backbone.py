@@ -7,29 +7,16 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones import Precision
+from models.backbones.backbone_description import FrameSpec, TextBackground
 from models.backbones.frozen_tower import torch_name
 from models.errors import BackboneUnsupported, ReleaseError
-
-
-class FrameSpec(NamedTuple):
-    """Frames that a backbone reads of a video."""
-
-    frames: int  # frames per video
-    size: int  # side of the square frame, pixels
-
-
-class TextBackground(NamedTuple):
-    """Distribution of generic texts in the space of :meth:`Backbone.pool_text`, without its reserved coordinates."""
-
-    mean: Tensor  # [D]
-    precision: Tensor  # inverse of the regularized covariance, [D, D]
 
 
 class Backbone(nn.Module, ABC):

@@ -15,21 +15,20 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from open_clip.model import CLIP
-from safetensors.torch import load_file
-
-from models.backbones import TRANSFORMERS_PREFIX
-from models.backbones.backbone import Backbone, FrameSpec
-from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX as _OPEN_CLIP
-from models.backbones.open_clip_backbone import OpenClipBackbone, load_open_clip, open_clip_frame_spec
-from models.backbones.tokenizer import small_tokenizer
+from models.backbones import OPEN_CLIP_PREFIX, TRANSFORMERS_PREFIX
+from models.backbones.backbone_description import FrameSpec
 from models.errors import BackboneUnavailable
 
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+
+# Modules of backbones are imported on use: their libraries take seconds to import, and most processes need one of them
+# or none.
 _TINY = "tiny"
 _TINY_FRAMES = 8
-_SMALL = "small"
+SMALL = "small"
 
 
 def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -42,12 +41,13 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     if name == _TINY:
         config = _tiny_config()
         return FrameSpec(frames or _TINY_FRAMES, int(config["vision_cfg"]["image_size"]))
-    if name == _SMALL:
-        # Imported on use, here and below: the library takes seconds to import, and most backbones do not need it.
-        from models.backbones.small.small_backbone import small_frame_spec
+    if name == SMALL:
+        from models.backbones.small.derived_constants import small_frame_spec
 
         return small_frame_spec(frames)
-    if name.startswith(_OPEN_CLIP):
+    if name.startswith(OPEN_CLIP_PREFIX):
+        from models.backbones.open_clip_backbone import open_clip_frame_spec
+
         return open_clip_frame_spec(name, frames)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import transformers_frame_spec
@@ -72,11 +72,13 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
                 "repository, or train it again with `python -m benchmarks.learning.pretraining_recipe`"
             )
         return tiny_backbone(frames or _TINY_FRAMES, weights)
-    if name == _SMALL:
+    if name == SMALL:
         from models.backbones.small.small_backbone import load_small
 
         return load_small(frames)
-    if name.startswith(_OPEN_CLIP):
+    if name.startswith(OPEN_CLIP_PREFIX):
+        from models.backbones.open_clip_backbone import load_open_clip
+
         return load_open_clip(name, frames)
     if name.startswith(TRANSFORMERS_PREFIX):
         from models.backbones.transformers_backbone import load_transformers
@@ -87,6 +89,12 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:
     """The ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
+    from open_clip.model import CLIP
+    from safetensors.torch import load_file
+
+    from models.backbones.open_clip_backbone import OpenClipBackbone
+    from models.backbones.tokenizer import small_tokenizer
+
     config = _tiny_config()
     clip = CLIP(**config)
     if weights is not None:
@@ -106,7 +114,7 @@ def _tiny_config() -> dict[str, Any]:
 
 def _unknown(name: str) -> BackboneUnavailable:
     return BackboneUnavailable(
-        f"backbone {name!r} is unknown: use 'small', 'tiny', or '{_OPEN_CLIP}<model>/<pretrained tag or local "
-        f"file>', for example '{_OPEN_CLIP}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<vision model or folder>+"
+        f"backbone {name!r} is unknown: use 'small', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local "
+        f"file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai', or '{TRANSFORMERS_PREFIX}<vision model or folder>+"
         "<text model or folder>'"
     )

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.backbone import Backbone, FrameSpec
-from models.backbones.bert_tokenizer import PADDING, BertTokenizer
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec
+from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer
 from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal
 from models.backbones.open_blocks import BertBlock, OpenBlock
 from models.backbones.tower_computation import forward_precision, is_mixed_precision
@@ -23,7 +24,6 @@ from models.backbones.tower_computation import forward_precision, is_mixed_preci
 if TYPE_CHECKING:
     from models.backbones.engine.bert_engine import BertEngine
 
-TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
 _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
 _PROBE_TOKENS = 16  # tokens of the text that engine and torch are compared with
 
@@ -133,7 +133,7 @@ class BertBackbone(Backbone):
         ids = torch.arange(1, 2 * _PROBE_TOKENS + 1).view(2, -1).remainder(self.vocabulary)
         ids[1, _PROBE_TOKENS // 2 :] = PADDING
         with torch.no_grad():
-            require_equal(torch.from_numpy(engine(ids.numpy())), self._text_vectors_in_torch(ids))
+            require_equal(engine(ids.numpy()), self._text_vectors_in_torch(ids).numpy())
         return engine
 
     @property

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from models.backbones.token_ids import pad_texts
 from models.errors import BackboneUnsupported
 
+TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
 PADDING = 0  # id of [PAD] in every vocabulary of BERT
 _PADDING_PIECE = "[PAD]"
 
@@ -49,12 +51,12 @@ class BertTokenizer:
         self.digest = hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        return pad_texts(self.tokens(texts), PADDING)
+
+    def tokens(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Token ids of each text, ``[L]``, without padding."""
         # Batches of the library start a thread per core, and are slower even for hundreds of captions.
-        tokens = [self._tokenizer.encode(text).ids for text in texts]
-        ids = np.full((len(tokens), max(map(len, tokens), default=0)), PADDING, np.int64)
-        for row, text in zip(ids, tokens, strict=True):
-            row[: len(text)] = text
-        return ids
+        return [np.array(self._tokenizer.encode(text).ids, np.int64) for text in texts]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BertTokenizer:
         return self

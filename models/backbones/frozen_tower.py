@@ -1,4 +1,7 @@
-"""Compiled forms of towers whose weights do not change. Without one, a tower runs in torch, with the same vectors."""
+"""Compiled forms of towers whose weights do not change. Without one, a tower runs in torch, with the same vectors.
+
+This module imports torch for its name alone.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from functools import cache
 from threading import Lock
 from typing import Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import structlog
-import torch
-from torch import Tensor
 
 from models.errors import ModelError
 
@@ -54,25 +57,32 @@ class FrozenTower(Generic[Engine]):
                 try:
                     self._engine = self._compile()
                 except Exception as error:  # a broken library may raise anything when it is imported or used
-                    _warn(f"{type(error).__name__}: {error}")
+                    warn_unavailable(error)
                 self._compile = None
         return self._engine
 
 
-def require_equal(computed: Tensor, expected: Tensor) -> None:
+def require_equal(computed: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> None:
     """Compare results of an engine with those of torch.
 
     Raises:
         EngineUnavailable: They differ by more than rounding.
     """
-    difference = float((computed - expected).abs().max())
-    if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
+    difference = float(np.abs(computed - expected).max())
+    if not difference <= _TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise EngineUnavailable(f"results differ from those of torch by up to {difference:.1e}")
 
 
 def torch_name() -> str:
     """Name and version of torch, as the engine of towers that are not compiled."""
+    import torch
+
     return f"torch {torch.__version__}"
+
+
+def warn_unavailable(error: Exception) -> None:
+    """Log, once per process, that an engine cannot be used."""
+    _warn(f"{type(error).__name__}: {error}")
 
 
 @cache

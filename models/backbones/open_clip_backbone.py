@@ -16,11 +16,12 @@ from open_clip.transformer import ResidualAttentionBlock, TextTransformer, Visio
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones import OPEN_CLIP_PREFIX
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.tokenizer import clip_tokenizer
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
-OPEN_CLIP_PREFIX = "open_clip:"
 _DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
 
 

@@ -31,9 +31,9 @@ from transformers.utils import SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file
 
 from models.backbones import TRANSFORMERS_PREFIX
-from models.backbones.backbone import FrameSpec
-from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, Towers
-from models.backbones.bert_tokenizer import BertTokenizer
+from models.backbones.backbone_description import FrameSpec
+from models.backbones.bert_text_tower import BertBackbone, BertTextTower, Towers
+from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 

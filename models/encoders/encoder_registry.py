@@ -1,24 +1,31 @@
-"""Registry of encoder families, and functions that read and open a release through its family."""
+"""Registry of encoder families, and functions that read and open a release through its family.
+
+The module of a family is imported when a release of its kind is read: most processes need one family, and only some
+families need torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from models.backbones.backbone import Backbone
+from models.backbones.query_backbone import QueryBackbone
 from models.encoders.encoder_family import EncoderFamily
-from models.encoders.families.analytic_family import ANALYTIC_FAMILY
-from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
-from models.encoders.families.tame_family import TAME_FAMILY
-from models.encoders.families.tower_family import FROZEN_FAMILY, TOWER_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.errors import ReleaseError
 from models.releases.release_files import read_release
 from models.releases.release_lineage import TaskLineage
 from models.releases.release_state import ReleaseState
 
-_FAMILIES: dict[str, EncoderFamily] = {}
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+
+# Kinds whose family is in a module of models.encoders.families with the name of the kind.
+_KINDS = ("analytic", "frozen", "low_rank", "tame", "tower")
+_families: dict[str, EncoderFamily] = {}
 
 
 def register_families(*families: EncoderFamily) -> None:
@@ -28,16 +35,14 @@ def register_families(*families: EncoderFamily) -> None:
         ValueError: Two families have the same kind.
     """
     for family in families:
-        if _FAMILIES.setdefault(family.kind, family) is not family:
+        is_taken = family.kind in _KINDS and family is not encoder_family(family.kind)
+        if is_taken or _families.setdefault(family.kind, family) is not family:
             raise ValueError(f"two encoder families have the kind {family.kind!r}")
 
 
-register_families(ANALYTIC_FAMILY, FROZEN_FAMILY, LOW_RANK_FAMILY, TAME_FAMILY, TOWER_FAMILY)
-
-
-def encoder_families() -> Mapping[str, EncoderFamily]:
-    """All encoder families by kind."""
-    return _FAMILIES
+def encoder_kinds() -> Collection[str]:
+    """Kinds of releases that can be read."""
+    return {*_KINDS, *_families}
 
 
 def encoder_family(kind: str) -> EncoderFamily:
@@ -46,16 +51,19 @@ def encoder_family(kind: str) -> EncoderFamily:
     Raises:
         ReleaseError: No family has this kind.
     """
-    if kind not in _FAMILIES:
+    if kind not in _families and kind in _KINDS:
+        module = import_module(f"models.encoders.families.{kind}_family")
+        _families[kind] = getattr(module, f"{kind.upper()}_FAMILY")
+    if kind not in _families:
         raise ReleaseError(
             f"release kind {kind!r} is unknown to this version of Cinestrata, which knows "
-            f"{', '.join(sorted(_FAMILIES))}"
+            f"{', '.join(sorted(encoder_kinds()))}"
         )
-    return _FAMILIES[kind]
+    return _families[kind]
 
 
 def open_query_encoder(
-    backbone: Backbone,
+    backbone: Backbone | QueryBackbone,
     release: ReleaseState,
     pinned: Mapping[str, ReleaseState],
     previous: QueryEncoder | None = None,
@@ -63,9 +71,15 @@ def open_query_encoder(
 ) -> QueryEncoder:
     """Query encoder of a release. Arguments are those of :class:`~models.encoders.query_encoder.QueryEncoderInputs`.
 
+    A backbone in torch is also accepted.
+
     Raises:
         ReleaseError: The kind of the release is unknown, or see :class:`~models.encoders.query_encoder.QueryEncoder`.
     """
+    if not isinstance(backbone, QueryBackbone):
+        from models.encoders.tower_query_backbone import TowerQueryBackbone
+
+        backbone = TowerQueryBackbone(backbone)
     inputs = QueryEncoderInputs(backbone, release, pinned, previous, unchanged_tasks)
     return encoder_family(release.kind).query_encoder(inputs)
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_family import FamilyVideoEncoder
 from models.encoders.encoder_registry import encoder_family, select_video_tensors
+from models.encoders.family_video_encoder import FamilyVideoEncoder
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, video_fingerprint
 
@@ -51,7 +51,7 @@ class VideoEncoder:
         self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._releases: OrderedDict[str, ReleaseState] = OrderedDict()  # video side alone, by fingerprint
-        self._family_encoders: dict[type[FamilyVideoEncoder], FamilyVideoEncoder] = {}
+        self._family_encoders: dict[str, FamilyVideoEncoder] = {}  # by kind of release
 
     @torch.inference_mode()
     def encode(self, frames: Tensor, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -89,11 +89,7 @@ class VideoEncoder:
     @property
     def cached_bytes(self) -> int:
         """Size of the weights that are in memory."""
-        return sum(
-            tensor.numel() * tensor.element_size()
-            for release in self._releases.values()
-            for tensor in release.tensors.values()
-        )
+        return sum(array.nbytes for release in self._releases.values() for array in release.tensors.values())
 
     def _release(self, task: str, fingerprint: str) -> ReleaseState:
         """Video side of the release that made a task's shard, after verification of its fingerprint."""
@@ -103,8 +99,8 @@ class VideoEncoder:
         if task not in self._pinned:
             raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
         release = select_video_tensors(self._pinned[task])
-        tensors = encoder_family(release.kind).video_encoder.fingerprint_tensors(release)
-        actual = video_fingerprint(self._backbone, release.frames, tensors)
+        tensors = self._family_encoder(release).fingerprint_tensors(release)
+        actual = video_fingerprint(self._backbone.fingerprint, self._backbone.dim, release.frames, tensors)
         if actual != fingerprint:
             raise ReleaseError(
                 f"the release that made the shard of task {task!r} does not hold the video encoder that embedded it "
@@ -117,10 +113,12 @@ class VideoEncoder:
 
     def _load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
         """Function that encodes frames with the video side of a release."""
-        family = encoder_family(release.kind)
-        if family.video_encoder not in self._family_encoders:
-            self._family_encoders[family.video_encoder] = family.video_encoder(self._backbone)
         try:
-            return self._family_encoders[family.video_encoder].load(release)
+            return self._family_encoder(release).load(release)
         except (KeyError, RuntimeError) as error:
             raise ReleaseError(f"the video side of the release does not fit the backbone: {error}") from error
+
+    def _family_encoder(self, release: ReleaseState) -> FamilyVideoEncoder:
+        if release.kind not in self._family_encoders:
+            self._family_encoders[release.kind] = encoder_family(release.kind).video_encoder(self._backbone)
+        return self._family_encoders[release.kind]

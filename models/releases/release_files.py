@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from models.errors import ReleaseError
 from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
-from models.releases.release_state import ReleaseState, read_calibration, write_calibration
+from models.releases.release_state import Array, ReleaseState, read_calibration, write_calibration
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
 
@@ -43,15 +41,16 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
     if parent is not None and len(state.tasks) <= earlier:
         raise ValueError(f"a release of {len(state.tasks)} tasks adds nothing to a parent of {earlier}")
     own = state.profiles.without_first(earlier)
-    profiles = {
-        "tokens": torch.from_numpy(own.tokens.astype(np.int32)),
-        "values": torch.from_numpy(own.values).half(),
-        "ends": torch.from_numpy(own.ends.astype(np.int64)),
-        "vocabulary": torch.tensor(own.vocabulary),
+    profiles: dict[str, Array] = {
+        "tokens": own.tokens.astype(np.int32),
+        "values": own.values.astype(np.float16),
+        "ends": own.ends.astype(np.int64),
+        "vocabulary": np.array(own.vocabulary),
     }
     save_file(profiles, folder / _ROUTING)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    save_file(tensors, folder / _WEIGHTS)
+    # safetensors writes the memory of an array, which is transposed in another order.
+    weights = {name: np.asarray(array, order="C") for name, array in state.tensors.items()}
+    save_file(weights, folder / _WEIGHTS)
     description = {
         "schema": _SCHEMA,
         "method": state.method,
@@ -115,7 +114,7 @@ def read_release(
             **{name: value for name, value in description.items() if name not in lineage_fields},
             tasks=list(lineage.tasks if lineage else _parse_tasks(description)),
             profiles=lineage.profiles if lineage else RoutingProfiles.from_dense(np.empty((0, 0))),
-            tensors=_read_tensors(folder, _WEIGHTS, prefixes),
+            tensors=_read_arrays(folder, _WEIGHTS, prefixes),
             confidence=confidence,
             calibration=read_calibration(folder) if tensor_prefixes is None else (),
         )
@@ -158,10 +157,9 @@ def _parse_tasks(description: Mapping[str, Any]) -> tuple[ReleaseTask, ...]:
 
 
 def _parse_lineage(folder: Path, description: Mapping[str, Any]) -> TaskLineage:
-    tensors = _read_tensors(folder, _ROUTING, ("",))
+    routing = _read_arrays(folder, _ROUTING, ("",))
     try:
         parent = description["before"]
-        routing = {name: tensor.numpy() for name, tensor in tensors.items()}
         tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
         profiles = RoutingProfiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
         if not np.isfinite(profiles.values).all():
@@ -175,13 +173,13 @@ def _parse_lineage(folder: Path, description: Mapping[str, Any]) -> TaskLineage:
         raise ReleaseError(f"release {folder.name}: the lineage is invalid: {error}") from error
 
 
-def _read_tensors(folder: Path, file: str, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """Tensors of a file whose names start with one of the prefixes."""
+def _read_arrays(folder: Path, file: str, prefixes: tuple[str, ...]) -> dict[str, Array]:
+    """Arrays of a file whose names start with one of the prefixes."""
     try:
-        with safe_open(folder / file, framework="pt") as opened:
+        with safe_open(folder / file, framework="numpy") as opened:
             names = [name for name in opened.keys() if name.startswith(prefixes)]  # noqa: SIM118
             return {name: opened.get_tensor(name) for name in names}
     except FileNotFoundError as error:
         raise ReleaseError(f"release {folder.name}: {file} is missing") from error
-    except SafetensorError as error:
+    except (SafetensorError, TypeError) as error:  # TypeError: of a data type that numpy lacks
         raise ReleaseError(f"release {folder.name}: {file} cannot be read ({error})") from error

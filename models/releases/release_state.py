@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import numpy.typing as npt
 
-from models.backbones.backbone import Backbone
 from models.errors import ReleaseError
 from models.releases.release_lineage import ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
+
+Array = npt.NDArray[Any]
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -85,7 +86,7 @@ class ReleaseState:
         fingerprint: Fingerprint of the release's video encoder.
         tasks: Learned tasks in order; position t−1 is task t.
         profiles: Routing profile of each task.
-        tensors: Adapters or towers, by name.
+        tensors: Adapters or towers, by name; :mod:`models.releases.release_tensors` converts them for torch.
         confidence: Calibration of searches; None if the release was not calibrated.
         calibration: Training captions that further releases are calibrated with; query encoders do not read them.
     """
@@ -99,25 +100,26 @@ class ReleaseState:
     tasks: list[ReleaseTask]
     config: dict[str, Any]
     profiles: RoutingProfiles
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Array] = field(default_factory=dict)
     confidence: ConfidenceModel | None = None
     calibration: tuple[CalibrationCaption, ...] = ()
 
 
-def tensors_with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors whose names start with a prefix, by the rest of their names."""
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+def arrays_with_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays whose names start with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
-def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Tensor]) -> str:
+def video_fingerprint(backbone_fingerprint: str, dim: int, frames: int, tensors: Mapping[str, Array]) -> str:
     """Fingerprint of a video encoder: backbone, preprocessing, frames per video, and learned weights.
 
     Encoders with equal fingerprints produce equal vectors; vectors of different fingerprints are never compared.
 
     Args:
+        dim: Dimension of the joint space.
         frames: Frames per video.
     """
-    digest = hashlib.sha256(f"{backbone.fingerprint}:{frames}:{backbone.dim}".encode())
+    digest = hashlib.sha256(f"{backbone_fingerprint}:{frames}:{dim}".encode())
     for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(name.encode() + tensor.tobytes())
     return digest.hexdigest()

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from models.backbones.backbone import TextBackground
+from models.backbones.backbone_description import TextBackground
+
+Floats = npt.NDArray[np.float32]
 
 # Captions that the covariance of generic texts counts for. Chosen on training captions; 50 to 800 differ by one point.
 _BACKGROUND_CAPTIONS = 200
@@ -31,41 +33,40 @@ class CaptionScatter:
     """Scatter of caption vectors around the mean of their task, summed over tasks.
 
     Attributes:
-        scatter: Sum of outer products of centered vectors, ``[D, D]`` float32.
+        scatter: Sum of outer products of centered vectors, ``[D, D]``.
         freedom: Number of captions minus number of tasks, ``[]``.
     """
 
-    scatter: Tensor
-    freedom: Tensor
+    scatter: Floats
+    freedom: Floats
 
     @classmethod
     def empty(cls, dim: int) -> Self:
         """Scatter of no captions."""
-        return cls(torch.zeros(dim, dim), torch.zeros(()))
+        return cls(np.zeros((dim, dim), np.float32), np.zeros((), np.float32))
 
-    def add(self, captions: Tensor) -> CaptionScatter:
+    def add(self, captions: Floats) -> CaptionScatter:
         """Scatter that includes the captions of a further task, ``[n, D]``, n ≥ 1."""
-        centered = (captions - captions.mean(0)).double()
-        return CaptionScatter(
-            (self.scatter.double() + centered.T @ centered).float(), self.freedom + len(captions) - 1
-        )
+        centered = (captions - captions.mean(axis=0)).astype(np.float64)
+        scatter = (self.scatter + centered.T @ centered).astype(np.float32)
+        return CaptionScatter(scatter, np.asarray(self.freedom + (len(captions) - 1), np.float32))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Tensors by name, as a release stores them."""
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays by name, as a release stores them."""
         return {"scatter": self.scatter, "freedom": self.freedom}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+    def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Scatter from :meth:`tensors`."""
-        return cls(tensors["scatter"].cpu(), tensors["freedom"].cpu())
+        return cls(tensors["scatter"], tensors["freedom"])
 
-    def precision(self, background: TextBackground) -> Tensor:
-        """Inverse of the shared covariance S, ``[D, D]`` float64."""
+    def precision(self, background: TextBackground) -> npt.NDArray[np.float64]:
+        """Inverse of the shared covariance S, ``[D, D]``."""
         size = len(self.scatter)
-        generic = torch.linalg.inv(background.precision[:size, :size].double().cpu())
-        total = self.scatter.double() + _BACKGROUND_CAPTIONS * generic
-        precision: Tensor = torch.linalg.inv(total / (float(self.freedom) + _BACKGROUND_CAPTIONS))
-        return precision
+        generic = np.linalg.inv(background.precision[:size, :size].astype(np.float64))
+        total = self.scatter + _BACKGROUND_CAPTIONS * generic
+        covariance = total / (float(self.freedom) + _BACKGROUND_CAPTIONS)
+        return np.asarray(np.linalg.inv(covariance), np.float64)
 
 
 class CaptionEvidence:
@@ -73,25 +74,29 @@ class CaptionEvidence:
 
     Args:
         background: Distribution of generic texts.
-        means: Mean caption of each task, ``[D]``; None for a task without one, whose evidence is 0.
+        means: Mean caption of each task, ``[T, D]``.
+        has_mean: Whether each task has one, ``[T]``; the evidence of the others is 0.
+        factor: Factor of the evidence.
     """
 
     def __init__(
         self,
         scatter: CaptionScatter,
         background: TextBackground,
-        means: list[Tensor | None],
+        means: Floats,
+        has_mean: npt.NDArray[np.bool_],
         factor: float,
     ) -> None:
         size = len(scatter.scatter)
-        generic = background.mean[:size].double().cpu()
-        precision = scatter.precision(background)
-        centers = torch.stack([generic if mean is None else mean.double().cpu() for mean in means])
-        self._weights = factor * (centers - generic) @ precision  # [T, D]
-        self._biases = -(self._weights * (centers + generic)).sum(dim=1) / 2
+        generic = background.mean[:size].astype(np.float64)
+        centers = np.where(has_mean[:, None], means, generic)
+        self._weights = factor * (centers - generic) @ scatter.precision(background)  # [T, D]
+        self._biases = -np.vecdot(self._weights, centers + generic) / 2
 
-    def __call__(self, texts: Tensor, positions: Tensor) -> Tensor:
-        """Evidence ``[n, len(positions)]`` in nats, float64, of text vectors ``[n, ≥ D]`` for tasks at positions."""
-        # A product with all tasks and a choice of its columns cost less than a copy of the chosen weights.
-        evidence = texts[:, : self._weights.shape[1]].double().cpu() @ self._weights.T + self._biases
-        return evidence[:, positions]
+    def __call__(self, texts: Floats, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Evidence ``[n, len(positions)]`` in nats of text vectors ``[n, ≥ D]`` for tasks at positions."""
+        vectors = texts[:, : self._weights.shape[1]].astype(np.float64)
+        # Inner products one by one stay in this thread, and do not depend on the other texts. Those with all tasks and
+        # a choice among them cost less than a copy of the chosen weights.
+        evidence = np.vecdot(vectors[:, None], self._weights) + self._biases
+        return np.asarray(evidence[:, positions])

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
 
 
-def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
+def token_presence(texts: Sequence[npt.NDArray[np.int64]], vocabulary: int) -> Floats:
     """Indicator matrix of the tokens that each text contains, ``[n, V]`` of zeros and ones.
 
     Args:
-        ids: Token ids ``[n, L]``, including the start-of-text token.
-        end: Position of the end-of-text token of each text, ``[n]``; later positions are padding.
+        texts: Token ids of each text, ``[L]``, including the start and end tokens.
         vocabulary: Vocabulary size V.
     """
-    position = torch.arange(ids.shape[1], device=ids.device)
-    is_word = (position > 0) & (position < end.unsqueeze(1))  # between the start and end tokens
-    presence = torch.zeros(len(ids), vocabulary, device=ids.device)
-    presence.scatter_reduce_(1, ids, is_word.to(presence.dtype), "amax")
+    presence = np.zeros((len(texts), vocabulary), np.float32)
+    for row, text in zip(presence, texts, strict=True):
+        row[text[1:-1]] = 1
     return presence
 
 
-def token_profile(counts: Tensor, factor: float = 1.0) -> Tensor:
+def token_profile(counts: npt.NDArray[np.floating], factor: float = 1.0) -> Floats:
     """Routing profile of a task, ``[V]``: log(1 + V·p), where p is the share of each token in the task's captions.
 
     A token that the task never used contributes nothing, regardless of the size of the task; a token that the task
@@ -32,12 +34,17 @@ def token_profile(counts: Tensor, factor: float = 1.0) -> Tensor:
         factor: Factor of the logarithms, see :attr:`~models.encoders.query_encoder.QueryEncoder.profile_factor`.
 
     Returns:
-        ``float32`` values that half precision, in which releases store them, represents exactly.
+        Values that half precision, in which releases store them, represents exactly.
     """
     return profile_values(counts, counts.sum(), len(counts), factor)
 
 
-def profile_values(counts: Tensor, total: Tensor, vocabulary: int, factor: float) -> Tensor:
+def profile_values(
+    counts: npt.NDArray[np.floating],
+    total: float | np.floating,
+    vocabulary: int,
+    factor: float,
+) -> Floats:
     """Values of some tokens in a routing profile, ``[n]``; see :func:`token_profile`.
 
     Args:
@@ -46,5 +53,11 @@ def profile_values(counts: Tensor, total: Tensor, vocabulary: int, factor: float
         vocabulary: Vocabulary size V.
         factor: Factor of the logarithms.
     """
-    lifts = vocabulary * counts.float() / total.float().clamp(min=1)
-    return (torch.log1p(lifts).half().float() * factor).half().float()
+    lifts = vocabulary * counts.astype(np.float32) / np.float32(max(float(total), 1.0))
+    logarithms = _rounded(np.log1p(lifts))
+    return _rounded(logarithms * np.float32(factor))
+
+
+def _rounded(values: Floats) -> Floats:
+    """Values rounded to half precision."""
+    return values.astype(np.float16).astype(np.float32)

@@ -17,12 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from cinestrata_schemas.search import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
 from index.errors import ShardStoreError
@@ -37,8 +35,8 @@ from media import (
     frame_cache_path,
     load_frames,
 )
-from models.backbones.backbone import Backbone
-from models.encoders.video_encoder import VideoEncoder
+from models.backbones.backbone_description import FrameSpec
+from models.backbones.query_backbone import QueryBackbone
 from models.errors import ModelError
 from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
@@ -54,7 +52,12 @@ from service.search.text_search.search_responses import build_results
 from service.search.video_filters import find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+    from models.encoders.video_encoder import VideoEncoder
+
 Vectors = npt.NDArray[np.float32]
+Frames = npt.NDArray[np.uint8]
 
 MAX_CONCURRENT_CLIPS = 4  # each occupies a thread that could answer searches
 _SAMPLED_VECTORS = 512  # of a shard, for its mean cosine
@@ -99,7 +102,7 @@ class ClipSearch:
     def search(
         self,
         snapshot: SearchSnapshot,
-        backbone: Backbone,
+        backbone: QueryBackbone,
         upload: BinaryIO,
         query: SearchQuery,
         captions: int | None,
@@ -107,7 +110,7 @@ class ClipSearch:
         """The videos most similar to a clip.
 
         Args:
-            backbone: Backbone of its releases.
+            backbone: Backbone of its releases, whose towers the first clip loads.
             upload: Video or picture; read to its end.
             query: Parameters of the search other than the text: ``k``, ``task``, filters and ``min_score``.
             captions: Number of captions that describe the clip; None returns none.
@@ -133,9 +136,10 @@ class ClipSearch:
                 "Other clips are being searched with; try again in a moment.", _BUSY_RETRY_SECONDS
             )
         try:
-            info, frames = self.decode(upload, backbone)
+            towers = backbone.towers()
+            info, frames = self.decode(upload, towers.spec)
             decoded = time.perf_counter()
-            vectors, broken = self._embed(snapshot, backbone, frames, tasks)
+            vectors, broken = self._embed(snapshot, towers, frames, tasks)
         finally:
             self.slots.release()
         embedded = time.perf_counter()
@@ -167,7 +171,7 @@ class ClipSearch:
             degraded={**snapshot.degraded_by_name, **broken},
         )
 
-    def decode(self, upload: BinaryIO, backbone: Backbone) -> tuple[VideoInfo, Tensor]:
+    def decode(self, upload: BinaryIO, spec: FrameSpec) -> tuple[VideoInfo, Frames]:
         """Media properties of an upload, and its frames ``uint8 [1, M, H, W, 3]``.
 
         Raises:
@@ -175,7 +179,7 @@ class ClipSearch:
             TooLarge: The file exceeds the maximum size.
             Unavailable: The decoder or the temporary folder cannot be used.
         """
-        count, size = backbone.spec
+        count, size = spec
         try:
             with self._decoding, TemporaryDirectory(prefix="cinestrata-clip-") as name:
                 folder = Path(name)
@@ -194,12 +198,17 @@ class ClipSearch:
             raise Unavailable(
                 f"The clip cannot be stored for decoding ({error.strerror}).", DEGRADED_RETRY_SECONDS
             ) from None
-        return info, torch.from_numpy(frames).unsqueeze(0)
+        return info, frames[None]
 
     def _embed(
-        self, snapshot: SearchSnapshot, backbone: Backbone, frames: Tensor, tasks: Sequence[str]
+        self, snapshot: SearchSnapshot, backbone: Backbone, frames: Frames, tasks: Sequence[str]
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
         """Task ID → vector of the clip; and task name → reason, for tasks whose encoder cannot be read."""
+        # Imported on use: other searches need no torch.
+        import torch
+
+        from models.encoders.video_encoder import VideoEncoder
+
         known = self._encoder  # read once, because a concurrent clip may replace it
         if known is None or known[0] is not snapshot:
             fingerprints = {task: shard.entry.fingerprint for task, shard in snapshot.shards.items()}
@@ -213,7 +222,7 @@ class ClipSearch:
         broken: dict[str, str] = {}
         for group in tasks_by_fingerprint.values():
             try:
-                vector = encoder.encode(frames, group[:1])[0, 0]
+                vector = encoder.encode(torch.from_numpy(frames), group[:1])[0, 0]
             except (ModelError, ShardStoreError, OSError) as error:
                 broken |= {
                     snapshot.task_names[task]: f"its video encoder cannot be read: {error}" for task in group

@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-import torch
-
 from cinestrata_schemas.explanations import QueryReport, ResultExplanation
 from cinestrata_schemas.search import (
     MAX_BATCH_QUERIES,
@@ -23,6 +21,7 @@ from cinestrata_schemas.search import (
     SuggestionsResponse,
 )
 from index.scanning.search_threads import use_one_thread_per_search
+from models.backbones.torch_threads import set_torch_threads
 from service.catalog.catalog_reads import CatalogReads
 from service.core import request_limits
 from service.core.errors import InvalidInput
@@ -99,7 +98,7 @@ class SearchEngine:
         # Requests run concurrently, and a worker may train on the same machine. More threads per request do not make
         # one query faster, and make it ten times slower where cores are scarce.
         use_one_thread_per_search()
-        torch.set_num_threads(self.settings.torch_threads or 1)
+        set_torch_threads(self.settings.torch_threads or 1)
         self.snapshots.start()
         self.mirror.start(self.snapshots.loaded, self.metadata_cache.preload)
 

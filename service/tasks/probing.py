@@ -27,7 +27,7 @@ from media import (
     content_hash,
     frame_cache_path,
 )
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Chunk, FileRemoval, Task, Video

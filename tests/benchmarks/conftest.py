@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.learning.protocol import Protocol, load_protocol
 from benchmarks.learning.task_preparation import prepare_tasks
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 from trainer.task_data import TaskData
 
 SMALL: dict[str, Any] = {

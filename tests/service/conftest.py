@@ -52,9 +52,9 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Settings of an empty library that is searched with ``backbone``. No broker."""
-    from service.search.snapshots import generation_loader
+    from models.encoders import query_backbone_loading
 
-    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path)
 
 

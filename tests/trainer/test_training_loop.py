@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
-from models.encoders.families.tower_family import FROZEN_FAMILY
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from tests.trainer.methods.method_driver import InterruptedTraining, interrupt_at
 from trainer.errors import TrainingDiverged
 from trainer.methods import Method, MethodConfig, start_method

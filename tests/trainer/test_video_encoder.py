@@ -83,7 +83,7 @@ def test_shared_encoder_is_read_and_run_once(backbone: Backbone) -> None:
 
 def test_recently_used_encoders_are_kept_within_the_limit(backbone: Backbone) -> None:
     state, makers, vectors = _library("strata", backbone)
-    one = sum(t.numel() * t.element_size() for t in select_video_tensors(makers["one"]).tensors.values())
+    one = sum(array.nbytes for array in select_video_tensors(makers["one"]).tensors.values())
     encoder = _encoder(backbone, state, makers, cache_bytes=one + 1)
     makers.read.clear()
     for task in ("one", "two", "two", "one"):

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
 
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
@@ -180,13 +179,13 @@ def calibrate_appended(
         appended: Vector id and text of each appended caption.
         vocabulary: Size of the tokenizer's vocabulary.
     """
-    counts = torch.zeros(vocabulary)
+    counts = np.zeros(vocabulary, np.float32)
     texts = [*learned, *(text for _, text in appended)]
     for start in range(0, len(texts), _CHUNK):
         for tokens in encoder.tokenize(texts[start : start + _CHUNK]):
             counts[distinct_tokens(tokens)] += 1
     factor = encoder.profile_factor
-    profile = token_profile(counts, factor).numpy()
+    profile = token_profile(counts, factor)
     present = set(searched.tolist())
     candidates = [(video, text) for video, text in appended if video in present]
     order = np.sort(np.random.default_rng(0).permutation(len(candidates))[:MAX_TASK_CAPTIONS])
@@ -211,7 +210,7 @@ def calibrate_appended(
                 text=text,
                 words=float(evidence.sum()),
                 captions=0.0 if further is None else float(further[row, 0]),
-                coverage=float((others > 0).float().mean()) if len(words) else 0.0,
+                coverage=float((others > 0).mean()) if len(words) else 0.0,
                 score=float(cosines[row, columns[video]]),
                 ids=tuple(searched[nearest[row]].tolist()),
                 cosines=tuple(cosines[row, nearest[row]].tolist()),

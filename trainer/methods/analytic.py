@@ -30,8 +30,10 @@ from torch.nn import functional as F
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
+from models.encoders.frozen_video_encoder import apply_video_map
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_state import tensors_with_prefix
+from models.releases.release_state import arrays_with_prefix
+from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.caption_evidence import CaptionScatter
 from trainer.methods.base import Method, MethodConfig
 from trainer.methods.shared.lexicon import Lexicon, build_lexicon
@@ -85,12 +87,12 @@ def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> Analy
         captions: Vectors of all training captions, ``[m, semantic]``.
     """
     return AnalyticQueryMap(
-        center=center.float(),
-        caption_mean=captions.mean(0).float() * len(captions) / (len(captions) + 1),
-        tokens=lexicon.tokens,
-        token_weights=lexicon.weights.float(),
-        unknown_token_weight=torch.tensor(lexicon.unknown_weight),
-        lexicon=lexicon.vectors.half(),
+        center=center.float().numpy(),
+        caption_mean=(captions.mean(0).float() * len(captions) / (len(captions) + 1)).numpy(),
+        tokens=lexicon.tokens.numpy(),
+        token_weights=lexicon.weights.float().numpy(),
+        unknown_token_weight=np.array(lexicon.unknown_weight, np.float32),
+        lexicon=lexicon.vectors.half().numpy(),
     )
 
 
@@ -176,27 +178,27 @@ class Analytic(Method):
         return []
 
     def state_dict(self) -> dict[str, Tensor]:
-        query = {f"query.{name}": tensor for name, tensor in self._query_map.tensors().items()}
+        query = {f"query.{name}": array for name, array in self._query_map.tensors().items()}
         sums = {f"sums.{name}": tensor for name, tensor in self._sums.tensors().items()}
-        scatter = {f"evidence.{name}": tensor for name, tensor in self._scatter.tensors().items()}
-        return {**query, **self.video_tensors(), **sums, **scatter}
+        scatter = {f"evidence.{name}": array for name, array in self._scatter.tensors().items()}
+        return {**self.video_tensors(), **sums, **tensors_with_prefix("", query | scatter)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        self._query_map = AnalyticQueryMap.from_tensors(tensors_with_prefix("query.", tensors))
-        self._video_map = AnalyticVideoMap.from_tensors(
-            tensors_with_prefix("video.", tensors), self.backbone.device
-        )
+        arrays = to_arrays(tensors)
+        self._query_map = AnalyticQueryMap.from_tensors(arrays_with_prefix("query.", arrays))
+        self._video_map = AnalyticVideoMap.from_tensors(arrays_with_prefix("video.", arrays))
         self._sums = RegressionSums.from_tensors(tensors_with_prefix("sums.", tensors))
-        self._scatter = CaptionScatter.from_tensors(tensors_with_prefix("evidence.", tensors))
+        self._scatter = CaptionScatter.from_tensors(arrays_with_prefix("evidence.", arrays))
 
     # -- encoding ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:
-        return self._video_map(self.backbone, self._video_features(frames), self._layout)
+        return apply_video_map(self._video_map, self.backbone, self._video_features(frames), self._layout)
 
     def video_tensors(self) -> dict[str, Tensor]:
-        return {f"video.{name}": tensor for name, tensor in self._video_map.tensors().items()}
+        video = {f"video.{name}": array for name, array in self._video_map.tensors().items()}
+        return tensors_with_prefix("", video)
 
     # -- internal ---------------------------------------------------------------------------------------
 
@@ -236,7 +238,7 @@ class Analytic(Method):
         words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
         self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
         captions = torch.cat(self._observed_captions)
-        self._scatter = self._scatter.add(captions)
+        self._scatter = self._scatter.add(captions.numpy())
         self._query_map = build_query_map(share * targets.mean(0), captions, lexicon)
 
     def _set_video_map(
@@ -246,11 +248,8 @@ class Analytic(Method):
         zero_shot_weight: float,
     ) -> None:
         weight, offset = (torch.cat(parts, dim=-1) for parts in zip(semantic, lexical, strict=True))
-        device = self.backbone.device
         self._video_map = AnalyticVideoMap(
-            weight.float().to(device),
-            offset.float().to(device),
-            torch.tensor(zero_shot_weight, device=device),
+            weight.float().numpy(), offset.float().numpy(), np.array(zero_shot_weight, np.float32)
         )
 
     def _project(self, features: Tensor) -> Tensor:

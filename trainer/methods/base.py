@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -33,10 +34,12 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily
 from models.encoders.encoder_registry import open_query_encoder
-from models.encoders.families.tower_family import FROZEN_FAMILY
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_query_backbone import unpad
 from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState, video_fingerprint
+from models.releases.release_tensors import tensors_with_prefix, to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 from trainer.task_data import Clip, Pair, chunks
@@ -274,7 +277,8 @@ class Method(ABC):
 
     def fingerprint(self) -> str:
         """Return the identity of the current video encoder."""
-        return video_fingerprint(self.backbone, self.backbone.spec.frames, self.video_tensors())
+        backbone, tensors = self.backbone, to_arrays(self.video_tensors())
+        return video_fingerprint(backbone.fingerprint, backbone.dim, backbone.spec.frames, tensors)
 
     def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
         """Return the query encoder of the current state.
@@ -296,7 +300,7 @@ class Method(ABC):
             captions: Training captions.
         """
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
-        profile = RoutingProfiles.from_dense(self._profile(captions)[None].numpy())
+        profile = RoutingProfiles.from_dense(self._profile(captions)[None])
         self.profiles = self.profiles.append_tasks(profile)
 
     def release(self) -> ReleaseState:
@@ -311,7 +315,7 @@ class Method(ABC):
             tasks=list(self.learned_tasks),
             config=self.config.model_dump(),
             profiles=self.profiles,
-            tensors={name: tensor.detach().clone() for name, tensor in self.state_dict().items()},
+            tensors=to_arrays({name: tensor.detach().clone() for name, tensor in self.state_dict().items()}),
         )
 
     @classmethod
@@ -363,19 +367,19 @@ class Method(ABC):
     def load_release(self, previous: ReleaseState) -> None:
         """Load the weights of a release of this method; a zero-shot release has none."""
         if previous.kind == self.family.kind:
-            self.load_state_dict(previous.tensors)
+            self.load_state_dict(tensors_with_prefix("", previous.tensors))
 
     @property
     def profile_factor(self) -> float:
         """Factor of the logarithms in routing profiles; that of the query encoders of the method's releases."""
         return 1.0
 
-    def _profile(self, captions: Sequence[str]) -> Tensor:
+    def _profile(self, captions: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return the routing profile of a task's training captions."""
-        counts = torch.zeros(self.backbone.vocabulary)
+        counts = np.zeros(self.backbone.vocabulary, np.float32)
         for chunk in chunks(captions, _TOKENIZED_CAPTIONS):
             ids = self.backbone.tokenize(chunk)
-            counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
+            counts += token_presence(unpad(ids, self.backbone.end_of_text(ids)), len(counts)).sum(axis=0)
         return token_profile(counts, self.profile_factor)
 
 

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_state import tensors_with_prefix
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.momentum import KeyQueues

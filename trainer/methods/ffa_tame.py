@@ -20,11 +20,12 @@ from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
 from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import TAME_FAMILY, WORD_PREFIX
-from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.text_condition import TextCondition, WordCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, cross_task_loss, in_task_loss
 from trainer.task_data import Pair
 
@@ -220,7 +221,7 @@ class FfaTame(Method):
             for _ in previous.tasks:
                 self.tame.add_task(expert=NO_EXPERT)
         else:
-            self.load_state_dict(previous.tensors)
+            self.load_state_dict(tensors_with_prefix("", previous.tensors))
         self.end_task()
 
     def _new_words(self) -> TextUpdate:

@@ -31,10 +31,11 @@ from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
 from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones.backbone import Backbone
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
-from models.encoders.families.tower_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.base import Method, MethodConfig, in_task_loss
 from trainer.task_data import Pair
 
@@ -176,7 +177,7 @@ class Strata(Method):
     def load_release(self, previous: ReleaseState) -> None:
         """Load a release; a zero-shot release has no updates."""
         if previous.kind != FROZEN_FAMILY.kind:
-            self.load_state_dict(previous.tensors)
+            self.load_state_dict(tensors_with_prefix("", previous.tensors))
             self.end_task()
 
     def _zero_initialized(self) -> list[nn.Parameter]:

@@ -23,11 +23,14 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.tower_computation import forward_precision
-from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.encoders.query_encoder import QueryEncoderInputs
 from models.encoders.tower_forward import encode_texts
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import Array, ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 
 NO_ROUTER = -1  # number of the router of a task without experts
 _NOISE_FLOOR = 1e-2  # as in the published code
@@ -296,12 +299,12 @@ _TEXT, _SELECTOR, _VISUAL, _TASKS = "moe.text.", "moe.selector.", "moe.visual.",
 _TOWER_SETTINGS = ("experts", "rank", "top_k", "scale")
 
 
-class ExpertsQueryEncoder(QueryEncoder):
+class ExpertsQueryEncoder(AdaptedQueryEncoder):
     """One vector for all tasks under the router that the selector infers; without a selector, under each task's own."""
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        backbone, release = inputs.backbone, inputs.release
+        backbone, release = inputs.backbone.towers(), inputs.release
         # Experts run in parallel to whole blocks with their own attention, so the tower cannot be packed.
         self._backbone = backbone
         self._uses_mixed_precision = backbone.query_precision == "bfloat16"
@@ -311,7 +314,7 @@ class ExpertsQueryEncoder(QueryEncoder):
         try:
             self._tower.load_tensors(tensors_with_prefix(_TEXT, release.tensors))
             self._selector.load_tensors(tensors_with_prefix(_SELECTOR, release.tensors))
-            self._routers = release.tensors[_TASKS]
+            self._routers = torch.from_numpy(release.tensors[_TASKS])
         except (KeyError, RuntimeError) as error:
             raise ReleaseError(f"the experts of the release do not fit its configuration: {error}") from error
         self._tower.to(backbone.device).eval()
@@ -349,14 +352,14 @@ class ExpertsVideoEncoder(FamilyVideoEncoder):
         return lambda frames: encode_frames_with_experts(self._backbone, frames, tower, router)
 
     @staticmethod
-    def fingerprint_tensors(release: ReleaseState) -> dict[str, Tensor]:
+    def fingerprint_tensors(release: ReleaseState) -> dict[str, Array]:
         """Experts and the newest task's router: the tensors that the video encoder computes with."""
         router = _newest_router(release)
         if router == NO_ROUTER:
             return {}
         return {
-            name: tensor
-            for name, tensor in release.tensors.items()
+            name: array
+            for name, array in release.tensors.items()
             if name.startswith(_VISUAL) and (".experts." in name or name.endswith(f".routers.{router}"))
         }
 

@@ -28,14 +28,14 @@ class MappedQueryEncoder(TowerQueryEncoder):
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        backbone, release = inputs.backbone, inputs.release
+        backbone, release = inputs.backbone.towers(), inputs.release
         tasks, dim = len(self.tasks), backbone.dim
         for name, expected in ((MAPS, (tasks, dim, dim)), (SHIFTS, (tasks, dim))):
             shape = tuple(release.tensors[name].shape) if name in release.tensors else None
             if shape != expected:
                 raise ReleaseError(f"the release's {name} have shape {shape}, not {expected}")
-        self._maps = release.tensors[MAPS].to(backbone.device)
-        self._shifts = release.tensors[SHIFTS].to(backbone.device)
+        self._maps = torch.from_numpy(release.tensors[MAPS]).to(backbone.device)
+        self._shifts = torch.from_numpy(release.tensors[SHIFTS]).to(backbone.device)
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         newest = super().encode_for_tasks(ids, positions, mode)  # [1, n, dim]

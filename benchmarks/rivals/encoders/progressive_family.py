@@ -22,10 +22,13 @@ from torch import Tensor, nn
 from models.backbones.backbone import Backbone
 from models.backbones.open_clip_backbone import require_clip_blocks
 from models.backbones.tower_computation import forward_precision
-from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 NO_COLUMN = -1  # column of a task that predates the first column: the backbone
 _MAXIMUM_INITIAL_FACTOR = 0.1  # of α; the paper states random small values
@@ -211,7 +214,7 @@ VISUAL_PREFIX = "pnn.visual."
 TASK_COLUMNS = "pnn.tasks"  # name of the tensor with the column of every task
 
 
-class ProgressiveQueryEncoder(QueryEncoder):
+class ProgressiveQueryEncoder(AdaptedQueryEncoder):
     """The column of each task, or the newest column for all tasks.
 
     Columns never change, so that the newest release has the text columns of every shard's release.
@@ -221,10 +224,10 @@ class ProgressiveQueryEncoder(QueryEncoder):
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        release = inputs.release
+        backbone, release = inputs.backbone.towers(), inputs.release
         # Lateral connections run between whole blocks with their own attention, so the tower cannot be packed.
-        self._uses_mixed_precision = inputs.backbone.query_precision == "bfloat16"
-        self._tower = ProgressiveTower(inputs.backbone, is_visual=False)
+        self._uses_mixed_precision = backbone.query_precision == "bfloat16"
+        self._tower = ProgressiveTower(backbone, is_visual=False)
         self._tower.load_tensors(tensors_with_prefix(TEXT_PREFIX, release.tensors))
         self._tower.freeze()
         if TASK_COLUMNS not in release.tensors or len(release.tensors[TASK_COLUMNS]) != len(self.tasks):
@@ -246,7 +249,7 @@ class ProgressiveQueryEncoder(QueryEncoder):
             return self._backbone.fingerprint
         tensors = self._tower.tensors().items()
         used = {name: tensor for name, tensor in tensors if int(name.partition(".")[0]) <= column}
-        return adapter_identity([self._backbone.fingerprint, column], used)
+        return adapter_identity([self._backbone.fingerprint, column], to_arrays(used))
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         columns = [self._columns[-1]] if mode == "latest" else [self._columns[p] for p in positions]

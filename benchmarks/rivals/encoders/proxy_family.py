@@ -28,7 +28,8 @@ from models.backbones.backbone import Backbone
 from models.backbones.open_clip_backbone import require_clip_blocks
 from models.backbones.tower_computation import forward_precision
 from models.encoders.families.tower_family import TOWER_FAMILY, TowerVideoEncoder
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 
 
 class VideoProxies(nn.Module):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.rivals.encoders.mapped_family import MAPPED_FAMILY, MAPS, SHIFTS
 from models.backbones.backbone import Backbone
-from models.encoders.families.tower_family import FROZEN_FAMILY
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import ReleaseState
 from trainer.methods.finetune import Finetune, FinetuneConfig

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 from timm.data.imagenet_info import ImageNetInfo
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.backbones.small.derived_constants import DerivedConstants, constants_path
 from models.backbones.small.image_tower import FEATURES, published_classifier
-from models.backbones.small.small_backbone import (
-    DerivedConstants,
-    SmallBackbone,
-    build_small,
-    constants_path,
-)
+from models.backbones.small.small_backbone import SmallBackbone, build_small, load_small
+from models.backbones.small.text_side import probe_ids, write_identity
 
 _DIM = 384
 _SHRINKAGE = 0.3  # share of the mean variance that is added to each variance of the background
@@ -49,7 +48,12 @@ def derive_constants(texts: Sequence[str] | None = None) -> DerivedConstants:
         BackboneUnavailable: A package with weights is missing or altered.
     """
     uncentered = build_small(
-        DerivedConstants(torch.zeros(FEATURES, _DIM), torch.zeros(_DIM), torch.zeros(_DIM), torch.eye(_DIM))
+        DerivedConstants(
+            projection=np.zeros((FEATURES, _DIM), np.float32),
+            text_center=np.zeros(_DIM, np.float32),
+            background_mean=np.zeros(_DIM, np.float32),
+            background_precision=np.eye(_DIM, dtype=np.float32),
+        )
     )
     info: Any = ImageNetInfo("imagenet-1k")
     class_names = [info.index_to_description(index) for index in range(info.num_classes())]
@@ -62,7 +66,7 @@ def derive_constants(texts: Sequence[str] | None = None) -> DerivedConstants:
     classifier = published_classifier().double()
     projection = (classifier - classifier.mean(dim=0)).T @ (names - names.mean(dim=0))
     constants = (projection, center, generic.mean(dim=0), torch.linalg.inv(regularized))
-    return DerivedConstants(*(tensor.float().contiguous() for tensor in constants))
+    return DerivedConstants(*(tensor.float().contiguous().numpy() for tensor in constants))
 
 
 def _text_vectors(backbone: SmallBackbone, texts: Sequence[str]) -> Tensor:
@@ -77,10 +81,14 @@ def _text_vectors(backbone: SmallBackbone, texts: Sequence[str]) -> Tensor:
 
 
 def _write() -> None:
-    constants = derive_constants()._asdict()
+    constants: dict[str, npt.NDArray[np.floating]] = derive_constants()._asdict()
     # Half precision is harmless for the projection, whose products are normalized, and halves the file.
-    constants["projection"] = constants["projection"].half()
+    constants["projection"] = constants["projection"].astype(np.float16)
     save_file(constants, constants_path())
+    backbone = load_small()
+    with torch.no_grad():
+        vectors = backbone.clone().text_vectors(torch.from_numpy(probe_ids()))  # a copy runs in torch
+    write_identity(backbone.fingerprint, vectors.numpy())
 
 
 if __name__ == "__main__":

@@ -9,53 +9,43 @@ texts (a linear form of ConSE: Norouzi et al., Zero-Shot Learning by Convex Comb
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertModel
 
-from models.backbones.backbone import Backbone, FrameSpec, TextBackground
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec, TextBackground
 from models.backbones.bert_text_tower import (
-    TEXT_LENGTH,
     BertBackbone,
     BertTextTower,
     CenteredUnitVectors,
     Towers,
 )
-from models.backbones.bert_tokenizer import BertTokenizer
+from models.backbones.bert_tokenizer import TEXT_LENGTH, BertTokenizer
 from models.backbones.frozen_tower import FrozenTower, require_equal
+from models.backbones.small.derived_constants import (
+    NAME,
+    RESERVED,
+    DerivedConstants,
+    load_constants,
+    small_frame_spec,
+)
 from models.backbones.small.image_tower import ImageTower, folded_weights, tensor_digest
 from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
 from models.backbones.transformers_backbone import load_tower, silent_library
-from models.errors import BackboneUnavailable
 
 if TYPE_CHECKING:
     from models.backbones.engine.efficientnet_engine import EfficientNetEngine
 
-_NAME = "small"
-_DEFAULT_FRAMES = 8
-_SIZE = 224  # pixels
 _GRID = 2  # tokens per side of a frame; training time is proportional to the tokens
 _NETWORK = "cnn."  # of the names of the frozen network's weights in the image tower
-_RESERVED = 128  # coordinates for maps in closed form: the joint space has 384 + 128 = 512
 # The published weights normalize pixels of 0..255 as (x - 127) / 128.
 _MEAN = (127 / 255,) * 3
 _STD = (128 / 255,) * 3
-
-
-class DerivedConstants(NamedTuple):
-    """Constants that are computed from the weights of both towers."""
-
-    projection: Tensor  # [1280, dim], from image features to the text space
-    text_center: Tensor  # mean of the uncentered unit vectors of generic texts, [dim]
-    background_mean: Tensor  # [dim]
-    background_precision: Tensor  # [dim, dim]
 
 
 class SmallBackbone(BertBackbone):
@@ -69,21 +59,19 @@ class SmallBackbone(BertBackbone):
 
     has_open_blocks = True
     has_frozen_network = True
-    background_mean: Tensor
-    background_precision: Tensor
 
     def __init__(
         self, clip: Towers, tokenizer: BertTokenizer, spec: FrameSpec, background: TextBackground
     ) -> None:
-        self._background_digest = tensor_digest(background._asdict())
-        super().__init__(_NAME, clip, tokenizer, spec, _MEAN, _STD)
+        self._background = background
+        tensors = {name: torch.from_numpy(array) for name, array in background._asdict().items()}
+        self._background_digest = tensor_digest(tensors)
+        super().__init__(NAME, clip, tokenizer, spec, _MEAN, _STD)
         self._frozen_images = FrozenTower(self._compile_images)
-        self.register_buffer("background_mean", background.mean, persistent=False)
-        self.register_buffer("background_precision", background.precision, persistent=False)
 
     @property
     def text_background(self) -> TextBackground:
-        return TextBackground(self.background_mean, self.background_precision)
+        return self._background
 
     @property
     def engine(self) -> str:
@@ -93,7 +81,7 @@ class SmallBackbone(BertBackbone):
 
     @property
     def reserved_dims(self) -> int:
-        return _RESERVED
+        return RESERVED
 
     @property
     def visual_blocks(self) -> list[Any]:
@@ -174,11 +162,11 @@ class SmallBackbone(BertBackbone):
         engine = EfficientNetEngine(weights, size)
         frame = torch.arange(size * size * 3).view(1, 1, size, size, 3).remainder(251).to(torch.uint8)
         with torch.no_grad():
-            require_equal(torch.from_numpy(engine(frame[0].numpy())), self.clip.visual(self.pixels(frame)))
+            require_equal(engine(frame[0].numpy()), self.clip.visual(self.pixels(frame)).numpy())
         return engine
 
     def _identity(self) -> list[Any]:
-        return [_NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
+        return [NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
 
 
 def _with_weights(backbone: Backbone) -> Backbone:
@@ -186,31 +174,6 @@ def _with_weights(backbone: Backbone) -> Backbone:
     for block in backbone.visual_blocks:
         block.add_weights(backbone.device)
     return backbone
-
-
-def small_frame_spec(frames: int | None = None) -> FrameSpec:
-    """Frames per video and frame size."""
-    return FrameSpec(frames or _DEFAULT_FRAMES, _SIZE)
-
-
-def constants_path() -> Path:
-    """File of the derived constants in this package."""
-    return Path(str(resources.files("models.backbones.small") / "derived.safetensors"))
-
-
-def load_constants() -> DerivedConstants:
-    """The derived constants of this package, in float32.
-
-    Raises:
-        BackboneUnavailable: The file is missing.
-    """
-    path = constants_path()
-    if not path.exists():
-        raise BackboneUnavailable(
-            f"backbone 'small': models/backbones/small/{path.name} is missing; restore it from the repository, or "
-            "compute it again with `python -m models.backbones.small.constant_derivation`"
-        )
-    return DerivedConstants(**{name: tensor.float() for name, tensor in load_file(path).items()})
 
 
 def load_small(frames: int | None = None) -> SmallBackbone:
@@ -228,15 +191,15 @@ def build_small(constants: DerivedConstants, frames: int | None = None) -> Small
     Raises:
         BackboneUnavailable: A package with weights is missing or altered.
     """
-    image = ImageTower(folded_weights(), F.pad(constants.projection, (0, _RESERVED)))
+    image = ImageTower(folded_weights(), F.pad(torch.from_numpy(constants.projection), (0, RESERVED)))
     source = verified_folder(TEXT_PACKAGE)
     with silent_library():
-        bert, _ = load_tower(_NAME, str(source), {"bert": BertModel}, "text_projection.weight")
+        bert, _ = load_tower(NAME, str(source), {"bert": BertModel}, "text_projection.weight")
     words = Tokenizer.from_file(str(source / "tokenizer.json"))
     tokenizer = BertTokenizer(TEXT_PACKAGE.name, words, TEXT_LENGTH)
     width = len(constants.text_center)
     text = BertTextTower(
-        bert, torch.eye(width, width + _RESERVED), CenteredUnitVectors(constants.text_center)
+        bert, torch.eye(width, width + RESERVED), CenteredUnitVectors(torch.from_numpy(constants.text_center))
     )
     background = TextBackground(constants.background_mean, constants.background_precision)
     return SmallBackbone(Towers(image, text), tokenizer, small_frame_spec(frames), background)

@@ -13,21 +13,24 @@ from models.adapters.low_rank_image_tower import LowRankImageTower
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.backbones.backbone import Backbone
 from models.backbones.tower_computation import mixed_precision
-from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
-from models.encoders.families.tower_family import FROZEN_FAMILY
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
+from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
 from models.encoders.text_condition import PerTextCondition
 from models.encoders.tower_forward import encode_frames, encode_texts, start_token_states
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix, to_arrays
 
 _TEXT, _IMAGE = "text.", "image."
 # Multiplications that the stored states of the start token must save; inserting them costs as much.
 _MIN_SAVED_MULTIPLICATIONS = 10**8
 
 
-class LowRankQueryEncoder(QueryEncoder):
+class LowRankQueryEncoder(AdaptedQueryEncoder):
     """The text tower with the update of each shard's release, or with the newest update for all tasks."""
 
     modes = ("latest", "pinned")
@@ -38,7 +41,7 @@ class LowRankQueryEncoder(QueryEncoder):
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        backbone, release = inputs.backbone, inputs.release
+        backbone, release = inputs.backbone.towers(), inputs.release
         self._newest = _load_text_update(backbone, release)
         reused = inputs.previous if isinstance(inputs.previous, LowRankQueryEncoder) else None
         # The common first tasks are reused in one piece; one by one, their token embeddings would be copied once more.
@@ -77,7 +80,7 @@ class LowRankQueryEncoder(QueryEncoder):
         if not update.b.any() and not update.words.any():
             return self._backbone.fingerprint
         tensors = {name: getattr(update, name) for name in ("a", "b", "words", "keys")}
-        return adapter_identity([self._backbone.fingerprint, update.scale], tensors)
+        return adapter_identity([self._backbone.fingerprint, update.scale], to_arrays(tensors))
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":

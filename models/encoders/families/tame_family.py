@@ -14,20 +14,23 @@ from models.adapters.frame_fusion import FrameFusion
 from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
-from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.families.tower_family import FROZEN_FAMILY
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.encoders.query_encoder import QueryEncoderInputs, adapter_identity
 from models.encoders.text_condition import PerTextCondition, TextCondition, WordCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
-from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.releases.release_state import ReleaseState, arrays_with_prefix
+from models.releases.release_tensors import tensors_with_prefix
 
 _TAME = "tame."
 FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
 WORD_PREFIX = "words."  # of the names of changed token embeddings in a release
 
 
-class TameQueryEncoder(QueryEncoder):
+class TameQueryEncoder(AdaptedQueryEncoder):
     """TAME under the prototype of every task, with the newest weights or those of each shard's release."""
 
     modes = ("latest", "pinned")
@@ -36,7 +39,7 @@ class TameQueryEncoder(QueryEncoder):
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        backbone, release, previous = inputs.backbone, inputs.release, inputs.previous
+        backbone, release, previous = inputs.backbone.towers(), inputs.release, inputs.previous
         self._tame = _load_tame(backbone, release)
         self._pinned_releases = inputs.pinned
         adapters = [self._tame.weights()]
@@ -86,7 +89,7 @@ class TameQueryEncoder(QueryEncoder):
             return self._backbone.fingerprint
         settings = [release.backbone_fingerprint, release.config.get("top_k", 1), release.config["scale"]]
         words = {n: t for n, t in release.tensors.items() if n.startswith(WORD_PREFIX)}
-        digest = adapter_identity(settings, tensors_with_prefix(_TAME, release.tensors) | words)
+        digest = adapter_identity(settings, arrays_with_prefix(_TAME, release.tensors) | words)
         return f"{self._position[task]} of {digest}"
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:

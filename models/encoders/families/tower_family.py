@@ -1,4 +1,4 @@
-"""Families of backbones without adapters: the frozen backbone, and towers that are fine-tuned as a whole."""
+"""Family of towers that are fine-tuned as a whole."""
 
 from __future__ import annotations
 
@@ -9,55 +9,26 @@ from torch import Tensor
 
 from models.backbones.backbone import Backbone
 from models.backbones.packed_text_tower import pack_text_tower
-from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.family_video_encoder import FamilyVideoEncoder
+from models.encoders.query_encoder import QueryEncoderInputs
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_state import ReleaseState, tensors_with_prefix
-
-
-class FrozenQueryEncoder(QueryEncoder):
-    """Encodes texts with the backbone alone."""
-
-    modes = ("latest", "pinned")
-
-    def is_task_independent(self, mode: str) -> bool:
-        return True
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        return self._backbone.fingerprint
-
-    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        return encode_texts(self._backbone, ids)
-
-
-class FrozenVideoEncoder(FamilyVideoEncoder):
-    """Encodes frames with the backbone alone."""
-
-    def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
-        return self._encode_with_backbone
-
-
-FROZEN_FAMILY = EncoderFamily(
-    kind="frozen",
-    query_encoder=FrozenQueryEncoder,
-    video_encoder=FrozenVideoEncoder,
-    query_prefixes=(),
-    video_prefixes=(),
-)
-
+from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import tensors_with_prefix
 
 _TOWERS, _VISUAL = "clip.", "clip.visual."
 
 
-class TowerQueryEncoder(QueryEncoder):
+class TowerQueryEncoder(AdaptedQueryEncoder):
     """A fine-tuned text tower: one vector for all tasks. A whole tower per task is too large to be pinned."""
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
-        backbone, release = inputs.backbone, inputs.release
-        tower = backbone.clone()
+        tower = inputs.backbone.towers().clone()
         # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
-        tower.load_tensors({n: t for n, t in release.tensors.items() if n.startswith(_TOWERS)})
+        weights = tensors_with_prefix(_TOWERS, inputs.release.tensors)
+        tower.load_tensors({f"{_TOWERS}{name}": tensor for name, tensor in weights.items()})
         self._tower = pack_text_tower(tower)
 
     def is_task_independent(self, mode: str) -> bool:

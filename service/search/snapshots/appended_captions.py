@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import structlog
-import torch
 from sqlalchemy import select
 
 from index.shards.searchable_shard import SearchableShard
-from models.encoders.query_encoder import QueryEncoder, TokenIds
+from models.backbones.token_ids import TokenIds
+from models.encoders.query_encoder import QueryEncoder
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import profile_values
@@ -87,8 +87,7 @@ def profile_row(
     for tokens in captions:
         counts[distinct_tokens(tokens)] += 1
     (used,) = counts.nonzero()
-    found = torch.from_numpy(counts[used])
-    return used.astype(np.int32), profile_values(found, found.sum(), vocabulary, factor).numpy()
+    return used.astype(np.int32), profile_values(counts[used], counts.sum(), vocabulary, factor)
 
 
 def _profile(

@@ -15,9 +15,8 @@ from sqlalchemy import select
 
 from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
-from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
-from models.backbones.tower_computation import compute_device
+from models.backbones.query_backbone import QueryBackbone
+from models.encoders.query_backbone_loading import check_device, load_query_backbone
 from models.errors import ModelError
 from service.catalog.database import id_chunks, ping, session_scope
 from service.catalog.tables import Task
@@ -46,15 +45,15 @@ class GenerationLoader:
         settings: Settings of the process.
 
     Attributes:
-        backbone: Backbone of all releases; None until it is loaded.
+        backbone: Text side of the backbone of all releases; None until it is loaded.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.backbone: Backbone | None = None
+        self.backbone: QueryBackbone | None = None
         self._settings = settings
         self._store = library_store(settings, device=settings.index_device)
         try:
-            self._device = compute_device(settings.query_device)
+            check_device(settings.query_device)
         except ModelError as error:
             raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
 
@@ -80,9 +79,12 @@ class GenerationLoader:
             Exception: The generation cannot be served. A broken release may raise anything.
         """
         if self.backbone is None:
-            backbone = load_backbone(library_backbone(self._settings), self._settings.frames).to(self._device)
-            backbone.query_precision = self._settings.query_precision
-            self.backbone = backbone
+            self.backbone = load_query_backbone(
+                library_backbone(self._settings),
+                self._settings.frames,
+                device=self._settings.query_device,
+                precision=self._settings.query_precision,
+            )
         if self.stamp() is not None:
             ping()  # a snapshot needs the catalog; files are not read again and again while it cannot be reached
         index_snapshot = IndexSnapshot.open(
@@ -210,7 +212,7 @@ class EarlierReleases:
             yield
 
     def load(
-        self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: Backbone
+        self, release_id: str, read_current: Callable[[], SearchSnapshot], backbone: QueryBackbone
     ) -> SearchSnapshot:
         """The snapshot of an earlier release, from memory where it is cached.
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
-from models.encoders.query_encoder import QueryEncoder, TokenIds
+from models.backbones.token_ids import TokenIds
+from models.encoders.query_encoder import QueryEncoder
 
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]

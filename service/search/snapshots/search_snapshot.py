@@ -18,9 +18,9 @@ from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import search_in_parallel
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID
-from models.backbones.backbone import Backbone
+from models.backbones.query_backbone import QueryBackbone
+from models.backbones.token_ids import TokenIds
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
-from models.encoders.query_encoder import TokenIds
 from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
@@ -145,7 +145,7 @@ class SearchSnapshot:
     def load(
         cls,
         index_snapshot: IndexSnapshot,
-        backbone: Backbone,
+        backbone: QueryBackbone,
         release_id: str | None = None,
         *,
         other: SearchSnapshot | None = None,

@@ -14,7 +14,7 @@ import structlog
 from cinestrata_schemas.operations import Readiness
 from cinestrata_schemas.problems import Action
 from index.errors import ShardStoreError
-from models.backbones.backbone import Backbone
+from models.backbones.query_backbone import QueryBackbone
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_caption_edits
@@ -95,12 +95,12 @@ class SnapshotManager:
             thread.join(timeout=5)
 
     @property
-    def backbone(self) -> Backbone | None:
-        """Backbone of all releases; None until it is loaded."""
+    def backbone(self) -> QueryBackbone | None:
+        """Text side of the backbone of all releases; None until it is loaded."""
         return self._loader.backbone
 
-    def backbone_of_snapshots(self) -> Backbone:
-        """Backbone with which the snapshots of this process were loaded; there must be one."""
+    def backbone_of_snapshots(self) -> QueryBackbone:
+        """Text side of the backbone with which the snapshots of this process were loaded; there must be one."""
         if self.backbone is None:
             raise AssertionError("a snapshot is loaded with a backbone")
         return self.backbone

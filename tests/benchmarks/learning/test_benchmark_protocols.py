@@ -29,7 +29,7 @@ from benchmarks.learning.protocol import (
 from benchmarks.learning.task_preparation import prepare_tasks
 from benchmarks.rivals import METHODS, configure
 from media import VideoDecoder, load_frames
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 
 SPEC = FrameSpec(frames=2, size=56)
 

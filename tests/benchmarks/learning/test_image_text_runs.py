@@ -17,7 +17,8 @@ from benchmarks.learning.protocol import load_protocol
 from benchmarks.learning.task_preparation import prepare_tasks
 from benchmarks.rivals import start_method
 from cli.main import app
-from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec
 from tests.image_text_files import INDUSTRIES, p9d_files, secoco_files, sevige_files
 from trainer.methods import MethodError
 from trainer.task_data import TaskData, load_frames

@@ -37,7 +37,7 @@ def test_adapters_count_the_rows_of_words_and_every_pinned_encoder(
     optimized = sum(p.numel() for group in method.parameter_groups() for p in group["params"])
     assert sizes["trained"] == optimized - table + rows * backbone.text_width
     own_profile = int(release.profiles.ends[1] - release.profiles.ends[0])
-    weights = sum(tensor.numel() for tensor in release.tensors.values())
+    weights = sum(array.size for array in release.tensors.values())
     assert (
         sizes["release"] == weights + 2 * own_profile + 2
     )  # tokens and values, one end, and the vocabulary size
@@ -45,6 +45,6 @@ def test_adapters_count_the_rows_of_words_and_every_pinned_encoder(
     assert encoders[1].keys() == text.keys()
     profiles = 2 * len(release.profiles.tokens)
     assert sizes["search"] == {
-        "latest": sum(t.numel() for t in text.values()) + profiles,
-        "pinned": sum(t.numel() for tensors in encoders for t in tensors.values()) + profiles,
+        "latest": sum(array.size for array in text.values()) + profiles,
+        "pinned": sum(array.size for arrays in encoders for array in arrays.values()) + profiles,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from benchmarks.routing.routing_comparison import (
     caption_evidence,
@@ -12,7 +11,7 @@ from benchmarks.routing.routing_comparison import (
     profile_evidence,
     token_counts,
 )
-from models.backbones.backbone import TextBackground
+from models.backbones.backbone_description import TextBackground
 
 LABELS = np.array([0, 0, 1])
 
@@ -40,7 +39,7 @@ def test_evidence_of_mean_captions_is_a_log_likelihood_ratio() -> None:
     rng = np.random.default_rng(0)
     vectors, queries, mean = rng.normal(size=(3, 2)), rng.normal(size=(4, 2)), rng.normal(size=2)
     precision = np.array([[2.0, 0.5], [0.5, 1.0]])
-    background = TextBackground(torch.from_numpy(mean), torch.from_numpy(precision))
+    background = TextBackground(mean, precision)
     evidence = caption_evidence(vectors, LABELS, queries, background, within_tasks=False)
     centers = np.stack([vectors[:2].sum(axis=0) / 3, vectors[2] / 2])
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from benchmarks.search.synthetic_library import SyntheticLibrary
 from cinestrata_schemas.search import SearchQuery
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.bert_text_tower import BertBackbone
+from models.backbones.engine.bert_engine import BertEngine
 from service.core.settings import Settings
 from service.search.text_search import executor
 from service.search.text_search.planner import SHARED_ENCODING
@@ -74,13 +76,13 @@ def test_searches_encode_each_text_once(
     one_task_per_wave = replace(SHARED_ENCODING, max_first_wave=1, growth=1)
     monkeypatch.setattr(executor, "SHARED_ENCODING", one_task_per_wave)
     passes: list[int] = []
-    text_vectors = BertBackbone.text_vectors
+    encode = BertEngine.__call__
 
-    def count(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
+    def count(engine: BertEngine, ids: npt.NDArray[np.int64], threads: int = 1) -> npt.NDArray[np.float32]:
         passes.append(len(ids))
-        return text_vectors(tower, ids)
+        return encode(engine, ids, threads)
 
-    monkeypatch.setattr(BertBackbone, "text_vectors", count)
+    monkeypatch.setattr(BertEngine, "__call__", count)
     assert sum(route.searched for route in engine.search("a man", 20, routes="all").routing) == 3
     assert passes == [1]
     texts = ["two dogs", "a man", "a red car", "two dogs"]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
+import numpy.typing as npt
 
-from models.adapters.analytic_maps import MIN_LENGTH, AnalyticQueryMap, VectorLayout
+from models.adapters.analytic_maps import MIN_LENGTH, AnalyticQueryMap, Floats, VectorLayout
 
 
 def reference_vectors(
-    query_map: AnalyticQueryMap, frozen: Tensor, tokens: Tensor, layout: VectorLayout
-) -> Tensor:
+    query_map: AnalyticQueryMap, frozen: Floats, tokens: npt.NDArray[np.int64], layout: VectorLayout
+) -> Floats:
     """Unit query vectors ``[n, dim]`` of frozen vectors ``[n, ≥ semantic]`` and tokens ``[n, L]``, padded with −1."""
-    semantic = F.normalize(frozen[:, : layout.semantic] - query_map.center, dim=-1)
-    lexical = torch.zeros(len(frozen), layout.lexical)
+    semantic = frozen[:, : layout.semantic] - query_map.center
+    semantic /= np.linalg.norm(semantic, axis=1, keepdims=True)
+    lexical = np.zeros((len(frozen), layout.lexical), np.float32)
     weights = dict(zip(query_map.tokens.tolist(), query_map.token_weights.tolist(), strict=True))
-    vectors = dict(zip(query_map.tokens.tolist(), query_map.lexicon.float(), strict=True))
+    vectors = dict(zip(query_map.tokens.tolist(), query_map.lexicon.astype(np.float32), strict=True))
     unknown = float(query_map.unknown_token_weight) if weights else 0.0
     for row, ids in enumerate(tokens.tolist()):
         words = [token for token in ids if token >= 0]

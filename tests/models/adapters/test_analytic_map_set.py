@@ -4,122 +4,145 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pytest
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from models.adapters.analytic_map_set import AnalyticMapSet
-from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
+from models.adapters.analytic_map_set import AnalyticMapSet, pad_distinct_tokens
+from models.adapters.analytic_maps import AnalyticQueryMap, Floats, VectorLayout
 from tests.models.adapters.query_map_reference import reference_vectors
 
 LAYOUT = VectorLayout(semantic=20, lexical=10, dim=32, semantic_weight=0.6)
 VOCABULARY = 50
 
+Texts = tuple[Floats, npt.NDArray[np.int64]]
 
-def _map(seed: int, dtype: torch.dtype = torch.float16, layout: VectorLayout = LAYOUT) -> AnalyticQueryMap:
-    drawn = torch.Generator().manual_seed(seed)
-    tokens = torch.randperm(VOCABULARY, generator=drawn)[: 5 + seed % 7].sort().values
+
+def _map(seed: int, dtype: npt.DTypeLike = np.float16, layout: VectorLayout = LAYOUT) -> AnalyticQueryMap:
+    rng = np.random.default_rng(seed)
+    tokens = np.sort(rng.permutation(VOCABULARY)[: 5 + seed % 7])
     return AnalyticQueryMap(
-        center=torch.randn(layout.semantic, generator=drawn) / 10,
-        caption_mean=torch.randn(layout.semantic, generator=drawn),
+        center=rng.standard_normal(layout.semantic, np.float32) / 10,
+        caption_mean=rng.standard_normal(layout.semantic if seed % 3 else 0, np.float32),
         tokens=tokens,
-        token_weights=torch.rand(len(tokens), generator=drawn) + 0.5,
-        unknown_token_weight=torch.tensor(2.0),
-        lexicon=(torch.randn(len(tokens), layout.lexical, generator=drawn) / 4).to(dtype),
+        token_weights=rng.random(len(tokens), np.float32) + np.float32(0.5),
+        unknown_token_weight=np.array(2, np.float32),
+        lexicon=(rng.standard_normal((len(tokens), layout.lexical)) / 4).astype(dtype),
     )
 
 
 @pytest.fixture
-def texts() -> tuple[Tensor, Tensor]:
+def texts() -> Texts:
     """Frozen vectors and distinct tokens of six texts; the last has no token."""
-    drawn = torch.Generator().manual_seed(99)
-    frozen = F.pad(F.normalize(torch.randn(6, LAYOUT.semantic, generator=drawn), dim=-1), (0, 12))
-    tokens = torch.full((6, 9), -1)
+    rng = np.random.default_rng(99)
+    frozen = np.zeros((6, LAYOUT.dim), np.float32)
+    frozen[:, : LAYOUT.semantic] = rng.standard_normal((6, LAYOUT.semantic))
+    frozen /= np.linalg.norm(frozen, axis=1, keepdims=True)
+    tokens = np.full((6, 9), -1)
     for row in range(5):
-        words = torch.randperm(VOCABULARY, generator=drawn)[: 3 + row].sort().values
-        tokens[row, : len(words)] = words
+        tokens[row, : 3 + row] = np.sort(rng.permutation(VOCABULARY)[: 3 + row])
     return frozen, tokens
 
 
 def _set(maps: Sequence[AnalyticQueryMap | None], layout: VectorLayout = LAYOUT) -> AnalyticMapSet:
-    return AnalyticMapSet.of(maps, layout, VOCABULARY)
+    return AnalyticMapSet(layout, VOCABULARY, maps)
 
 
-def _vectors(maps: AnalyticMapSet, texts: tuple[Tensor, Tensor]) -> Tensor:
+def _vectors(maps: AnalyticMapSet, texts: Texts) -> Floats:
     """Vectors of all pairs, ``[n, T, dim]``."""
     count, tasks = len(texts[0]), len(maps)
-    rows, positions = torch.arange(count).repeat_interleave(tasks), torch.arange(tasks).repeat(count)
-    return maps(*texts, rows, positions).view(count, tasks, -1)
+    rows, positions = np.arange(count).repeat(tasks), np.tile(np.arange(tasks), count)
+    return maps(*texts, rows, positions).reshape(count, tasks, -1)
 
 
-def test_vectors_equal_those_of_each_map(texts: tuple[Tensor, Tensor]) -> None:
-    maps = [_map(1), None, AnalyticQueryMap.neutral(LAYOUT), _map(2, torch.float32), _map(3)]
+def test_vectors_equal_those_of_each_map(texts: Texts) -> None:
+    maps = [_map(1), None, AnalyticQueryMap.neutral(LAYOUT), _map(2, np.float32), _map(3)]
     vectors = _vectors(_set(maps), texts)
     for place, query_map in enumerate(maps):
         expected = texts[0] if query_map is None else reference_vectors(query_map, *texts, LAYOUT)
-        torch.testing.assert_close(vectors[:, place], expected, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(vectors[:, place], expected, atol=1e-6)
 
 
-def test_backbone_without_reserved_coordinates(texts: tuple[Tensor, Tensor]) -> None:
+def test_backbone_without_reserved_coordinates(texts: Texts) -> None:
     layout = VectorLayout(semantic=20, lexical=0, dim=20, semantic_weight=1.0)
     maps = [_map(1, layout=layout), _map(2, layout=layout)]
     short = texts[0][:, :20], texts[1]
     vectors = _vectors(_set(maps, layout), short)
     for place, query_map in enumerate(maps):
-        torch.testing.assert_close(
-            vectors[:, place], reference_vectors(query_map, *short, layout), atol=1e-6, rtol=0
-        )
+        expected = reference_vectors(query_map, *short, layout)
+        np.testing.assert_allclose(vectors[:, place], expected, atol=1e-6)
 
 
-def test_vectors_do_not_depend_on_the_batch(texts: tuple[Tensor, Tensor]) -> None:
+def test_vectors_do_not_depend_on_the_batch(texts: Texts) -> None:
     maps = _set([_map(seed) for seed in range(40)])
     vectors = _vectors(maps, texts)
     frozen, tokens = texts
     for row in range(len(frozen)):
         length = max(1, int((tokens[row] >= 0).sum()))
         for position in (0, 17, 39):
-            alone = maps(
-                frozen[row : row + 1],
-                tokens[row : row + 1, :length],
-                torch.tensor([0]),
-                torch.tensor([position]),
-            )
-            assert torch.equal(alone[0], vectors[row, position])
+            text = frozen[row : row + 1], tokens[row : row + 1, :length]
+            alone = maps(*text, np.array([0]), np.array([position]))
+            assert np.array_equal(alone[0], vectors[row, position])
 
 
-def test_vectors_do_not_depend_on_the_order_of_growth(texts: tuple[Tensor, Tensor]) -> None:
+def test_vectors_do_not_depend_on_the_order_of_growth(texts: Texts) -> None:
     maps = [_map(seed) if seed % 5 else None for seed in range(37)]
     vectors = _vectors(_set(maps), texts)
     grown = _set([])
     for count, query_map in enumerate(maps, start=1):
-        grown += _set([query_map])
+        grown = grown.extended([query_map])
         assert len(grown) == count
-    assert torch.equal(_vectors(grown, texts), vectors)
-    assert torch.equal(_vectors(grown.part(3, 30), texts), vectors[:, 3:30])
-    assert torch.equal(_vectors(grown.part(0, 9) + grown.part(20, 37), texts)[:, 9:], vectors[:, 20:])
+    assert np.array_equal(_vectors(grown, texts), vectors)
+    assert np.array_equal(_vectors(grown.part(3, 30), texts), vectors[:, 3:30])
+    rest = [grown.map(position) for position in range(20, 37)]
+    assert np.array_equal(_vectors(grown.part(0, 9).extended(rest), texts)[:, 9:], vectors[:, 20:])
+    assert np.array_equal(_vectors(grown.part(4, 9).extended(rest), texts)[:, :5], vectors[:, 4:9])
+
+
+def test_sets_with_a_common_beginning_do_not_change_each_other(texts: Texts) -> None:
+    before = _set([_map(seed) for seed in range(16)])
+    vectors = _vectors(before, texts)
+    first, second = before.extended([_map(16), _map(17)]), before.extended([_map(18, np.float32)])
+    assert np.array_equal(_vectors(before, texts), vectors)
+    assert np.array_equal(_vectors(first, texts)[:, 16:], _vectors(_set([_map(16), _map(17)]), texts))
+    assert np.array_equal(_vectors(second, texts)[:, 16:], _vectors(_set([_map(18, np.float32)]), texts))
 
 
 def test_growth_shares_the_maps_of_earlier_tasks() -> None:
     before = _set([_map(seed) for seed in range(16)])
-    after = before.part(0, 16) + _set([_map(16)])
-    old, new = (maps.tensors(0) for maps in (before, after))
+    after = before.part(0, 16).extended([_map(16)])
+    old, new = (maps.map(0) for maps in (before, after))
     assert old is not None
     assert new is not None
-    assert old["center"].data_ptr() == new["center"].data_ptr()
+    assert np.shares_memory(old.lexicon, new.lexicon)
     assert after.bytes == before.bytes + _set([_map(16)]).bytes
 
 
 def test_tensors_of_a_task_do_not_depend_on_its_place() -> None:
-    grown = _set([_map(1), None]) + _set([_map(2)])
+    grown = _set([_map(1), None]).extended([_map(2)])
     found, expected = grown.tensors(2), _set([_map(2)]).tensors(0)
     assert found is not None
     assert expected is not None
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert grown.tensors(1) is None
 
 
 def test_half_precision_takes_half_the_memory() -> None:
-    half, single = (_set([_map(seed, dtype) for seed in range(20)]) for dtype in (torch.half, torch.float))
+    half, single = (_set([_map(seed, dtype) for seed in range(20)]) for dtype in (np.float16, np.float32))
     rows = sum(len(_map(seed).tokens) for seed in range(20))
     assert single.bytes - half.bytes == 2 * rows * LAYOUT.lexical
+
+
+def test_caption_means_are_those_of_the_maps() -> None:
+    maps = [_map(1), None, _map(3), _map(4)]  # the third has none
+    means, has_mean = _set(maps).part(0, 4).caption_means
+    assert has_mean.tolist() == [True, False, False, True]
+    for place in (0, 3):
+        query_map = maps[place]
+        assert query_map is not None
+        assert np.array_equal(means[place], query_map.caption_mean)
+
+
+def test_distinct_tokens_leave_out_the_start_and_the_end() -> None:
+    texts = [np.array([1, 7, 3, 7, 2]), np.array([1, 2]), np.array([1, 9, 2])]
+    assert pad_distinct_tokens(texts).tolist() == [[3, 7], [-1, -1], [9, -1]]

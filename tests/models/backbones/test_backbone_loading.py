@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_description import FrameSpec
 from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.tokenizer import small_tokenizer
 from models.encoders.tower_forward import encode_frames, encode_texts

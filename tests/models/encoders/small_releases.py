@@ -13,6 +13,7 @@ from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
 from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState
+from models.releases.release_tensors import to_arrays
 from models.routing.routing_profiles import RoutingProfiles
 
 
@@ -30,7 +31,7 @@ def small_release(
         tasks=[ReleaseTask(name, name, "f" * 64) for name in tasks],
         config={"scale": 1.0, "top_k": 2},
         profiles=RoutingProfiles.from_dense(np.zeros((len(tasks), backbone.vocabulary))),
-        tensors=tensors,
+        tensors=to_arrays(tensors),
     )
 
 

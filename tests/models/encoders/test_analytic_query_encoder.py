@@ -34,26 +34,28 @@ def releases(backbone: Backbone) -> dict[str, ReleaseState]:
 
 
 def _release(backbone: Backbone, number: int) -> ReleaseState:
-    layout, drawn = VectorLayout.for_backbone(backbone, WEIGHT), torch.Generator().manual_seed(number)
-    tokens = backbone.tokenize(TEXTS[: 1 + number % 3]).unique()
-    mean = torch.randn(layout.semantic, generator=drawn) / 20
+    layout, rng = VectorLayout.for_backbone(backbone, WEIGHT), np.random.default_rng(number)
+    tokens = backbone.tokenize(TEXTS[: 1 + number % 3]).unique().numpy()
+    mean = rng.standard_normal(layout.semantic, np.float32) / 20
     query_map = AnalyticQueryMap(
         center=mean,
         caption_mean=mean,
         tokens=tokens,
-        token_weights=torch.rand(len(tokens), generator=drawn) + 1,
-        unknown_token_weight=torch.tensor(3.0),
-        lexicon=(torch.randn(len(tokens), layout.lexical, generator=drawn) / 12).half(),
+        token_weights=rng.random(len(tokens), np.float32) + 1,
+        unknown_token_weight=np.array(3, np.float32),
+        lexicon=(rng.standard_normal((len(tokens), layout.lexical)) / 12).astype(np.float16),
     )
-    tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
+    tensors = {f"query.{name}": array for name, array in query_map.tensors().items()}
     tensors |= {
-        "evidence.scatter": torch.eye(layout.semantic) * (1 + number),
-        "evidence.freedom": torch.tensor(9.0),
+        "evidence.scatter": np.eye(layout.semantic, dtype=np.float32) * (1 + number),
+        "evidence.freedom": np.array(9, np.float32),
     }
     kind = "frozen" if number == 2 else "analytic"
-    release = small_release(backbone, kind, tensors, [f"t{n}" for n in range(number + 1)])
+    release = small_release(backbone, kind, {}, [f"t{n}" for n in range(number + 1)])
     return replace(
-        release, config={"semantic_weight": WEIGHT, "caption_evidence": 0.5, "word_evidence": 0.25}
+        release,
+        tensors=tensors,
+        config={"semantic_weight": WEIGHT, "caption_evidence": 0.5, "word_evidence": 0.25},
     )
 
 
@@ -67,8 +69,8 @@ def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[s
     encoder = open_query_encoder(backbone, releases["t5"], releases)
     found = _encode(encoder, TEXTS, encoder.tasks)
     np.testing.assert_allclose(found, encoder.encode(TEXTS, encoder.tasks, "pinned"), atol=1e-6)
-    frozen = torch.from_numpy(encoder.encode_with_backbone(TEXTS))
-    np.testing.assert_allclose(found[:, 2], frozen.numpy(), atol=1e-6)
+    frozen = encoder.encode_with_backbone(TEXTS)
+    np.testing.assert_allclose(found[:, 2], frozen, atol=1e-6)
     layout = VectorLayout.for_backbone(backbone, WEIGHT)
     for task in (0, 1, 3, 4, 5):
         tensors = releases[f"t{task}"].tensors
@@ -76,9 +78,9 @@ def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[s
             **{name[6:]: t for name, t in tensors.items() if name.startswith("query.")}
         )
         for row, ids in enumerate(encoder.tokenize(TEXTS)):
-            words = torch.from_numpy(np.unique(ids[1:-1]))[None]
+            words = np.unique(ids[1:-1])[None]
             expected = reference_vectors(query_map, frozen[row : row + 1], words, layout)[0]
-            np.testing.assert_allclose(found[row, task], expected.numpy(), atol=1e-6)
+            np.testing.assert_allclose(found[row, task], expected, atol=1e-6)
 
 
 def test_pinned_vectors_do_not_depend_on_the_batch_or_the_release(

@@ -14,7 +14,7 @@ from models.adapters.tame import NO_EXPERT
 from models.backbones import Precision
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
-from models.encoders import query_encoder
+from models.encoders import adapted_query_encoder
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
@@ -89,8 +89,8 @@ def test_several_threads_encode_equal_vectors(
     texts = encoder.tokenize([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
     tasks = [str(t) for t in rng.integers(0, 3, 75)]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(query_encoder.os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 10**12)
+    monkeypatch.setattr(adapted_query_encoder.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(adapted_query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 10**12)
     threads: set[int] = set()
     encode_each, both_threads = encoder.encode_each, Barrier(2)
 
@@ -104,7 +104,7 @@ def test_several_threads_encode_equal_vectors(
     alone = encoder.encode_pairs(texts, tasks, "pinned")
     assert threads == {get_ident()}, "there is too little work for a second thread"
     threads.clear()
-    monkeypatch.setattr(query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 1)
+    monkeypatch.setattr(adapted_query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 1)
     monkeypatch.setattr(encoder, "encode_each", encode)
     parallel = encoder.encode_pairs(texts, tasks, "pinned")
     assert len(threads) == 2
@@ -135,8 +135,8 @@ def test_tokenize_returns_ids_without_padding(backbone: Backbone) -> None:
     for text, tokens in zip(TEXTS, encoder.tokenize(TEXTS), strict=True):
         ids = backbone.tokenize([text])
         assert tokens.tolist() == ids[0].tolist()
-        present = token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)[0]
-        assert distinct_tokens(tokens).tolist() == present.nonzero()[:, 0].tolist()
+        present = token_presence([tokens], backbone.vocabulary)[0]
+        assert distinct_tokens(tokens).tolist() == present.nonzero()[0].tolist()
 
 
 def test_unknown_tasks_and_modes_are_refused_by_name(backbone: Backbone) -> None:

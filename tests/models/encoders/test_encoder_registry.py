@@ -9,8 +9,8 @@ import pytest
 
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import (
-    encoder_families,
     encoder_family,
+    encoder_kinds,
     open_query_encoder,
     read_query_release,
     read_video_release,
@@ -28,8 +28,9 @@ PACKAGES = ("models", "media", "index", "service", "trainer", "api", "cli", "ben
 def test_families_have_the_kinds_of_stored_releases() -> None:
     """The kinds are part of the file format: libraries on disk name them."""
     rivals = {"mapped", "proxies", "moe", "progressive"}
-    assert set(encoder_families()) == {"analytic", "frozen", "tower", "tame", "low_rank"} | rivals
-    for kind, family in encoder_families().items():
+    assert set(encoder_kinds()) == {"analytic", "frozen", "tower", "tame", "low_rank"} | rivals
+    for kind in encoder_kinds():
+        family = encoder_family(kind)
         assert encoder_family(kind) is family
         assert family.kind == kind
         assert "latest" in family.query_encoder.modes
@@ -57,7 +58,7 @@ def test_unknown_kind_is_an_error_that_names_the_known_ones(backbone: Backbone, 
 
 def test_only_family_modules_contain_kind_literals() -> None:
     """No other module compares a kind with a literal, or passes one."""
-    kind = rf"[\"'](?:{'|'.join(encoder_families())})[\"']"
+    kind = rf"[\"'](?:{'|'.join(encoder_kinds())})[\"']"
     literal = re.compile(rf"\bkind\b[^\n]{{0,9}}(?:==|!=|=| in)\s*[(\[{{]?\s*{kind}|encoder_family\({kind}")
     assert literal.search('release.kind not in ("tame", x)')
     families = {ROOT / "models" / "encoders" / "families", ROOT / "benchmarks" / "rivals" / "encoders"}

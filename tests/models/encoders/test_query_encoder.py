@@ -45,8 +45,8 @@ def test_mapped_query_is_the_map_of_the_newest_query(backbone: Backbone, release
             position = ["one", "two", "three"].index(task)
             x, m, s = (
                 latest[n, place],
-                release.tensors["maps"][position].numpy(),
-                release.tensors["shifts"][position].numpy(),
+                release.tensors["maps"][position],
+                release.tensors["shifts"][position],
             )
             expected = np.array([sum(x[i] * m[i, j] for i in range(len(x))) + s[j] for j in range(len(s))])
             np.testing.assert_allclose(mapped[n, place], expected / np.linalg.norm(expected), atol=1e-5)
@@ -55,7 +55,7 @@ def test_mapped_query_is_the_map_of_the_newest_query(backbone: Backbone, release
 
 def test_maps_of_wrong_shape_are_refused_by_name(backbone: Backbone, release: ReleaseState) -> None:
     dim = backbone.dim
-    release.tensors["shifts"] = torch.zeros(2, dim)
+    release.tensors["shifts"] = np.zeros((2, dim), np.float32)
     with pytest.raises(ReleaseError, match=rf"shifts have shape \(2, {dim}\), not \(3, {dim}\)"):
         open_query_encoder(backbone, release, {})
     del release.tensors["maps"]
@@ -109,7 +109,7 @@ def test_pinned_queries_and_their_identities_do_not_change(backbone: Backbone) -
     )
     np.testing.assert_allclose(first.encode(TEXTS, ["0"]), later.encode(TEXTS, ["0"], "pinned"), atol=1e-6)
 
-    other = replace(one, tensors={n: t.clone() for n, t in one.tensors.items()})
+    other = replace(one, tensors={n: a.copy() for n, a in one.tensors.items()})
     other.tensors["tame.b"][0, 0, 0, 0, 0] += 1e-3
     for changed in (other, replace(one, config={"scale": 2.0, "top_k": 2})):
         encoder = open_query_encoder(backbone, two, {**pinned, "1": changed})

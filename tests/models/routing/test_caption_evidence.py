@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from models.backbones.backbone import TextBackground
-from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
+from models.backbones.backbone_description import TextBackground
+from models.routing.caption_evidence import CaptionEvidence, CaptionScatter, Floats
 
 DIM = 4
 SIZES = (6, 1, 9)  # captions per task
@@ -17,14 +15,13 @@ def _background() -> TextBackground:
     rng = np.random.default_rng(10)
     root = rng.normal(size=(DIM, DIM)) * 0.3
     precision = np.linalg.inv(root @ root.T + 0.05 * np.eye(DIM))
-    return TextBackground(
-        torch.tensor(rng.normal(size=DIM) * 0.1).float(), torch.tensor((precision + precision.T) / 2).float()
-    )
+    mean = rng.normal(size=DIM) * 0.1
+    return TextBackground(mean.astype(np.float32), ((precision + precision.T) / 2).astype(np.float32))
 
 
-def _captions() -> list[Tensor]:
+def _captions() -> list[Floats]:
     rng = np.random.default_rng(11)
-    return [torch.tensor(rng.normal(size=(n, DIM)) + rng.normal(size=DIM)).float() for n in SIZES]
+    return [(rng.normal(size=(n, DIM)) + rng.normal(size=DIM)).astype(np.float32) for n in SIZES]
 
 
 def _scatter() -> CaptionScatter:
@@ -34,18 +31,18 @@ def _scatter() -> CaptionScatter:
     return scatter
 
 
-def _reference(texts: Tensor, means: list[Tensor | None], factor: float) -> np.ndarray:
+def _reference(texts: Floats, means: list[Floats | None], factor: float) -> np.ndarray:
     """Log-likelihood ratios of normal distributions, up to the common covariance, one text and task at a time."""
     background, captions = _background(), _captions()
-    total = 200 * np.linalg.inv(background.precision.double().numpy())
+    total = 200 * np.linalg.inv(background.precision.astype(np.float64))
     freedom = 200
     for group in captions:
-        mean = group.double().numpy().mean(axis=0)
-        for caption in group.double().numpy():
+        mean = group.astype(np.float64).mean(axis=0)
+        for caption in group.astype(np.float64):
             total += np.outer(caption - mean, caption - mean)
         freedom += len(group) - 1
     precision = np.linalg.inv(total / freedom)
-    generic = background.mean.double().numpy()
+    generic = background.mean.astype(np.float64)
 
     def log_likelihood(text: np.ndarray, mean: np.ndarray) -> float:
         return float(-(text - mean) @ precision @ (text - mean) / 2)
@@ -55,45 +52,45 @@ def _reference(texts: Tensor, means: list[Tensor | None], factor: float) -> np.n
             [
                 0.0
                 if mean is None
-                else factor * (log_likelihood(text, mean.double().numpy()) - log_likelihood(text, generic))
+                else factor * (log_likelihood(text, mean.astype(np.float64)) - log_likelihood(text, generic))
                 for mean in means
             ]
-            for text in texts.double().numpy()
+            for text in texts.astype(np.float64)
         ]
     )
 
 
 def test_evidence_is_the_log_likelihood_ratio_to_generic_texts() -> None:
-    means: list[Tensor | None] = [group.mean(0) for group in _captions()]
+    means: list[Floats | None] = [group.mean(axis=0) for group in _captions()]
     means.insert(1, None)
-    texts = torch.tensor(np.random.default_rng(12).normal(size=(5, DIM + 3))).float()
-    evidence = CaptionEvidence(_scatter(), _background(), means, 0.5)
+    texts = np.random.default_rng(12).normal(size=(5, DIM + 3)).astype(np.float32)
+    stored = np.stack([np.zeros(DIM, np.float32) if mean is None else mean for mean in means])
+    has_mean = np.array([mean is not None for mean in means])
+    evidence = CaptionEvidence(_scatter(), _background(), stored, has_mean, 0.5)
     expected = _reference(texts[:, :DIM], means, 0.5)
-    np.testing.assert_allclose(evidence(texts, torch.arange(4)), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        evidence(texts, torch.tensor([3, 0])), expected[:, [3, 0]], rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(evidence(texts, np.arange(4)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(evidence(texts, np.array([3, 0])), expected[:, [3, 0]], rtol=1e-4, atol=1e-5)
 
 
 def test_precision_without_captions_is_that_of_the_background() -> None:
     precision = CaptionScatter.empty(DIM).precision(_background())
-    torch.testing.assert_close(precision.float(), _background().precision, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(precision, _background().precision, rtol=1e-4, atol=1e-4)
 
 
 def test_scatter_is_that_within_tasks_and_independent_of_their_order() -> None:
     forward, backward = _scatter(), CaptionScatter.empty(DIM)
     for captions in reversed(_captions()):
         backward = backward.add(captions)
-    torch.testing.assert_close(forward.scatter, backward.scatter)
+    np.testing.assert_allclose(forward.scatter, backward.scatter, rtol=1e-5)
     assert float(forward.freedom) == float(backward.freedom) == sum(SIZES) - len(SIZES)
     # A shift of all captions of a task does not change the scatter.
     shifted = CaptionScatter.empty(DIM)
     for number, captions in enumerate(_captions()):
         shifted = shifted.add(captions + 3 * number)
-    torch.testing.assert_close(shifted.scatter, forward.scatter, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(shifted.scatter, forward.scatter, rtol=1e-4, atol=1e-4)
 
 
 def test_scatter_survives_storage() -> None:
     scatter = _scatter()
     loaded = CaptionScatter.from_tensors(scatter.tensors())
-    assert torch.equal(loaded.precision(_background()), scatter.precision(_background()))
+    assert np.array_equal(loaded.precision(_background()), scatter.precision(_background()))

@@ -18,6 +18,7 @@ from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
+from models.encoders import query_backbone_loading
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
@@ -26,7 +27,6 @@ from service.catalog.domain_videos import replace_moments
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
-from service.search.snapshots import generation_loader
 from trainer.methods import Method, start_method
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
@@ -40,7 +40,7 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"data_dir": folder, **overrides}.items():
             patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
-        patch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
+        patch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
         dispose()
         settings.cache_clear()
         upgrade(settings())

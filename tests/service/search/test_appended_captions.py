@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
@@ -21,11 +20,11 @@ def test_profile_row_equals_the_profile_of_a_release() -> None:
     """Texts are token ids with a start and an end token; a repeated token of a text counts once."""
     rng = np.random.default_rng(0)
     texts = [np.r_[48, rng.integers(0, 40, rng.integers(0, 9)), 49] for _ in range(30)]
-    counts = torch.zeros(VOCABULARY)
+    counts = np.zeros(VOCABULARY)
     for text in texts:
         for token in set(text[1:-1].tolist()):
             counts[token] += 1
-    expected = RoutingProfiles.from_dense(token_profile(counts).numpy()[None])
+    expected = RoutingProfiles.from_dense(token_profile(counts)[None])
     tokens, values = profile_row(texts, VOCABULARY)
     np.testing.assert_array_equal(tokens, expected.tokens)
     np.testing.assert_array_equal(values, expected.values)

@@ -18,6 +18,7 @@ import torch
 from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
+from models.encoders import query_backbone_loading
 from models.releases import release_files
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ReleaseTask
@@ -26,7 +27,6 @@ from models.routing.routing_profiles import RoutingProfiles
 from service.core import request_limits
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import generation_loader
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
@@ -56,7 +56,7 @@ def configured(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
-    monkeypatch.setattr(generation_loader, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: backbone)
     monkeypatch.setattr(request_limits, "MAX_RESULTS", 20)
     return settings_factory(tmp_path)
 

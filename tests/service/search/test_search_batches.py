@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cinestrata_schemas.search import SearchQuery, SearchResponse
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
 from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
 from service.core.settings import Settings
@@ -74,14 +74,14 @@ def test_batch_encodes_each_text_once_per_task_in_one_forward_pass(
     service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded_tasks: list[list[str]] = []
-    encode = QueryEncoder.encode_pairs
+    encode = AdaptedQueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         assert len({(tuple(text), task) for text, task in zip(texts, tasks, strict=True)}) == len(texts)
         encoded_tasks.append(sorted(tasks))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
     everything = [
         SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")
     ]  # in no caption, so that no task is likelier
@@ -109,13 +109,13 @@ def test_concurrent_searches_equal_single_searches(
     fresh = SearchEngine(service.settings)
     assert fresh.snapshots.refresh()
     sizes: list[int] = []
-    encode = QueryEncoder.encode_pairs
+    encode = AdaptedQueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         sizes.append(len(texts))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
 
     async def search_all() -> list[SearchResponse]:
         queries = [SearchQuery(q=text, k=20, routes="all") for text in texts]

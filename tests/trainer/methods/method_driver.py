@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.rivals import METHODS, start_method
-from models.backbones.backbone import Backbone, FrameSpec, TextBackground
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_description import FrameSpec, TextBackground
 from models.backbones.open_clip_backbone import OpenClipBackbone
 from models.backbones.tokenizer import small_tokenizer
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import Array, ReleaseState
 from trainer.methods import Method
 from trainer.task_data import Clip, Split, TaskData
 from trainer.training_loop import TrainingProgress
@@ -65,7 +66,8 @@ class ReservedBackbone(OpenClipBackbone):
 
     @property
     def text_background(self) -> TextBackground:
-        return TextBackground(torch.full((_DIM - _RESERVED,), 0.05), 10 * torch.eye(_DIM - _RESERVED))
+        size = _DIM - _RESERVED
+        return TextBackground(np.full(size, 0.05, np.float32), 10 * np.eye(size, dtype=np.float32))
 
 
 def random_backbone(seed: int = 0) -> Backbone:
@@ -194,10 +196,10 @@ def weights(module: torch.nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
 
 
-def equal_tensors(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+def equal_tensors(left: Mapping[str, Array | Tensor], right: Mapping[str, Array | Tensor]) -> bool:
     """Return whether two mappings have the same names and the same values."""
     assert left.keys() == right.keys()
-    return all(torch.equal(left[name], right[name]) for name in left)
+    return all(np.array_equal(np.asarray(left[name]), np.asarray(right[name])) for name in left)
 
 
 def replay_method(name: str, backbone: Backbone, release: ReleaseState | None = None, **settings: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from models.backbones.backbone import FrameSpec, TextBackground
+from models.backbones.backbone_description import FrameSpec, TextBackground
 from models.backbones.bert_text_tower import BertTextTower, Towers
 from models.backbones.bert_tokenizer import BertTokenizer
 from models.backbones.small.frame_blocks import FrameBlock
@@ -50,7 +51,8 @@ def random_small_backbone() -> SmallBackbone:
         text.text_projection[:, -_RESERVED:] = 0
     words = Tokenizer.from_file(str(verified_folder(TEXT_PACKAGE) / "tokenizer.json"))
     tokenizer = BertTokenizer("words", words, 77)
-    background = TextBackground(torch.full((_DIM - _RESERVED,), 0.05), 10 * torch.eye(_DIM - _RESERVED))
+    size = _DIM - _RESERVED
+    background = TextBackground(np.full(size, 0.05, np.float32), 10 * np.eye(size, dtype=np.float32))
     return _RandomSmall(Towers(_ImageTower(), text), tokenizer, FrameSpec(FRAMES, SIDE), background)
 
 

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_state import tensors_with_prefix
+from models.releases.release_tensors import tensors_with_prefix
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Clip, Pair, chunks, load_frames
 

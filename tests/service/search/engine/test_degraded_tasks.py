@@ -13,12 +13,12 @@ import torch
 
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
+from models.encoders import query_backbone_loading
 from models.releases.release_lineage import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import generation_loader
 from service.storage import vector_store_selection
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
@@ -102,7 +102,7 @@ def test_library_of_another_backbone_is_refused(library: Library, configured: Se
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation_loader, "load_backbone", lambda name, frames: other)
+        patch.setattr(query_backbone_loading, "load_backbone", lambda name, frames: other)
         service = SearchEngine(configured)
         assert not service.snapshots.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):

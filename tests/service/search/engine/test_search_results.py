@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
+from models.encoders.adapted_query_encoder import AdaptedQueryEncoder
 from models.encoders.query_encoder import QueryEncoder
 from models.routing import DEFAULT_PRIOR
 from service.catalog.database import engine, session_scope
@@ -77,13 +78,14 @@ def test_query_in_a_known_task_is_encoded_for_that_task_only(
 ) -> None:
     _, service = shared
     calls: list[Sequence[str]] = []
-    encode = QueryEncoder.encode_pairs
+    encoder = type(service.snapshots.current().query_vectors.encoder)
+    encode = encoder.encode_pairs
 
     def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         calls.append(tuple(tasks))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    monkeypatch.setattr(encoder, "encode_pairs", watched)
     answer = service.search(f"{CARS[0]}, {task}", k=20, task=task)
     assert {result.task for result in answer.results} == {"birds"}
     assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
@@ -95,13 +97,13 @@ def test_query_is_encoded_once_and_cached(
 ) -> None:
     service.snapshots.refresh()
     calls: list[tuple[Any, ...]] = []
-    encode = QueryEncoder.encode_pairs
+    encode = AdaptedQueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+    def watched(self: AdaptedQueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         calls.append((*sorted(tasks), mode))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    monkeypatch.setattr(AdaptedQueryEncoder, "encode_pairs", watched)
     first = service.search("a 7")  # no task is likelier
     assert calls == [("tsk_birds", "tsk_cars", "pinned")]
     assert service.search(" a 7 ").results == first.results

@@ -1,0 +1,139 @@
+"""Text side of a backbone for query encoders: tokens and vectors as arrays. This module imports no torch."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from cachetools import LRUCache
+
+from models.backbones.backbone_description import TextBackground
+from models.backbones.token_ids import TokenIds
+
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+
+Vectors = npt.NDArray[np.float32]
+
+_CACHED_TEXTS = (
+    8192  # 2 KiB each; more than the captions and queries that one task is calibrated and measured with
+)
+
+
+class TextVectorCache:
+    """The most recently used vectors of texts, by token ids. Safe to share between threads."""
+
+    def __init__(self, size: int = _CACHED_TEXTS) -> None:
+        self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
+        self._lock = Lock()
+
+    def find(self, key: bytes) -> Vectors | None:
+        """Vector ``[dim]`` of a text; None if it is not in the cache."""
+        with self._lock:
+            return self._vectors.get(key)
+
+    def put(self, key: bytes, vector: Vectors) -> Vectors:
+        """Keep the vector of a text."""
+        with self._lock:
+            self._vectors[key] = vector
+        return vector
+
+
+class TextVectorCaches:
+    """Vectors of texts that were encoded alone (searches) and in batches (evaluation), which differ in rounding."""
+
+    def __init__(self) -> None:
+        self.single, self.batched = TextVectorCache(), TextVectorCache()
+
+
+class QueryBackbone(ABC):
+    """Tokenizer and frozen text tower of a backbone.
+
+    Args:
+        caches: Caches of the tower's vectors; instances with the same tower may share them.
+
+    Attributes:
+        name: Name that the backbone was loaded by.
+        fingerprint: Digest of weights, architecture and preprocessing.
+        dim: Dimension of the joint embedding space.
+        vocabulary: Vocabulary size V.
+        reserved_dims: Number of last coordinates that are zero in every vector of the frozen towers.
+        text_background: Distribution of generic texts; None if the backbone has no such statistics.
+    """
+
+    name: str
+    fingerprint: str
+    dim: int
+    vocabulary: int
+    reserved_dims: int
+    text_background: TextBackground | None
+
+    def __init__(self, caches: TextVectorCaches | None = None) -> None:
+        self._caches = caches or TextVectorCaches()
+
+    @property
+    @abstractmethod
+    def engine(self) -> str:
+        """Name and version of the library that the text tower runs in."""
+
+    @abstractmethod
+    def towers(self) -> Backbone:
+        """Both towers in torch, which may be loaded by the first call."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Token ids of each text, ``[L]``, including the start and end tokens, without padding."""
+
+    def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
+        """Unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the other texts."""
+
+        def encode(missing: Sequence[TokenIds]) -> Iterable[Vectors]:
+            if len(missing) > 1 and self._encodes_in_one_thread():
+                return thread_pool().map(self._encode_one, missing)
+            return map(self._encode_one, missing)
+
+        return self._encode_missing(texts, self._caches.single, encode)
+
+    def encode_together(self, texts: Sequence[TokenIds]) -> Vectors:
+        """Unit vectors ``[n, dim]`` of texts, encoded in batches."""
+        return self._encode_missing(texts, self._caches.batched, self._encode_batch)
+
+    @abstractmethod
+    def _encode_one(self, text: TokenIds) -> Vectors:
+        """Unit vector ``[dim]`` of a text. Called from several threads at once."""
+
+    @abstractmethod
+    def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
+        """Unit vectors ``[n, dim]`` of n ≥ 1 texts."""
+
+    def _encodes_in_one_thread(self) -> bool:
+        """Whether :meth:`_encode_one` leaves the other cores to concurrent calls."""
+        return True
+
+    def _encode_missing(
+        self,
+        texts: Sequence[TokenIds],
+        cache: TextVectorCache,
+        encode: Callable[[Sequence[TokenIds]], Iterable[Vectors]],
+    ) -> Vectors:
+        keys = [text.tobytes() for text in texts]
+        found = {key: vector for key in keys if (vector := cache.find(key)) is not None}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        if missing:
+            for key, vector in zip(missing, encode(list(missing.values())), strict=True):
+                # A row of a batch would keep the whole batch in memory.
+                found[key] = cache.put(key, vector.copy())
+        return np.stack([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
+
+
+@cache
+def thread_pool() -> ThreadPoolExecutor:
+    """Threads that encode texts, one per core."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="encode")

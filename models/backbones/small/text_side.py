@@ -1,0 +1,150 @@
+"""Text side of ``small`` in a compiled engine, for processes that only answer queries. It imports no torch.
+
+The fingerprint of the backbone covers the weights of both towers and is not computed here. The file
+``text_side.safetensors`` of this package names it, with the digest of the derived constants that it was computed with;
+the package with the weights is compared with its digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+
+from models.backbones.backbone_description import TextBackground
+from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer
+from models.backbones.engine.bert_engine import BertEngine
+from models.backbones.frozen_tower import EngineUnavailable, require_equal
+from models.backbones.query_backbone import QueryBackbone, Vectors
+from models.backbones.small.derived_constants import NAME, RESERVED, constants_path, load_constants
+from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
+from models.backbones.token_ids import TokenIds, pad_texts
+from models.backbones.torch_threads import apply_torch_threads
+
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+
+_PROBE_TOKENS = 16
+_VECTORS, _CONSTANTS, _FINGERPRINT = "vectors", "constants", "fingerprint"
+
+
+class SmallTextSide(QueryBackbone):
+    """Text tower of ``small`` in ONNX Runtime.
+
+    Args:
+        frames: Frames per video of the image tower, which :meth:`towers` loads.
+
+    Raises:
+        BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
+        EngineUnavailable: The engine computes other vectors than torch did, or the fingerprint of these constants is
+            not known.
+    """
+
+    def __init__(self, frames: int | None = None) -> None:
+        super().__init__()
+        folder, constants = verified_folder(TEXT_PACKAGE), load_constants()
+        fingerprint, expected = read_identity()
+        config = json.loads((folder / "config.json").read_text())
+        width = len(constants.text_center)
+        self._engine = BertEngine(
+            _map_weights(folder / "model.safetensors"),
+            config["num_attention_heads"],
+            config["layer_norm_eps"],
+            np.eye(width, width + RESERVED, dtype=np.float32),
+            constants.text_center,
+        )
+        require_equal(self._engine(probe_ids()), expected)
+        self._tokenizer = BertTokenizer(
+            TEXT_PACKAGE.name, Tokenizer.from_file(str(folder / "tokenizer.json")), TEXT_LENGTH
+        )
+        self.name, self.fingerprint = NAME, fingerprint
+        self.dim, self.reserved_dims = width + RESERVED, RESERVED
+        self.vocabulary = int(config["vocab_size"])
+        self.text_background = TextBackground(constants.background_mean, constants.background_precision)
+        self._frames = frames
+        self._towers: Backbone | None = None
+        self._lock = Lock()
+
+    @property
+    def engine(self) -> str:
+        return self._engine.name
+
+    def towers(self) -> Backbone:
+        with self._lock:
+            if self._towers is None:
+                from models.backbones.small.small_backbone import load_small
+
+                apply_torch_threads()
+                self._towers = load_small(self._frames)
+        return self._towers
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
+        return self._tokenizer.tokens(texts)
+
+    def _encode_one(self, text: TokenIds) -> Vectors:
+        vectors: Vectors = self._engine(text[None])[0]
+        return vectors
+
+    def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
+        return self._engine(pad_texts(texts, PADDING))
+
+
+def probe_ids() -> npt.NDArray[np.int64]:
+    """Token ids ``[2, L]`` of two texts that the engine is checked with; the second has padding."""
+    ids = np.arange(1, 2 * _PROBE_TOKENS + 1).reshape(2, -1)
+    ids[1, _PROBE_TOKENS // 2 :] = PADDING
+    return ids
+
+
+def write_identity(fingerprint: str, vectors: Vectors) -> None:
+    """Write the fingerprint of the backbone with the current constants, and its vectors of :func:`probe_ids`."""
+    save_file({_VECTORS: vectors}, _path(), {_CONSTANTS: _constants_digest(), _FINGERPRINT: fingerprint})
+
+
+def read_identity() -> tuple[str, Vectors]:
+    """Result of :func:`write_identity`.
+
+    Raises:
+        EngineUnavailable: The file cannot be read, or the constants have changed since.
+    """
+    try:
+        with safe_open(_path(), framework="numpy") as file:
+            metadata, vectors = file.metadata(), file.get_tensor(_VECTORS)
+            constants, fingerprint = metadata[_CONSTANTS], metadata[_FINGERPRINT]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise EngineUnavailable(f"{_path().name} cannot be read ({error})") from error
+    if constants != _constants_digest():
+        raise EngineUnavailable(f"{_path().name} is not that of {constants_path().name}")
+    return fingerprint, vectors
+
+
+def _path() -> Path:
+    return Path(str(resources.files("models.backbones.small") / "text_side.safetensors"))
+
+
+def _constants_digest() -> str:
+    return hashlib.sha256(constants_path().read_bytes()).hexdigest()
+
+
+def _map_weights(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Weights of a safetensors file in float32, mapped: of the word embeddings, texts read a few rows."""
+    content = np.memmap(path, np.uint8, "r")
+    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:start].tobytes())
+    return {
+        name: np.frombuffer(
+            content, np.float32, np.prod(entry["shape"], dtype=int), start + entry["data_offsets"][0]
+        ).reshape(entry["shape"])
+        for name, entry in header.items()
+        if entry.get("dtype") == "F32"
+    }

@@ -1,0 +1,18 @@
+"""Texts as arrays of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.int64]
+
+
+def pad_texts(texts: Sequence[TokenIds], padding: int = 0) -> TokenIds:
+    """Token ids ``[n, L]`` of texts, padded to the longest one."""
+    ids = np.full((len(texts), max(map(len, texts), default=0)), padding, np.int64)
+    for row, text in zip(ids, texts, strict=True):
+        row[: len(text)] = text
+    return ids

@@ -1,0 +1,23 @@
+"""Number of threads of torch in a process that may import it later, or never."""
+
+from __future__ import annotations
+
+import sys
+
+_threads: int | None = None
+
+
+def set_torch_threads(threads: int) -> None:
+    """Set the number of threads of one operation in torch, in this process."""
+    global _threads
+    _threads = threads
+    if "torch" in sys.modules:
+        apply_torch_threads()
+
+
+def apply_torch_threads() -> None:
+    """Apply the number of threads, if one is set. Code that imports torch on use calls it."""
+    if _threads is not None:
+        import torch
+
+        torch.set_num_threads(_threads)

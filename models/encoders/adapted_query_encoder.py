@@ -1,0 +1,118 @@
+"""Base of query encoders that adapt the text tower, which runs in torch."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.backbones.query_backbone import Vectors, thread_pool
+from models.backbones.token_ids import TokenIds, pad_texts
+from models.backbones.tower_computation import mixed_precision
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
+from models.encoders.tower_query_backbone import (
+    TowerQueryBackbone,
+    batch_size,
+    batches_by_length,
+)
+
+# Multiplications in the text tower per thread, some milliseconds of work; smaller shares do not gain from a thread.
+MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
+
+
+class AdaptedQueryEncoder(QueryEncoder):
+    """Encodes texts with adapters in the text tower, or with a text tower of its own.
+
+    All pairs of a batch share the frozen weights; low-rank updates are gathered per row.
+
+    Args:
+        inputs: Backbone and releases. The towers of the backbone are loaded in torch.
+    """
+
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        tower = TowerQueryBackbone(inputs.backbone.towers())
+        self._backbone = tower.packed
+        self._uses_mixed_precision = tower.uses_mixed_precision
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        positions = self._positions(tasks, mode)
+        ids = self.tokenize(texts)
+        encoded = np.empty((len(texts), len(tasks), self._texts.dim), np.float32)
+        for rows in batches_by_length(ids, self._backbone.device):
+            padded = torch.from_numpy(pad_texts([ids[row] for row in rows]))
+            with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
+                vectors = self.encode_for_tasks(padded, positions, mode)
+            encoded[rows] = _to_numpy(vectors.transpose(0, 1))
+        return encoded
+
+    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        # All pairs are rows of one batch. Rows share the frozen weights; low-rank updates are gathered per row.
+        positions = torch.tensor(self._positions(tasks, mode))
+        lengths = np.array([len(text) for text in texts])
+        encoded = np.empty((len(texts), self._texts.dim), np.float32)
+
+        def encode_rows(rows: npt.NDArray[np.int64]) -> None:
+            ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
+            # Both contexts apply only to the thread that enters them.
+            with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
+                vectors = self.encode_each(ids.to(self._backbone.device), positions[rows], mode)
+            encoded[rows] = _to_numpy(vectors)
+
+        threads = self._thread_count(int(lengths.sum()))
+        # Parts of texts of similar length, with about equal work for each thread.
+        rounds = -(-len(texts) // (threads * batch_size(self._backbone.device, len(texts))))
+        order = np.argsort(lengths, kind="stable")
+        parts = [part for part in np.array_split(order, max(threads * rounds, 1)) if len(part)]
+        remaining = iter(parts)  # a list iterator is safe to share between threads
+
+        def encode_remaining() -> None:
+            for part in remaining:
+                encode_rows(part)
+
+        # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
+        others = [thread_pool().submit(encode_remaining) for _ in range(min(threads, len(parts)) - 1)]
+        encode_remaining()
+        for other in others:
+            other.result()
+        return encoded
+
+    @abstractmethod
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        """Vectors of token ids ``[n, L]`` for the tasks at C positions.
+
+        Returns:
+            ``[C, n, dim]``, or ``[1, n, dim]`` if the vectors are equal for all tasks.
+        """
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        """Vectors ``[n, dim]`` of token ids ``[n, L]``, each for the task at its own position ``[n]``.
+
+        This implementation is for encoders that are independent of the task.
+        """
+        return self.encode_for_tasks(ids, (), mode)[0]
+
+    def _thread_count(self, tokens: int) -> int:
+        """Number of threads to encode a number of tokens with.
+
+        One if torch parallelizes the products itself; otherwise as many as there are cores, as long as each has enough
+        work.
+        """
+        backbone = self._backbone
+        if backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1:
+            return 1
+        shares = self._multiplications(tokens) // MIN_MULTIPLICATIONS_PER_THREAD
+        return max(1, min(len(os.sched_getaffinity(0)), shares))
+
+    def _multiplications(self, tokens: int) -> int:
+        """Number of multiplications that a text tower performs for a number of tokens."""
+        return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens
+
+
+def _to_numpy(vectors: Tensor) -> Vectors:
+    return vectors.float().cpu().numpy()

@@ -1,0 +1,96 @@
+"""Text side of a backbone whose text tower runs in torch, or in an engine that the backbone compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.backbones.backbone import Backbone
+from models.backbones.packed_text_tower import pack_text_tower
+from models.backbones.query_backbone import QueryBackbone, TextVectorCaches, Vectors
+from models.backbones.token_ids import TokenIds, pad_texts
+from models.backbones.tower_computation import mixed_precision
+from models.encoders.tower_forward import encode_texts
+
+_BATCH_TEXTS = {"cpu": 64, "cuda": 512}  # texts per forward: as many as fit a CPU's caches, or as fill a GPU
+
+# Caches of the towers, which all encoders of the process share; the second key is whether products are bfloat16.
+_caches: WeakKeyDictionary[Backbone, dict[bool, TextVectorCaches]] = WeakKeyDictionary()
+
+
+class TowerQueryBackbone(QueryBackbone):
+    """Text side of a backbone. The weights of its text tower must not change afterwards.
+
+    Args:
+        backbone: Backbone, which is not changed.
+
+    Attributes:
+        packed: The backbone with a packed text tower.
+        uses_mixed_precision: Whether forward passes need :func:`~models.backbones.tower_computation.mixed_precision`.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.packed = pack_text_tower(backbone)
+        # A packed tower applies the query precision itself.
+        self.uses_mixed_precision = self.packed is backbone and backbone.query_precision == "bfloat16"
+        caches = _caches.setdefault(self.packed, {})
+        super().__init__(caches.setdefault(self.uses_mixed_precision, TextVectorCaches()))
+        self._backbone = backbone
+        self.name, self.fingerprint = backbone.name, backbone.fingerprint
+        self.dim, self.vocabulary = backbone.dim, backbone.vocabulary
+        self.reserved_dims, self.text_background = backbone.reserved_dims, backbone.text_background
+
+    @property
+    def engine(self) -> str:
+        return self._backbone.engine
+
+    def towers(self) -> Backbone:
+        return self._backbone
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]:
+        ids = self._backbone.tokenize(texts)
+        return unpad(ids, self._backbone.end_of_text(ids))
+
+    def _encodes_in_one_thread(self) -> bool:
+        return self.packed.device.type == "cpu" and torch.get_num_threads() == 1
+
+    def _encode_one(self, text: TokenIds) -> Vectors:
+        vectors: Vectors = self._encode_batch([text])[0]
+        return vectors
+
+    def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
+        vectors = np.empty((len(texts), self.dim), np.float32)
+        with self.inference():
+            for rows in batches_by_length(texts, self.packed.device):
+                ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
+                vectors[rows] = encode_texts(self.packed, ids)[0].float().cpu().numpy()
+        return vectors
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """Context of forward passes, for the calling thread."""
+        with torch.inference_mode(), mixed_precision(enabled=self.uses_mixed_precision):
+            yield
+
+
+def batches_by_length(texts: Sequence[TokenIds], device: torch.device) -> list[TokenIds]:
+    """Positions of texts in batches of similar length, which need little padding."""
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    size = batch_size(device, len(texts))
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def batch_size(device: torch.device, texts: int) -> int:
+    """Number of texts, of so many, that pass the tower at once."""
+    return _BATCH_TEXTS.get(device.type, max(1, texts))
+
+
+def unpad(ids: Tensor, end: Tensor) -> list[TokenIds]:
+    """Token ids of each text up to its end, of padded ids ``[n, L]`` and positions of the ends ``[n]``."""
+    rows = ids.cpu().numpy().astype(np.int64, copy=False)
+    return [row[: last + 1].copy() for row, last in zip(rows, end.tolist(), strict=True)]

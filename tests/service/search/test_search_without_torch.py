@@ -1,0 +1,65 @@
+"""A process that answers searches on the default backbone and method imports no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from benchmarks.search.shared_word_library import make_shared_word_library
+from models.backbones.backbone_loading import load_backbone
+from service.core.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+_SEARCH = dedent("""
+    import json, sys
+    import api.app
+    from cinestrata_schemas.search import SearchQuery
+    from service.search.engine import SearchEngine
+
+    engine = SearchEngine()
+    engine.snapshots.refresh()
+    queries = [SearchQuery(q=text, k=3) for text in json.loads(sys.argv[1])]
+    responses = engine.search_many(queries)
+    found = [[result.video_id for result in response.results] for response in responses]
+    alone = [[result.video_id for result in engine.search(query.q, 3).results] for query in queries]
+    heavy = [name for name in ("torch", "transformers", "open_clip", "torchvision", "timm") if name in sys.modules]
+    print(json.dumps({"found": found, "alone": alone, "heavy": heavy}))
+""")
+
+
+@pytest.fixture
+def texts(tmp_path: Path, settings_factory: Callable[..., Settings]) -> list[str]:
+    """Queries of a library of two domains in the data folder of the process."""
+    configured = settings_factory(tmp_path, backbone="small", log_level="ERROR")
+    library = make_shared_word_library(
+        configured.data_dir,
+        load_backbone("small", frames=2),
+        tasks=2,
+        videos=12,
+        queries=12,
+        first_id=1,
+        seed=0,
+    )
+    return [query.text for query in library.queries]
+
+
+def test_searches_on_the_default_backbone_import_no_torch(texts: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SEARCH, json.dumps(texts)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert report["heavy"] == []
+    assert [len(ids) for ids in report["found"]] == [3] * len(texts)
+    assert report["found"] == report["alone"]
