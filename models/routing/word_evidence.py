@@ -9,14 +9,16 @@ phrases. The weight of a unit in a domain is its inverse document frequency amon
 for f of n captions (Robertson and Spärck Jones, "Relevance weighting of search terms", JASIS 1976). Words that every
 caption of a domain contains do not distinguish its videos; :func:`written_routing` compares domains.
 
-For a query of mass Q (sum of its weights) and a text of mass M that shares the mass B with it, the evidence is
+For a query of mass Q (sum of its weights) and a text of mass M that shares the mass B with it and has other words of
+mass O, the evidence is
 
-    0.5 B - 2.5 s (min(Q, M) - B),   s = min(1, M / Q)
+    0.5 B - 3.5 s min(Q - B, O),   s = min(1, M / Q)
 
-The first term speaks for the video, the second against it: words that the text could have said and did not say. A short
-name cannot say a long description, so how much a missing word says falls with the share s that the text could have
-said. Only captions and transcripts speak against a video, and a video without them has evidence 0. This is how videos
-without captions come before captioned ones that say something else.
+The first term speaks for the video, the second against it: where the text says other words, it could have said those of
+the query. A short name cannot say a long description, so how much a missing word says falls with the share s that the
+text could have said. M and O are estimated from the number of words. Only captions and transcripts speak against a
+video, and a video without them has evidence 0. This is how videos without captions come before captioned ones that say
+something else.
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
 nats, so that what was written down comes first: all of them for the words as they were typed in a caption, fewer for
@@ -36,7 +38,7 @@ Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 # Chosen on real clips other than those that benchmarks/RESULTS.md reports; it says which.
-_MATCHED, _MISSING = 0.5, 2.5  # nats per nat of inverse document frequency
+_MATCHED, _MISSING = 0.5, 3.5  # nats per nat of inverse document frequency
 _LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
 _COMPLETE = 25.0  # nats of a complete video
 _COMPLETE_FROM = 0.8  # share of the mass of a query from which a video gains them
@@ -161,9 +163,13 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     shared: Floats = np.bincount(
         texts, strengths * weights[owners[texts], unit_of], len(matches.videos)
     ).astype(np.float64)
-    text_mass: Floats = np.asarray(matches.lengths * statistics.word_masses[owners], np.float64)
-    evidence = _text_evidence(query_mass[owners], text_mass, shared)
-    absent = _text_evidence(query_mass, statistics.lengths * statistics.word_masses, np.zeros(domains))
+    matched = np.bincount(texts, minlength=len(matches.videos))
+    # Of the other words of a text, only the number is known.
+    others = np.maximum(0, matches.lengths - matched) * statistics.word_masses[owners]
+    text_mass = matches.lengths * statistics.word_masses[owners]
+    evidence = _text_evidence(query_mass[owners], text_mass, shared, others)
+    mean_mass = statistics.lengths * statistics.word_masses
+    absent = _text_evidence(query_mass, mean_mass, np.zeros(domains), mean_mass)
     absent = np.where(statistics.captions > 0, absent, 0.0)
     # A name or a value does not speak against a video without captions.
     evidence = np.where(matches.is_captioned, evidence, np.maximum(evidence, 0.0))
@@ -263,7 +269,7 @@ def _domain_weights(
     return inverse_document_frequency(np.minimum(counts, captions), captions)
 
 
-def _text_evidence(query_mass: Floats, text_mass: Floats, shared: npt.NDArray[np.floating]) -> Floats:
+def _text_evidence(query_mass: Floats, text_mass: Floats, shared: Floats, others: Floats) -> Floats:
     sayable = np.minimum(1.0, text_mass / query_mass)
-    missing = np.maximum(0.0, np.minimum(query_mass, text_mass) - shared)
+    missing = np.maximum(0.0, np.minimum(query_mass - shared, others))
     return np.asarray(_MATCHED * shared - _MISSING * sayable * missing)

@@ -81,6 +81,12 @@ def test_missing_word_says_less_the_longer_the_query_is() -> None:
     assert one < long < 0
 
 
+def test_caption_of_common_words_that_the_query_contains_says_nothing_against_its_video() -> None:
+    """Two words that a fifth of the captions have, in a query of three."""
+    found = _evidence([(1, True, 2, [1, 1, 0]), (2, True, 3, [1, 1, 0])], [20, 20, 1])
+    assert found.nats[0] > 0 > found.nats[1], "the second caption has another word than the query"
+
+
 def test_name_speaks_for_a_video_without_captions_and_never_against_it() -> None:
     found = _evidence([(1, False, 3, [1, 0, 0]), (2, False, 1, [1, 1, 1])], [2, 1, 1], captioned=False)
     assert found.nats[0] == 0
