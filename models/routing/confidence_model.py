@@ -13,10 +13,11 @@ A second model gives the probability of an answer: whether the library contains 
 logistic regression on facts about the whole list: its best score, and how well the library knows the subject and the
 words of the text. It is fitted to captions with their video in the library and to texts without one.
 
-Two thresholds turn it into plain statements. A text has no match if its probability is below one half and below that
-of all but a twentieth of the texts with a video. The results of an answer stop where scores fall further behind the
-first score than those of described videos do, in all but a tenth of the searches (a split conformal prediction set:
-Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2005).
+Two thresholds turn it into plain statements. A text has no match if its probability is below one half and below that of
+all but a twentieth of the texts with a video, or not above that of all but a twentieth of unrelated texts. The results
+of an answer stop where scores fall further behind the first score than those of described videos do, in all but a tenth
+of the searches (a split conformal prediction set: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*,
+2005).
 """
 
 from __future__ import annotations

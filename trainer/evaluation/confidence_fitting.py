@@ -110,7 +110,8 @@ MAX_CAPTIONS = 512  # that a release is calibrated with, over all tasks
 _ABSENT_SHARE = 0.1  # weight of the searches without the caption's video, and of those without its task
 _MIN_CAPTIONS = 20  # with fewer captions no model is fitted
 _FOLDS = 5  # of cross-validation
-_KEPT = 0.95  # share of the captions with a video whose answer reaches the threshold
+_KEPT = 0.95  # share of the captions with a video whose answer reaches the threshold, unless too many others reach it
+_REFUSED = 0.95  # share of the unrelated texts whose answer does not reach the threshold
 _RIDGE = 0.25  # small libraries separate texts perfectly, and their weights must stay finite
 _COVERED = 0.9  # share of the captions whose video is within reach
 
@@ -187,13 +188,17 @@ def fit_answer(searches: Sequence[LabeledResults]) -> AnswerModel | None:
             features[~inside], present[~inside], counts[~inside], ANSWER_FEATURES, _RIDGE
         )
         predicted[inside] = logistic(features[inside] @ other + offset)
+    threshold = min(0.5, float(np.quantile(predicted[present], 1 - _KEPT)))
+    unrelated = np.array([search.searched == "unrelated" for search in used])
+    if unrelated.any():
+        threshold = max(threshold, float(np.quantile(predicted[unrelated], _REFUSED, method="higher")))
     distances = np.sort([search.distance for search in used if search.present])
     # Split conformal prediction: this order statistic covers a further caption with at least the wanted probability.
     covered = min(len(distances) - 1, int(np.ceil((len(distances) + 1) * _COVERED)) - 1)
     return AnswerModel(
         weights=tuple(map(float, weights)),
         bias=bias,
-        threshold=min(0.5, float(np.quantile(predicted[present], 1 - _KEPT))),
+        threshold=threshold,
         reach=float(distances[covered]),
         error=reliability(predicted, present, counts=counts).error,
     )

@@ -255,6 +255,22 @@ def test_answer_model_tells_texts_with_a_video_from_others() -> None:
     assert 0 <= answer.error < 0.3
 
 
+def test_almost_all_unrelated_texts_are_refused_although_described_ones_are_then_too() -> None:
+    """Unrelated texts look like the described ones, as in libraries of captions of a single word."""
+    encoder = NumberEncoder(noise=1.0)
+    known, profiles = _library(encoder, captions=20), _profiles(3)
+    others = [text for task in known for _, text in task.captions][::2]
+    searches = list(label_results(encoder, known, profiles, prior=PRIOR, unrelated=others))
+    answer = fit_answer(searches)
+    assert answer is not None
+    refused = [
+        float(1 / (1 + np.exp(-(search.answer @ np.array(answer.weights) + answer.bias)))) < answer.threshold
+        for search in searches
+        if search.searched == "unrelated"
+    ]
+    assert np.mean(refused) >= 0.9
+
+
 def test_answer_model_needs_texts_without_a_video() -> None:
     encoder = NumberEncoder(noise=0.3)
     known, profiles = _library(encoder, tasks=1, captions=25), _profiles(1)
