@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import cast
 
 import numpy as np
@@ -35,7 +36,9 @@ def remember_outputs(backbone: Backbone, cache: Path) -> None:
         for video in frames.contiguous():
             path = folder / f"{blake2b(video.numpy().data, digest_size=16).hexdigest()}{suffix}.npy"
             if not path.exists():
-                np.save(path, compute(video[None])[0].cpu().numpy())
+                with NamedTemporaryFile(dir=folder, delete=False) as file:  # other runs may read the folder
+                    np.save(file, compute(video[None])[0].cpu().numpy())
+                Path(file.name).replace(path)
             rows.append(torch.from_numpy(np.load(path)))
         return torch.stack(rows).to(backbone.device)
 
