@@ -18,13 +18,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import open_clip
 import structlog
 import torch
-from safetensors.torch import save_file
 
+from benchmarks.data.random_checkpoint import write_random_checkpoint
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.search.search_latency import (
     K,
@@ -214,15 +212,6 @@ def _search(engine: SearchEngine):  # type: ignore[no-untyped-def]
     return lambda text: engine.search(text, K)
 
 
-def _shaped_like_vit_b_32(folder: Path) -> Backbone:
-    """A backbone with the shape of ViT-B/32 and random weights, which do not affect speed."""
-    torch.manual_seed(0)
-    path = folder / "vit-b-32.safetensors"
-    clip: Any = open_clip.create_model("ViT-B-32", pretrained=None)
-    save_file({name: tensor.contiguous() for name, tensor in clip.state_dict().items()}, path)
-    return load_backbone(f"open_clip:ViT-B-32/{path}")
-
-
 def main() -> None:
     """Run all measurements, print and write the table."""
     parser = argparse.ArgumentParser(
@@ -245,7 +234,7 @@ def main() -> None:
         libraries, tiny, shaped = (
             _LibraryCache(root, 2 * options.queries),
             load_backbone("tiny"),
-            _shaped_like_vit_b_32(root),
+            load_backbone(write_random_checkpoint("ViT-B-32", root / "vit-b-32")),
         )
         small, queries = options.vectors // 10, options.queries
         rows: list[Row] = []

@@ -1,0 +1,70 @@
+"""Write a CLIP checkpoint with random weights, in the files that the model hub distributes.
+
+    python -m benchmarks.data.random_checkpoint ViT-B-32 weights/vit-b-32
+    python -m benchmarks.data.random_checkpoint ViT-L-14 weights/vit-l-14
+
+The weights have the size and the cost of trained ones and find nothing. They stand in for a download where speed,
+memory and the path from a task to a search are tested.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.push_to_hf_hub import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME, save_config_for_hf
+from safetensors.torch import save_file
+
+from models.backbones import OPEN_CLIP_PREFIX
+
+
+def write_random_checkpoint(model: str, folder: Path, *, seed: int = 0) -> str:
+    """Write ``open_clip_model.safetensors`` and ``open_clip_config.json`` of a model.
+
+    Args:
+        model: Name of a model of open_clip.
+        folder: Folder to write to; created if it is missing.
+
+    Returns:
+        Name of the backbone, for ``CINESTRATA_BACKBONE``.
+
+    Raises:
+        ValueError: open_clip has no model of this name.
+    """
+    config = open_clip.get_model_config(model)
+    if config is None:
+        raise ValueError(
+            f"open_clip has no model {model!r}; `python -c 'import open_clip; print(open_clip.list_models())'` lists "
+            "its models"
+        )
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        clip: Any = open_clip.create_model(model, pretrained=None)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = folder / HF_SAFE_WEIGHTS_NAME
+    save_file({name: tensor.contiguous() for name, tensor in clip.state_dict().items()}, weights)
+    save_config_for_hf(clip, folder / HF_CONFIG_NAME, model_config=config)
+    return f"{OPEN_CLIP_PREFIX}{model}/{weights.absolute()}"
+
+
+def main() -> None:
+    """Parse the command line, write the files, and print the name of the backbone."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.data.random_checkpoint", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("model", help="model of open_clip, such as ViT-B-32 or ViT-L-14")
+    parser.add_argument("folder", type=Path, help="folder of the files")
+    options = parser.parse_args()
+    try:
+        name = write_random_checkpoint(options.model, options.folder)
+    except ValueError as error:
+        parser.error(str(error))
+    sys.stdout.write(f"CINESTRATA_BACKBONE={name}\n")
+
+
+if __name__ == "__main__":
+    main()
