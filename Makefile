@@ -33,6 +33,10 @@ endif
 BIOME := $(NODE) node_modules/@biomejs/biome/bin/biome
 DATA ?= cinestrata-data
 PORT ?= 8000
+# Device of gpu-check. The wheels of faiss for GPUs and for CPUs exclude each other, so that a GPU has its own environment.
+DEVICE ?= cuda
+GPU_VENV := .venv-gpu
+GPU_PACKAGES := $(if $(filter cpu,$(DEVICE)),$(VENV)/.runtime,gpu-packages)
 
 .PHONY: help
 help: ## List the verbs
@@ -91,6 +95,21 @@ bench-ingest: $(VENV)/.runtime ## Measure ingest against bounds, and libraries t
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth videos --out $(OUT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ingest.library_growth domains --out $(OUT)
 
+.PHONY: gpu-check
+gpu-check: OUT ?= gpu-check.json
+gpu-check: $(GPU_PACKAGES) ## Check the product on a GPU, at most 8 minutes (OUT=report; DEVICE=cpu: the same with small sizes)
+	@python=$(BIN)/python; if [ $(DEVICE) != cpu ]; then \
+	  python=$(GPU_VENV)/bin/python; [ -e $(GPU_VENV)/.installed ] || python="$(PYTHON)"; fi; \
+	$$python -m benchmarks.gpu.gpu_check --device $(DEVICE) --out $(OUT)
+
+# A machine with CUDA and without a network has its own torch: what else is missing there leaves out some checks.
+.PHONY: gpu-packages
+gpu-packages:
+	@[ -e $(GPU_VENV)/.installed ] || { $(PYTHON) -m venv $(GPU_VENV) \
+	  && $(GPU_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-input --retries 1 -c constraints.txt -e '.[gpu]' \
+	  && touch $(GPU_VENV)/.installed; } \
+	  || echo "The packages could not be installed: checks whose packages $(PYTHON) lacks will be skipped." >&2
+
 .PHONY: hostile
 hostile: OUT ?= hostile-media.json
 hostile: $(VENV)/.runtime ## Probe 10,000 corrupted media files (INPUTS=number SEED=number OUT=report)
@@ -129,7 +148,7 @@ sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of an
 
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
-	rm -rf $(VENV) $(SUPPLY) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json hostile-media.json sbom.json
+	rm -rf $(VENV) $(SUPPLY) $(GPU_VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json chaos-report.json soak-report.json hostile-media.json gpu-check.json sbom.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -141,7 +160,6 @@ $(BIN)/python:
 	  else echo "This Python cannot make virtual environments. As root: apt-get install python3-venv" >&2; exit 1; fi; fi
 	$(PYTHON) -m venv $(VENV)
 
-# The CPU and the GPU wheel of faiss exclude each other; all verbs install the CPU wheel.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the pinned packages into $(VENV) (about 3 GB to download the first time) …"
 	@$(PIP_INSTALL) -e '.[cpu]'

@@ -1,0 +1,112 @@
+"""Sizes of the checks: realistic ones for a GPU, and small ones with which a CPU runs the same code in a minute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu.check_runner import Skipped
+
+
+@dataclass(frozen=True)
+class TrainingSize:
+    """Size of a measured training.
+
+    Attributes:
+        model: Model of open_clip.
+        method: Learning method.
+        batch: Pairs per step.
+        steps: Steps of each of the two epochs; the second one is measured.
+    """
+
+    model: str
+    method: str
+    batch: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """Sizes of all checks.
+
+    Attributes:
+        device: ``cuda`` or ``cpu``.
+        folder: Folder of checkpoints, frames and libraries.
+        frames: Frames per video.
+        models: Models of open_clip, smallest first.
+        embedded_videos: Videos of the embedding throughput.
+        trainings: Measured trainings.
+        scanned_vectors: Numbers of vectors of the scans.
+        searched_vectors: Vectors of the searched library.
+        searched_domains: Domains of the searched library.
+        searches: Searches of the latency; twice as many measure the capacity.
+        clients: Concurrent clients of the capacity.
+        memory_gib: Memory of the worker that runs out of it.
+    """
+
+    device: str
+    folder: Path
+    frames: int
+    models: tuple[str, ...]
+    embedded_videos: int
+    trainings: tuple[TrainingSize, ...]
+    scanned_vectors: tuple[int, ...]
+    searched_vectors: int
+    searched_domains: int
+    searches: int
+    clients: int
+    memory_gib: float
+
+    def backbone_name(self, model: str) -> str:
+        """Name of the backbone of a model with random weights.
+
+        Raises:
+            Skipped: The checkpoint was not written.
+        """
+        weights = self.folder / model / "open_clip_model.safetensors"
+        if not weights.exists():
+            raise Skipped(f"there is no checkpoint of {model}")
+        return f"open_clip:{model}/{weights}"
+
+
+def plan_checks(device: str, folder: Path) -> GpuPlan:
+    """Sizes for a device; those of ``cuda`` fit a GPU with 80 GB.
+
+    Args:
+        folder: Folder of checkpoints, frames and libraries.
+    """
+    if device == "cpu":
+        model = "ViT-S-32-alt"
+        return GpuPlan(
+            device=device,
+            folder=folder,
+            frames=2,
+            models=(model,),
+            embedded_videos=4,
+            trainings=(TrainingSize(model, "ffa_tame", 2, 2), TrainingSize(model, "bmu_moco", 2, 2)),
+            scanned_vectors=(5000,),
+            searched_vectors=400,
+            searched_domains=2,
+            searches=50,
+            clients=2,
+            memory_gib=0.75,
+        )
+    return GpuPlan(
+        device=device,
+        folder=folder,
+        frames=12,  # of both papers' tables on MSR-VTT
+        models=("ViT-B-32", "ViT-L-14"),
+        embedded_videos=256,
+        trainings=(
+            TrainingSize("ViT-B-32", "ffa_tame", 8, 60),
+            TrainingSize("ViT-B-32", "bmu_moco", 48, 15),
+            TrainingSize("ViT-L-14", "ffa_tame", 8, 20),
+            TrainingSize("ViT-L-14", "bmu_moco", 12, 12),
+        ),
+        scanned_vectors=(10**6, 10**7),
+        searched_vectors=100_000,
+        searched_domains=10,
+        searches=200,
+        clients=16,
+        memory_gib=8,
+    )

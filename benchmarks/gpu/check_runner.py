@@ -1,0 +1,180 @@
+"""Run checks one after the other, each in a process of its own, within a budget of time.
+
+A check that fails, crashes its process, runs out of memory or never ends does not affect the other checks. A check
+whose package is not installed is skipped with the name of the package.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+Outcome = Literal["passed", "failed", "skipped"]
+Figures = dict[str, Any]
+
+# Packages of the project: their absence is an error, not a reason to skip a check.
+_OWN = ("benchmarks", "cinestrata_schemas", "index", "media", "models", "service", "trainer", "api", "cli")
+# Imported once: each check starts as a fork of a process that has them. None of them initializes CUDA.
+_PRELOADED = ["torch", "open_clip"]
+_MIN_SECONDS = 5.0  # rest of the budget with which a check is still started
+
+
+class CheckFailed(Exception):
+    """A promise of the check does not hold.
+
+    Args:
+        reason: Sentence that names the promise and the figure.
+        figures: Figures that were measured until then.
+    """
+
+    def __init__(self, reason: str, figures: Figures | None = None) -> None:
+        super().__init__(reason)
+        self.figures = figures or {}
+
+
+class Skipped(Exception):
+    """A check cannot run on this machine."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check.
+
+    Attributes:
+        name: Name in the report.
+        target: Function as ``module:name``, imported in the process of the check.
+        seconds: Time after which the check is ended and counts as failed.
+        arguments: Arguments of the function after the plan.
+        is_required: Whether the other checks make no sense without it.
+    """
+
+    name: str
+    target: str
+    seconds: float
+    arguments: tuple[Any, ...] = ()
+    is_required: bool = False
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of a check.
+
+    Attributes:
+        seconds: Wall time, with the start of its process.
+        reason: Reason of a check that did not pass.
+        figures: Measured values by name, with their units in the names.
+    """
+
+    name: str
+    outcome: Outcome
+    seconds: float = 0.0
+    reason: str = ""
+    figures: Figures = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields for a JSON report."""
+        return asdict(self)
+
+
+def run_checks(
+    checks: Sequence[Check],
+    plan: object,
+    budget: float,
+    report: Callable[[CheckResult], None] = lambda result: None,
+) -> list[CheckResult]:
+    """Run checks in their order.
+
+    Args:
+        plan: First argument of each check; it is pickled.
+        budget: Seconds for all checks. Those that the time does not suffice for are skipped.
+        report: Called with each result as soon as it is known.
+    """
+    results: list[CheckResult] = []
+    for result in _results(checks, plan, budget):
+        results.append(result)
+        report(result)
+    return results
+
+
+def _results(checks: Sequence[Check], plan: object, budget: float) -> Iterator[CheckResult]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    end = time.monotonic() + budget
+    missing = ""
+    for check in checks:
+        left = end - time.monotonic()
+        if missing:
+            yield CheckResult(check.name, "skipped", reason=f"the check {missing!r} did not pass")
+        elif left < _MIN_SECONDS:
+            yield CheckResult(
+                check.name,
+                "skipped",
+                reason=f"the time budget of {budget:.0f} s is used up; --budget raises it",
+            )
+        else:
+            result = _run_check(context, check, plan, min(check.seconds, left))
+            yield result
+            if check.is_required and result.outcome != "passed":
+                missing = check.name
+
+
+def _run_check(context: Any, check: Check, plan: object, seconds: float) -> CheckResult:
+    """Run a check in a new process, and end the process and its children."""
+    began = time.monotonic()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_execute, args=(sender, check, plan))
+    process.start()
+    sender.close()
+    fields: Mapping[str, Any] | None = None
+    is_late = not receiver.poll(seconds)
+    if not is_late:
+        with suppress(EOFError):
+            fields = receiver.recv()
+            process.join(2)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # with the servers that the check has started
+    if process.is_alive():
+        process.kill()  # before it became the leader of its group
+    process.join()
+    if fields is None:
+        reason = (
+            f"it did not end within {seconds:.0f} s"
+            if is_late
+            else f"its process ended with status {process.exitcode}"
+        )
+        fields = {"outcome": "failed", "reason": reason}
+    return CheckResult(check.name, seconds=round(time.monotonic() - began, 1), **fields)
+
+
+def _execute(sender: Connection, check: Check, plan: object) -> None:
+    """Process of a check: sends outcome, reason and figures."""
+    os.setsid()
+    sender.send(_outcome(check, plan))
+    sender.close()
+
+
+def _outcome(check: Check, plan: object) -> dict[str, Any]:
+    module, _, name = check.target.partition(":")
+    try:
+        figures = getattr(import_module(module), name)(plan, *check.arguments)
+        return {"outcome": "passed", "figures": figures}
+    except Skipped as error:
+        return {"outcome": "skipped", "reason": str(error)}
+    except CheckFailed as error:
+        return {"outcome": "failed", "reason": str(error), "figures": error.figures}
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package and package not in _OWN:
+            return {"outcome": "skipped", "reason": f"the package {package} cannot be imported: {error}"}
+        return {"outcome": "failed", "reason": traceback.format_exc()}
+    except Exception:
+        return {"outcome": "failed", "reason": traceback.format_exc()}

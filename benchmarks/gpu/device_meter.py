@@ -1,0 +1,92 @@
+"""Memory and utilization of a device while a check computes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+_GIB = 1024**3
+_SAMPLE_MILLISECONDS = 100
+
+
+class DeviceMeter:
+    """Measures the body of a ``with`` statement.
+
+    Attributes:
+        peak_gib: Peak memory that torch allocated on a GPU; on a CPU, peak resident memory of the process.
+        utilization: Mean share of the time in which a GPU ran a kernel, 0..1, as nvidia-smi reports it; None if it was
+            not measured.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.peak_gib = 0.0
+        self.utilization: float | None = None
+
+    @contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measure the body of the ``with`` statement."""
+        if self._device.type != "cuda":
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+            yield
+            self.peak_gib = _resident_peak() / _GIB
+            return
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        sampler = _start_sampler()
+        try:
+            yield
+            torch.cuda.synchronize()
+        finally:
+            self.utilization = _stop_sampler(sampler)
+        self.peak_gib = torch.cuda.max_memory_allocated() / _GIB
+
+    def figures(self) -> dict[str, Any]:
+        """Peak memory, and utilization if it was measured."""
+        found: dict[str, Any] = {"peak_memory_gib": round(self.peak_gib, 2)}
+        if self.utilization is not None:
+            found["utilization"] = round(self.utilization, 3)
+        return found
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _resident_peak() -> int:
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return 1024 * int(line.split()[1])
+
+
+def _start_sampler() -> subprocess.Popen[str] | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    index = torch.cuda.current_device()
+    return subprocess.Popen(
+        [*query, f"--id={index}", f"--loop-ms={_SAMPLE_MILLISECONDS}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _stop_sampler(sampler: subprocess.Popen[str] | None) -> float | None:
+    if sampler is None:
+        return None
+    sampler.terminate()
+    lines, _ = sampler.communicate()
+    samples = [int(line) for line in lines.split() if line.isdigit()]
+    return mean(samples) / 100 if samples else None

@@ -1,0 +1,137 @@
+"""Check the product on a GPU: the same vectors, rates, memory and errors, in a JSON report.
+
+    make gpu-check                                                   # or, where torch is installed already:
+    python -m benchmarks.gpu.gpu_check --out gpu-check.json
+    python -m benchmarks.gpu.gpu_check --device cpu                  # the same checks with small sizes
+
+The checks need no network: towers have random weights, and videos are drawn. They run one after the other, each in a
+process of its own. A check whose package is not installed is skipped with the name of the package; checks that the
+time does not suffice for are skipped, too. The exit status is 0 if no check failed and at least one measured something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.gpu.check_plan import GpuPlan, plan_checks
+from benchmarks.gpu.check_runner import Check, CheckResult, run_checks
+
+_NEEDED = ("machine", "checkpoints")
+BUDGET = 460.0  # seconds: eight minutes with the start and the end
+
+
+def list_checks(plan: GpuPlan) -> list[Check]:
+    """The checks in the order in which they run: what other checks or most users need comes first."""
+    package = "benchmarks.gpu"
+    checks = [
+        Check("machine", f"{package}.machine_checks:describe_machine", 60, is_required=True),
+        Check("checkpoints", f"{package}.machine_checks:write_checkpoints", 90),
+        *(
+            Check(f"towers {model}", f"{package}.tower_checks:check_towers", 60, (model,))
+            for model in plan.models
+        ),
+        Check("releases", f"{package}.tower_checks:check_releases", 60),
+        *(
+            Check(
+                f"training {size.method} {size.model}",
+                f"{package}.training_checks:measure_training",
+                90,
+                (size,),
+            )
+            for size in plan.trainings
+        ),
+        Check("out of memory", f"{package}.memory_checks:check_out_of_memory", 90),
+        *(
+            Check(f"embedding {model}", f"{package}.tower_checks:measure_embedding", 60, (model,))
+            for model in plan.models
+        ),
+        Check("searches", f"{package}.search_checks:measure_searches", 120),
+        *(
+            Check(f"scan {count:,}", f"{package}.scan_checks:check_scan", 90, (count,))
+            for count in plan.scanned_vectors
+        ),
+    ]
+    if plan.device == "cpu":  # a busy processor must not fail a check
+        checks = [replace(check, seconds=10 * check.seconds) for check in checks]
+    return checks
+
+
+def exit_status(results: list[CheckResult]) -> int:
+    """0 if no check failed and a check besides that of the machine passed."""
+    passed = [result for result in results if result.outcome == "passed"]
+    return 0 if len(passed) > 1 and not any(result.outcome == "failed" for result in results) else 1
+
+
+def _find_schemas() -> None:
+    """Let this process and those that it starts import the schemas where the project is not installed."""
+    if find_spec("cinestrata_schemas") is None:
+        root = Path(__file__).resolve().parents[2]
+        folders = [str(root), str(root / "clients" / "python")]
+        sys.path += folders
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *folders])
+
+
+def _print(result: CheckResult) -> None:
+    words = [f"{name} {value}" for name, value in result.figures.items()]
+    lines = [f"{result.outcome:<8}{result.name} ({result.seconds:.0f} s)", *words]
+    if result.reason:
+        lines.append(result.reason.strip())
+    sys.stdout.write("\n          ".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Parse the command line, run the checks, and print and write the report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.gpu_check", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for all checks")
+    parser.add_argument(
+        "--only", default="", help="run only checks whose name begins with this, and what they need"
+    )
+    parser.add_argument("--out", type=Path, default=Path("gpu-check.json"), help="file of the report")
+    options = parser.parse_args()
+    _find_schemas()
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # workers use a GPU where torch finds one
+    began = time.monotonic()
+    report = {"device": options.device, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+    with tempfile.TemporaryDirectory(prefix="cinestrata-gpu-", ignore_cleanup_errors=True) as folder:
+        plan = plan_checks(options.device, Path(folder))
+        results: list[CheckResult] = []
+
+        def save(result: CheckResult) -> None:
+            """Print a result, and write the report so far: the run may be ended before its end."""
+            results.append(result)
+            _print(result)
+            seconds = round(time.monotonic() - began, 1)
+            content = {**report, "seconds": seconds, "checks": [one.as_dict() for one in results]}
+            options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+        checks = list_checks(plan)
+        needed = [check for check in checks if check.name in _NEEDED or check.name.startswith(options.only)]
+        if all(check.name in _NEEDED for check in needed):
+            parser.error(
+                f"--only {options.only!r} names no check: {', '.join(check.name for check in checks)}"
+            )
+        run_checks(needed, plan, options.budget, save)
+    counts = {
+        outcome: sum(one.outcome == outcome for one in results) for outcome in ("passed", "failed", "skipped")
+    }
+    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    sys.stdout.write(f"{summary} in {time.monotonic() - began:.0f} s; report in {options.out}\n")
+    sys.exit(exit_status(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Exact scans of many vectors: the GPU returns the results of the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+
+from benchmarks.gpu.check_plan import GpuPlan
+from benchmarks.gpu.check_runner import CheckFailed, Figures
+from benchmarks.gpu.device_meter import synchronize
+from index.scanning.exact_scan import ExactScan, RowHits, empty_flat_index
+from index.scanning.gpu_scan import GpuScan
+from models.backbones.tower_computation import compute_device
+
+_DIM = 512  # of ViT-B/32
+_K = 10
+_QUERIES = 16  # of a batch
+_BLOCK = 262_144  # vectors that are drawn at a time
+_RUNS = 5  # at most
+_SECONDS = 2.0  # after which no other run begins
+# Rounding to half precision changes a score by up to 2⁻¹¹ of the length of the query, so that two scores may swap.
+_MARGIN = 2.0**-10
+
+
+def check_scan(plan: GpuPlan, count: int) -> Figures:
+    """Scan ``count`` vectors on the CPU, with a product of torch on the device, and with faiss on a GPU."""
+    device = compute_device(plan.device)
+    flat, stored, drawn = _draw_vectors(count, device)
+    exact = ExactScan(flat)
+    queries = drawn.cpu().numpy()
+    expected = exact.search_many(queries, _K)
+    figures: Figures = {
+        "vectors": count,
+        "dimensions": _DIM,
+        "cpu_query_ms": _milliseconds(lambda: exact.search(queries[0], _K), device),
+        "cpu_batch_ms": _milliseconds(lambda: exact.search_many(queries, _K), device),
+        "batch": _QUERIES,
+    }
+
+    def multiply() -> torch.Tensor:
+        return torch.topk(drawn.to(stored.dtype) @ stored.T, _K, dim=1).indices
+
+    figures["torch_query_ms"] = _milliseconds(
+        lambda: torch.topk(drawn[:1].to(stored.dtype) @ stored.T, _K, dim=1), device
+    )
+    figures["torch_batch_ms"] = _milliseconds(multiply, device)
+    best = multiply().cpu().numpy()
+    for query, hits, rows in zip(queries, expected, best, strict=True):
+        lowest = exact.search_rows(query, np.sort(rows).astype(np.int64), _K).scores[-1]
+        if hits.scores[-1] - lowest > 2 * _MARGIN:
+            raise CheckFailed("the product of torch misses one of the best rows", figures)
+    if not hasattr(faiss, "StandardGpuResources"):
+        figures["faiss_gpu"] = "left out: this build of faiss has no GPU support (faiss-gpu is not installed)"
+    elif plan.device == "cuda":
+        figures |= _scan_with_faiss(exact, queries, expected, device)
+    return figures
+
+
+def _draw_vectors(count: int, device: torch.device) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Random unit vectors as a flat index and as half-precision rows on a device, and queries near some of them."""
+    generator = torch.Generator(device).manual_seed(count)
+    flat = empty_flat_index(_DIM)
+    dtype = torch.float16 if device.type == "cuda" else torch.float32  # a CPU multiplies halves slowly
+    stored = torch.empty(count, _DIM, dtype=dtype, device=device)
+    drawn = torch.empty(0)
+    for start in range(0, count, _BLOCK):
+        rows = min(_BLOCK, count - start)
+        block = torch.randn(rows, _DIM, generator=generator, device=device)
+        block = torch.nn.functional.normalize(block, dim=1)
+        stored[start : start + rows] = block.half()
+        flat.add(block.cpu().numpy())
+        if start == 0:
+            noise = torch.randn(_QUERIES, _DIM, generator=generator, device=device) / _DIM**0.5
+            drawn = torch.nn.functional.normalize(block[:_QUERIES] + noise, dim=1)
+    return flat, stored, drawn
+
+
+def _scan_with_faiss(
+    exact: ExactScan, queries: np.ndarray, expected: list[RowHits], device: torch.device
+) -> Figures:
+    """Copy the vectors to the GPU, compare its results with those of the CPU, and time it."""
+    began = time.perf_counter()
+    scan = GpuScan(exact)
+    figures: Figures = {"faiss_gpu_copy_seconds": round(time.perf_counter() - began, 2)}
+    found = scan.search_many(queries, _K)
+    for one, other in zip(expected, found, strict=True):
+        if not (np.array_equal(one.rows, other.rows) and np.array_equal(one.scores, other.scores)):
+            raise CheckFailed("faiss on the GPU returns other rows or scores than the CPU", figures)
+    figures["faiss_gpu_query_ms"] = _milliseconds(lambda: scan.search_many(queries[:1], _K), device)
+    figures["faiss_gpu_batch_ms"] = _milliseconds(lambda: scan.search_many(queries, _K), device)
+    return figures
+
+
+def _milliseconds(run: Callable[[], object], device: torch.device) -> float:
+    """Median wall time of several runs after one that warms up."""
+    run()
+    times: list[float] = []
+    while len(times) < _RUNS and sum(times) < 1000 * _SECONDS:
+        synchronize(device)
+        began = time.perf_counter()
+        run()
+        synchronize(device)
+        times.append(1000 * (time.perf_counter() - began))
+    return round(median(times), 3)

@@ -1,0 +1,72 @@
+"""Searches whose texts are encoded on the device: latency in the process of the engine, and capacity over HTTP."""
+
+from __future__ import annotations
+
+import os
+
+from benchmarks.gpu.check_plan import GpuPlan
+from benchmarks.gpu.check_runner import CheckFailed, Figures
+from benchmarks.gpu.service_process import fresh_library
+from benchmarks.search.search_latency import K, compare_latency, recall_by_routing, start_engine
+from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
+from models.backbones.backbone_loading import load_backbone
+
+_ROUNDS = 3
+_MIN_RECALL = 0.5  # a target lies at a cosine of 0.9 from its query, all others below
+
+
+def measure_searches(plan: GpuPlan) -> Figures:
+    """Median latency with the text tower on the CPU and on the device, in turns, then searches per second."""
+    name = plan.backbone_name(plan.models[0])
+    root = fresh_library(plan, "searches", name)
+    library = make_library(
+        root / "library",
+        load_backbone(name),
+        tasks=plan.searched_domains,
+        vectors=plan.searched_vectors,
+        captions=4 * plan.searches,
+    )
+    on_cpu, on_device = start_engine(library), start_engine(library, query_device=plan.device)
+    texts = [query.text for query in library.queries[: plan.searches]]
+    latency = compare_latency(
+        lambda text: on_cpu.search(text, K),
+        lambda text: on_device.search(text, K),
+        [(text, text) for text in texts],
+        _ROUNDS,
+    )
+    recall = recall_by_routing(on_device, library.queries[plan.searches :][:50], ["auto"])["auto"]
+    figures: Figures = {
+        "vectors": library.vectors,
+        "domains": library.tasks,
+        "cpu_p50_ms": round(latency.first.p50, 2),
+        "p50_ms": round(latency.second.p50, 2),
+        "p99_ms": round(latency.second.p99, 2),
+        "recall_at_10": round(recall, 3),
+    }
+    if recall < _MIN_RECALL:
+        raise CheckFailed("searches on the device do not find their targets", figures)
+    try:
+        figures |= _measure_capacity(plan, library)
+    except ImportError as error:
+        figures["capacity"] = f"left out: {error}"
+    return figures
+
+
+def _measure_capacity(plan: GpuPlan, library: SyntheticLibrary) -> Figures:
+    """Searches per second of one server process."""
+    import fastapi  # noqa: F401 (the server needs them; without them it would not become ready)
+    import uvicorn  # noqa: F401
+
+    from benchmarks.search.server_load import measure_load, running_server
+
+    os.environ["CINESTRATA_QUERY_DEVICE"] = plan.device
+    texts = [query.text for query in library.queries[plan.searches :]]
+    warm = len(texts) // 4
+    with running_server(library.settings) as (url, pid):
+        measure_load(url, pid, texts[:warm], plan.clients)
+        load = measure_load(url, pid, texts[warm:], plan.clients)
+    return {
+        "clients": plan.clients,
+        "searches_per_second": round(load.rate, 1),
+        "server_cpu_ms": round(load.server, 2),
+    }

