@@ -58,8 +58,9 @@ def test_method_resumes_after_its_worker_was_killed(method: str, machine: Machin
         task = api.get(route).json()
         assert (task["method"], task["trained"]) == (method, True)
         query = body["videos"][0]["captions"][0]
-        found = api.get("/search", params={"q": query, "k": 3}).json()["results"]
-        assert len(found) == 3
+        answer = api.get("/search", params={"q": query, "k": 3})
+        assert answer.is_success, answer.text
+        assert len(answer.json()["results"]) == 3
         assert api.get("/forgetting").json()["tasks"] == ["sea"]
     process.terminate()
     process.wait()
