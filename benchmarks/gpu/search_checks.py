@@ -54,7 +54,8 @@ def measure_searches(plan: GpuPlan) -> Figures:
 
 def _measure_capacity(plan: GpuPlan, library: SyntheticLibrary) -> Figures:
     """Searches per second of one server process."""
-    import fastapi  # noqa: F401 (the server needs them; without them it would not become ready)
+    import av  # noqa: F401 (the server needs these packages; without them it would not become ready)
+    import fastapi  # noqa: F401
     import uvicorn  # noqa: F401
 
     from benchmarks.search.server_load import measure_load, running_server
