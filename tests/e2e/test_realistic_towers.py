@@ -79,7 +79,9 @@ def test_ffa_tame_learns_and_resumes_in_an_epoch(machine: Machine, data: Path, c
     assert epochs[0][0] == 1
     assert min(epochs[1]) >= 2, "the second worker resumed from a checkpoint"
     assert max(epochs[1]) == SETTINGS["epochs"]
-    results = client.get("/search", params={"q": videos[0]["captions"][0], "k": VIDEOS}).json()["results"]
+    query = {"q": videos[0]["captions"][0], "k": VIDEOS}
+    machine.until(lambda: client.get("/search", params=query).is_success, "the API serves the release")
+    results = client.get("/search", params=query).json()["results"]
     assert {result["video_id"] for result in results} == {video["id"] for video in videos}
 
 

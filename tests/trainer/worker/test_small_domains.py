@@ -16,7 +16,6 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service.core.settings import settings
 from service.search.engine import SearchEngine
-from service.search.snapshots import generation_loader
 from service.tasks import commands, probing
 from service.tasks.task_events import events_after
 from tests.claimed_probing import probe
@@ -56,8 +55,7 @@ def library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Any]:
     """Settings of an empty library with the backbone ``small``."""
-    for module in (job_environment, generation_loader):
-        monkeypatch.setattr(module, "load_backbone", lambda name, frames: small)
+    monkeypatch.setattr(job_environment, "load_backbone", lambda name, frames: small)
     monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
     job_environment.load_worker_backbone.cache_clear()
     yield settings_factory(tmp_path, backbone="small", frames=2, torch_threads=1, lease_seconds=600)
