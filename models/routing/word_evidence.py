@@ -12,13 +12,13 @@ caption of a domain contains do not distinguish its videos; :func:`written_routi
 For a query of mass Q (sum of its weights) and a text of mass M that shares the mass B with it and has other words of
 mass O, the evidence is
 
-    0.5 B - 3.5 s min(Q - B, O),   s = min(1, M / Q)
+    0.5 B - 8 s² min(Q - B, O),   s = min(1, M / Q)
 
 The first term speaks for the video, the second against it: where the text says other words, it could have said those of
-the query. A short name cannot say a long description, so how much a missing word says falls with the share s that the
-text could have said. M and O are estimated from the number of words. Only captions and transcripts speak against a
-video, and a video without them has evidence 0. This is how videos without captions come before captioned ones that say
-something else.
+the query. A short name cannot say a long description, so how much a missing word says falls with the square of the
+share s that the text could have said. M and O are estimated from the number of words. Only captions and transcripts
+speak against a video, and a video without them has evidence 0. This is how videos without captions come before
+captioned ones that say something else.
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
 nats, so that what was written down comes first: all of them for the words as they were typed in a caption, fewer for
@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 # Chosen on real clips other than those that benchmarks/RESULTS.md reports; it says which.
-_MATCHED, _MISSING = 0.5, 3.5  # nats per nat of inverse document frequency
+_MATCHED, _MISSING = 0.5, 8.0  # nats per nat of inverse document frequency
 _LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
 _COMPLETE = 25.0  # nats of a complete video
 _COMPLETE_FROM = 0.8  # share of the mass of a query from which a video gains them
@@ -270,6 +270,6 @@ def _domain_weights(
 
 
 def _text_evidence(query_mass: Floats, text_mass: Floats, shared: Floats, others: Floats) -> Floats:
-    sayable = np.minimum(1.0, text_mass / query_mass)
+    sayable = np.minimum(1.0, text_mass / query_mass) ** 2
     missing = np.maximum(0.0, np.minimum(query_mass - shared, others))
     return np.asarray(_MATCHED * shared - _MISSING * sayable * missing)
