@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import torch
 from structlog.testing import capture_logs
 from torch import Tensor
@@ -67,7 +68,8 @@ def _inference() -> Iterator[None]:
 
 
 @pytest.fixture
-def _no_previous_warning() -> Iterator[None]:
+def _no_previous_warning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(frozen_tower, "log", structlog.get_logger())  # the one of the module may be cached
     frozen_tower._warn.cache_clear()
     yield
     frozen_tower._warn.cache_clear()
