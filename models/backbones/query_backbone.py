@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -16,6 +13,7 @@ from cachetools import LRUCache
 
 from models.backbones.backbone_description import TextBackground
 from models.backbones.token_ids import TokenIds
+from models.backbones.tower_threads import core_count, map_in_threads
 
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
@@ -95,9 +93,8 @@ class QueryBackbone(ABC):
         """Unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the other texts."""
 
         def encode(missing: Sequence[TokenIds]) -> Iterable[Vectors]:
-            if len(missing) > 1 and self._encodes_in_one_thread():
-                return thread_pool().map(self._encode_one, missing)
-            return map(self._encode_one, missing)
+            threads = core_count() if self._encodes_in_one_thread() else 1
+            return map_in_threads(self._encode_one, missing, threads)
 
         return self._encode_missing(texts, self._caches.single, encode)
 
@@ -131,9 +128,3 @@ class QueryBackbone(ABC):
                 # A row of a batch would keep the whole batch in memory.
                 found[key] = cache.put(key, vector.copy())
         return np.stack([found[key] for key in keys]) if keys else np.empty((0, self.dim), np.float32)
-
-
-@cache
-def thread_pool() -> ThreadPoolExecutor:
-    """Threads that encode texts, one per core."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="encode")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -11,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.backbones.query_backbone import Vectors, thread_pool
+from models.backbones.query_backbone import Vectors
 from models.backbones.token_ids import TokenIds, pad_texts
 from models.backbones.tower_computation import mixed_precision
+from models.backbones.tower_threads import core_count, map_in_threads
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.encoders.tower_query_backbone import (
     TowerQueryBackbone,
@@ -69,17 +69,7 @@ class AdaptedQueryEncoder(QueryEncoder):
         rounds = -(-len(texts) // (threads * batch_size(self._backbone.device, len(texts))))
         order = np.argsort(lengths, kind="stable")
         parts = [part for part in np.array_split(order, max(threads * rounds, 1)) if len(part)]
-        remaining = iter(parts)  # a list iterator is safe to share between threads
-
-        def encode_remaining() -> None:
-            for part in remaining:
-                encode_rows(part)
-
-        # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
-        others = [thread_pool().submit(encode_remaining) for _ in range(min(threads, len(parts)) - 1)]
-        encode_remaining()
-        for other in others:
-            other.result()
+        map_in_threads(encode_rows, parts, threads)
         return encoded
 
     @abstractmethod
@@ -107,7 +97,7 @@ class AdaptedQueryEncoder(QueryEncoder):
         if backbone.device.type != "cpu" or not backbone.has_causal_text or torch.get_num_threads() > 1:
             return 1
         shares = self._multiplications(tokens) // MIN_MULTIPLICATIONS_PER_THREAD
-        return max(1, min(len(os.sched_getaffinity(0)), shares))
+        return max(1, min(core_count(), shares))
 
     def _multiplications(self, tokens: int) -> int:
         """Number of multiplications that a text tower performs for a number of tokens."""

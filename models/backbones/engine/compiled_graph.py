@@ -1,24 +1,19 @@
 """Graphs of ONNX operators, compiled by ONNX Runtime.
 
-A graph runs in the thread that calls it. A batch is divided among threads by :func:`map_in_threads` instead, which
-needs no synchronization within an operator, and no thread that waits for work in a loop.
+A graph runs in the thread that calls it. A batch is divided among threads by
+:func:`~models.backbones.tower_threads.map_in_threads` instead, which needs no synchronization within an operator, and
+no thread that waits for work in a loop.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 ENGINE = f"ONNX Runtime {onnxruntime.__version__}"
 _OPERATORS, _MICROSOFT_OPERATORS = 20, 1  # versions of the operator sets
@@ -105,28 +100,6 @@ class CompiledGraph:
         """Result of the graph for its input."""
         result: npt.NDArray[np.float32] = self._session.run([_OUTPUT], {self._input: values})[0]
         return result
-
-
-def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Results of a function for each item, computed in the calling thread and up to ``threads`` − 1 others."""
-    results: dict[int, Result] = {}
-    remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
-
-    def work() -> None:
-        for place, item in remaining:
-            results[place] = function(item)
-
-    # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
-    others = [_pool().submit(work) for _ in range(min(threads, len(items)) - 1)]
-    work()
-    for other in others:
-        other.result()
-    return [results[place] for place in range(len(items))]
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="tower")
 
 
 def _element_type(dtype: npt.DTypeLike) -> int:

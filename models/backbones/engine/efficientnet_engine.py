@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from models.backbones.engine.compiled_graph import ENGINE, CompiledGraph, GraphBuilder, map_in_threads
+from models.backbones.engine.compiled_graph import ENGINE, CompiledGraph, GraphBuilder
+from models.backbones.tower_threads import map_in_threads
 
 Array = npt.NDArray[np.float32]
 

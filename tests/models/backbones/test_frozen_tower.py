@@ -21,12 +21,13 @@ from media.scenes.scene_rendering import render_scene
 from models.backbones import frozen_tower
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from models.backbones.engine import bert_engine, compiled_graph
+from models.backbones.engine import bert_engine
 from models.backbones.engine.bert_engine import BertEngine
 from models.backbones.engine.efficientnet_engine import EfficientNetEngine
 from models.backbones.frozen_tower import FrozenTower, require_equal
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.tower_computation import mixed_precision
+from models.backbones.tower_threads import map_in_threads
 from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.random_frames import random_frames
 
@@ -124,10 +125,10 @@ def test_errors_of_other_threads_reach_the_caller() -> None:
     def fail(item: int) -> int:
         raise ValueError(f"item {item}")
 
-    assert compiled_graph.map_in_threads(abs, range(-5, 0), 2) == [5, 4, 3, 2, 1]
-    assert compiled_graph.map_in_threads(abs, [], 2) == []
+    assert map_in_threads(abs, range(-5, 0), 2) == [5, 4, 3, 2, 1]
+    assert map_in_threads(abs, [], 2) == []
     with pytest.raises(ValueError, match="item"):
-        compiled_graph.map_in_threads(fail, range(5), 2)
+        map_in_threads(fail, range(5), 2)
 
 
 def test_copies_and_other_weights_run_in_torch(backbone: Backbone) -> None:

@@ -1,0 +1,39 @@
+"""Threads that towers compute in, beside the calling one. This module imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def core_count() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Results of a function for each item, computed in the calling thread and up to ``threads`` − 1 others."""
+    results: dict[int, Result] = {}
+    remaining: Iterator[tuple[int, Item]] = iter(list(enumerate(items)))  # safe to share between threads
+
+    def work() -> None:
+        for place, item in remaining:
+            results[place] = function(item)
+
+    # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
+    others = [_pool().submit(work) for _ in range(min(threads, len(items)) - 1)]
+    work()
+    for other in others:
+        other.result()
+    return [results[place] for place in range(len(items))]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(core_count(), thread_name_prefix="tower")
