@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_description import FrameSpec
-from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer
+from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer, probe_ids
 from models.backbones.frozen_tower import EngineUnavailable, FrozenTower, require_equal
 from models.backbones.open_blocks import BertBlock, OpenBlock
 from models.backbones.tower_computation import forward_precision, is_mixed_precision
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from models.backbones.engine.bert_engine import BertEngine
 
 _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
-_PROBE_TOKENS = 16  # tokens of the text that engine and torch are compared with
 
 
 class BertTextTower(nn.Module):
@@ -130,10 +129,9 @@ class BertBackbone(Backbone):
         center = tower.ln_final.center.numpy() if isinstance(tower.ln_final, CenteredUnitVectors) else None
         projection = tower.text_projection.detach().numpy()
         engine = BertEngine(weights, config.num_attention_heads, config.layer_norm_eps, projection, center)
-        ids = torch.arange(1, 2 * _PROBE_TOKENS + 1).view(2, -1).remainder(self.vocabulary)
-        ids[1, _PROBE_TOKENS // 2 :] = PADDING
+        ids = probe_ids(self.vocabulary)
         with torch.no_grad():
-            require_equal(engine(ids.numpy()), self._text_vectors_in_torch(ids).numpy())
+            require_equal(engine(ids), self._text_vectors_in_torch(torch.from_numpy(ids)).numpy())
         return engine
 
     @property

@@ -17,6 +17,14 @@ from models.errors import BackboneUnsupported
 TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
 PADDING = 0  # id of [PAD] in every vocabulary of BERT
 _PADDING_PIECE = "[PAD]"
+_PROBE_TOKENS = 16
+
+
+def probe_ids(vocabulary: int) -> npt.NDArray[np.int64]:
+    """Token ids ``[2, L]`` of two texts that engines are checked with; the second has padding."""
+    ids = np.arange(1, 2 * _PROBE_TOKENS + 1).reshape(2, -1) % vocabulary
+    ids[1, _PROBE_TOKENS // 2 :] = PADDING
+    return ids
 
 
 class BertTokenizer:

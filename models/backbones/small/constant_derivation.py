@@ -17,10 +17,11 @@ from timm.data.imagenet_info import ImageNetInfo
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.backbones.bert_tokenizer import probe_ids
 from models.backbones.small.derived_constants import DerivedConstants, constants_path
 from models.backbones.small.image_tower import FEATURES, published_classifier
 from models.backbones.small.small_backbone import SmallBackbone, build_small, load_small
-from models.backbones.small.text_side import probe_ids, write_identity
+from models.backbones.small.text_side import write_identity
 
 _DIM = 384
 _SHRINKAGE = 0.3  # share of the mean variance that is added to each variance of the background
@@ -86,8 +87,9 @@ def _write() -> None:
     constants["projection"] = constants["projection"].astype(np.float16)
     save_file(constants, constants_path())
     backbone = load_small()
+    ids = torch.from_numpy(probe_ids(backbone.vocabulary))
     with torch.no_grad():
-        vectors = backbone.clone().text_vectors(torch.from_numpy(probe_ids()))  # a copy runs in torch
+        vectors = backbone.clone().text_vectors(ids)  # a copy runs in torch
     write_identity(backbone.fingerprint, vectors.numpy())
 
 

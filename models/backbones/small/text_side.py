@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from models.backbones.backbone_description import TextBackground
-from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer
+from models.backbones.bert_tokenizer import PADDING, TEXT_LENGTH, BertTokenizer, probe_ids
 from models.backbones.engine.bert_engine import BertEngine
 from models.backbones.frozen_tower import EngineUnavailable, require_equal
 from models.backbones.query_backbone import QueryBackbone, Vectors
@@ -34,7 +34,6 @@ from models.backbones.torch_threads import apply_torch_threads
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
-_PROBE_TOKENS = 16
 _VECTORS, _CONSTANTS, _FINGERPRINT = "vectors", "constants", "fingerprint"
 
 
@@ -56,6 +55,7 @@ class SmallTextSide(QueryBackbone):
         fingerprint, expected = read_identity()
         config = json.loads((folder / "config.json").read_text())
         width = len(constants.text_center)
+        self.vocabulary = int(config["vocab_size"])
         self._engine = BertEngine(
             _map_weights(folder / "model.safetensors"),
             config["num_attention_heads"],
@@ -63,13 +63,12 @@ class SmallTextSide(QueryBackbone):
             np.eye(width, width + RESERVED, dtype=np.float32),
             constants.text_center,
         )
-        require_equal(self._engine(probe_ids()), expected)
+        require_equal(self._engine(probe_ids(self.vocabulary)), expected)
         self._tokenizer = BertTokenizer(
             TEXT_PACKAGE.name, Tokenizer.from_file(str(folder / "tokenizer.json")), TEXT_LENGTH
         )
         self.name, self.fingerprint = NAME, fingerprint
         self.dim, self.reserved_dims = width + RESERVED, RESERVED
-        self.vocabulary = int(config["vocab_size"])
         self.text_background = TextBackground(constants.background_mean, constants.background_precision)
         self._frames = frames
         self._towers: Backbone | None = None
@@ -99,15 +98,12 @@ class SmallTextSide(QueryBackbone):
         return self._engine(pad_texts(texts, PADDING))
 
 
-def probe_ids() -> npt.NDArray[np.int64]:
-    """Token ids ``[2, L]`` of two texts that the engine is checked with; the second has padding."""
-    ids = np.arange(1, 2 * _PROBE_TOKENS + 1).reshape(2, -1)
-    ids[1, _PROBE_TOKENS // 2 :] = PADDING
-    return ids
-
-
 def write_identity(fingerprint: str, vectors: Vectors) -> None:
-    """Write the fingerprint of the backbone with the current constants, and its vectors of :func:`probe_ids`."""
+    """Write the fingerprint of the backbone with the current constants.
+
+    Args:
+        vectors: Its vectors of :func:`~models.backbones.bert_tokenizer.probe_ids`.
+    """
     save_file({_VECTORS: vectors}, _path(), {_CONSTANTS: _constants_digest(), _FINGERPRINT: fingerprint})
 
 
