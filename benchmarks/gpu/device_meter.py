@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from statistics import mean
 from typing import Any
 
 import torch
 
-_GIB = 1024**3
+from benchmarks.learning.run_costs import ResourceMeter
+
+_PHASE = "measured"
 _SAMPLE_MILLISECONDS = 100
 
 
@@ -33,21 +34,16 @@ class DeviceMeter:
     @contextmanager
     def measure(self) -> Iterator[None]:
         """Measure the body of the ``with`` statement."""
-        if self._device.type != "cuda":
-            with suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")
-            yield
-            self.peak_gib = _resident_peak() / _GIB
-            return
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        sampler = _start_sampler()
+        resources = ResourceMeter(self._device)
+        synchronize(self._device)
+        sampler = _start_sampler() if self._device.type == "cuda" else None
         try:
-            yield
-            torch.cuda.synchronize()
+            with resources.phase(_PHASE):
+                yield
         finally:
             self.utilization = _stop_sampler(sampler)
-        self.peak_gib = torch.cuda.max_memory_allocated() / _GIB
+        (peak,) = (resources.peak_device_mib or resources.peak_mib)[_PHASE]
+        self.peak_gib = peak / 1024
 
     def figures(self) -> dict[str, Any]:
         """Peak memory, and utilization if it was measured."""
@@ -61,13 +57,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until a device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _resident_peak() -> int:
-    line = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
-    )
-    return 1024 * int(line.split()[1])
 
 
 def _start_sampler() -> subprocess.Popen[str] | None:
