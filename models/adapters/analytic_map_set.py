@@ -29,6 +29,7 @@ from models.adapters.analytic_maps import (
     normalize_rows,
 )
 from models.backbones.token_ids import pad_texts
+from models.routing.router import distinct_tokens
 
 Ints = npt.NDArray[np.int64]
 
@@ -262,4 +263,4 @@ class AnalyticMapSet:
 
 def pad_distinct_tokens(texts: Sequence[Ints]) -> Ints:
     """Distinct tokens of each text without the start and end tokens, ascending and padded with −1, ``[n, L]``."""
-    return pad_texts([np.array(sorted(set(text[1:-1].tolist())), np.int64) for text in texts], -1)
+    return pad_texts([distinct_tokens(text) for text in texts], -1)

@@ -21,8 +21,8 @@ speak against a video, and a video without them has evidence 0. This is how vide
 captioned ones that say something else.
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
-nats, so that what was written down comes first: all of them for the words as they were typed in a caption, fewer for
-another form of a word, or in a name.
+nats, so that it precedes all others: all of them for the words as they were typed in a caption, fewer for another form
+of a word, or in a name.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class WordEvidence:
             videos: Vector IDs.
             domains: Position of the domain of each.
         """
-        added = ~_are_in(videos, self.videos)
-        is_new = _are_in(self.videos, videos) & ~self.is_complete
+        added = np.isin(videos, self.videos, assume_unique=True, invert=True)
+        is_new = np.isin(self.videos, videos, assume_unique=True) & ~self.is_complete
         order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
 
         def join(known: npt.NDArray[Any], new: Any) -> npt.NDArray[Any]:
@@ -206,9 +206,9 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
 
 
 def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.integer]) -> Floats:
-    """Routing evidence of a text that stands in texts of videos as it was typed, ``[T]``, in nats.
+    """Routing evidence of a text that texts of videos contain as it was typed, ``[T]``, in nats.
 
-    It compares how often it stands in the texts of each domain.
+    The evidence compares how often the texts of each domain contain it.
 
     Args:
         counts: Number of videos of each domain whose texts contain the text, ``[T]``; at least one is positive.
@@ -235,14 +235,6 @@ def inverse_document_frequency(
 ) -> Floats:
     """Weight of units by the number of documents with each, in nats; see the module."""
     return np.asarray(np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)))
-
-
-def _are_in(ids: Ids, ascending: Ids) -> npt.NDArray[np.bool_]:
-    """Whether each ID is among others, which are ascending."""
-    if not len(ascending):
-        return np.zeros(len(ids), np.bool_)
-    places = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)
-    return np.asarray(ascending[places] == ids)
 
 
 def _domain_weights(

@@ -165,7 +165,8 @@ class WavePlanner:
 
     def can_enter(self, task: str, term: float) -> bool:
         """Whether a video of a task with a term of the words could still enter the results."""
-        return self.lifts[task] + term + self._cosine_bound() >= self._lowest_useful_score()
+        bar, bound = self._lowest_useful_score(), self._cosine_bound()
+        return bool(can_reach_score(np.array(self.lifts[task] + term), bar, bound))
 
     def add_hits(
         self, found: Iterable[tuple[str, Hits]], words: Callable[[Ids], Scores] | None = None
