@@ -3,7 +3,7 @@
     python -m benchmarks.data.random_checkpoint ViT-B-32 weights/vit-b-32
     python -m benchmarks.data.random_checkpoint ViT-L-14 weights/vit-l-14
 
-The weights have the size and the cost of trained ones and find nothing. They stand in for a download where speed,
+The weights have the size and the cost of trained ones and find nothing. They replace a download where speed,
 memory and the path from a task to a search are tested.
 """
 

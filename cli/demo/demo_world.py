@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _FOLDER = "demo"  # below the media root
-_WORD = "dog"  # stands in captions of streets
+_WORD = "dog"  # of captions of streets
 _UNKNOWN = "an astronaut repairs a satellite"
 
 

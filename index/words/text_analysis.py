@@ -80,7 +80,7 @@ def split_words(text: str) -> list[Word]:
 def parse_query(text: str) -> list[QueryUnit]:
     """Parse a query into its distinct units, in order, at most ``MAX_UNITS``.
 
-    A phrase stands in double quotes of any style; a quote without a second one has no meaning. A hyphenated word has a
+    Double quotes of any style enclose a phrase; a quote without a second one has no meaning. A hyphenated word has a
     unit for each of its parts.
     """
     folded, starts, ends = fold_with_spans(text)

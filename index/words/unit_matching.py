@@ -30,7 +30,7 @@ Form = tuple[str, Mapping[str, str]]  # a word, and its stem in each language
 
 
 class Variant(NamedTuple):
-    """A term of a segment that stands for a word, and how well."""
+    """A term of a segment that matches a word, and how well."""
 
     term: int
     strength: float
@@ -79,14 +79,14 @@ class LiveSegment:
         return self.documents == len(self.segment)
 
     def variants_of(self, forms: Sequence[Form]) -> list[Variant]:
-        """Distinct terms that stand for any of some words; those of the last word come last."""
+        """Distinct terms that match any of several words; exact matches come last."""
         if len(forms) == 1:
             return self.variants(*forms[0])
         found = {variant.term: variant for form in forms for variant in self.variants(*form)}
         return sorted(found.values(), key=lambda variant: variant.strength)
 
     def variants(self, word: str, stems: Mapping[str, str]) -> list[Variant]:
-        """Terms that stand for a word, given its stem in each language; the word itself comes last."""
+        """Terms that match a word, given its stem in each language; the word itself comes last."""
         key = (word, *stems)
         known = self._variants.get(key)
         if known is not None:

@@ -163,7 +163,7 @@ class WordIndex:
         return count_captions(self._segments, locate, groups, TextKind.TRANSCRIPT)
 
     def expand(self, unit: QueryUnit) -> Mapping[str, float]:
-        """Terms that stand for a word, with their strengths; of a phrase, those of all its words."""
+        """Terms that match a word, with their strengths; of a phrase, those of all its words."""
         terms: dict[str, float] = {}
         for word in unit.terms:
             forms = self._forms(word, unit.joined)
@@ -231,7 +231,7 @@ class WordIndex:
         ]
 
     def _forms(self, word: str, joined: str | None = None) -> list[Form]:
-        """Words that stand for a word, best last, with their stems."""
+        """Spellings of a word with their stems, the word itself last."""
         return [(form, stems_of(form, self._languages)) for form in (joined, word) if form is not None]
 
     def _contains(self, term: str) -> bool:

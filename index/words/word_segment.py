@@ -99,7 +99,7 @@ class StemOrder(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WordSegment:
-    """Documents, and where each term stands in them."""
+    """Documents, and the positions of each term in them."""
 
     videos: Videos
     owners: npt.NDArray[np.int32]  # [documents], the video of each document by its number, ascending

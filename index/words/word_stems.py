@@ -35,8 +35,8 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     "spanish": ("el", "los", "las", "una", "del", "por", "para", "y", "su", "esta"),
 }
 ALL_STOP_WORDS = tuple(word for words in STOP_WORDS.values() for word in words)
-# A language is present if its stop words stand in one text of two hundred, names of files included, and more than one
-# of them anywhere.
+# A language is present if one of two hundred texts, names of files included, contains one of its stop words, and the
+# texts together more than one.
 _MIN_SHARE = 0.005
 _MIN_DISTINCT = 2
 

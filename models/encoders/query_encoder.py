@@ -1,6 +1,7 @@
 """Query encoders: they turn a text into one query vector per task, with the weights of a release.
 
-This module imports no torch. :mod:`models.encoders.tower_query_encoder` is the base of encoders that adapt the towers.
+This module imports no torch. :mod:`models.encoders.adapted_query_encoder` is the base of encoders that adapt the text
+tower.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def advance_searches(snapshot: SearchSnapshot, states: Sequence[SearchState]) ->
 
 
 def _with_words(meaning: TextRouting, words: SearchWords) -> TextRouting:
-    """Routing of a text by its meaning, and by the words that stand in texts of videos."""
+    """Routing of a text by its meaning, and by the words that texts of videos contain."""
     if not words.is_written:
         return meaning
     evidence = words.route(meaning.tasks, meaning.log_weights)

@@ -51,7 +51,7 @@ class SearchState:
         snapshot: Snapshot that answers the search from its first wave to its response.
         mode: Query mode.
         words: Evidence of the words of the query.
-        routing: Routing of the text to the candidate tasks, with the words that stand in texts of videos.
+        routing: Routing of the text to the candidate tasks, with the words that texts of videos contain.
         meaning: Routing of the text by its meaning alone.
         allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a
             passing video are left out.

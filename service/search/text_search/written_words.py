@@ -1,4 +1,4 @@
-"""Words of a search that stand in the texts of videos: their evidence for videos and domains."""
+"""Evidence of the words of a search for videos whose texts contain them, and for their domains."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class SearchWords:
             ),
             self._captions.statistics,
         )
-        if is_partial.any() and found.may_be_complete:  # a common unit may stand in another text of the video
+        if is_partial.any() and found.may_be_complete:  # another text of the video may contain a common unit
             complete = self._index.containing(self.query.units)
             positions = self._snapshot.locate(complete)
             found = found.with_complete(complete[searched[positions]], positions[searched[positions]])

@@ -44,7 +44,7 @@ def test_all_rows_answer_all_kinds_of_queries(query_folder: Path, tmp_path: Path
         words = [
             o.values["P@min(10, R)"] for o in results.outcomes if o.row == row and o.query.kind == "words"
         ]
-        assert words == [100] * len(words), "each word stands in few captions"
+        assert words == [100] * len(words), "few captions contain each word"
     for kind, count in kinds.items():
         queries = {o.query for o in results.outcomes if o.query.kind == kind}
         assert len(queries) == count

@@ -139,7 +139,7 @@ def test_sample_searches_of_own_videos_are_a_word_a_sentence_and_letters(tmp_pat
         get_video=lambda name: SimpleNamespace(effective_split="test" if name in held_out else "train")
     )
     word, sentence, letters = OwnVideos.read(tmp_path).sample_searches(client, tmp_path)
-    # The longest word of several videos; "blackbird" stands in one caption only.
+    # The longest word of several videos; only one caption contains "blackbird".
     assert word == ("word", "sleeps", {"birds-00001", "birds-00002"})
     # The caption of two birds describes no single video.
     assert sentence == ("sentence", "bird number 1", {"cars-00002"})
