@@ -1,4 +1,4 @@
-"""Edits of videos: captions and metadata.
+"""Edits of videos: captions, metadata and transcripts.
 
 An edit changes the row of the video and nothing else: its vector stays as it is, and the encoder of its shard is not
 trained again. The next search in every process finds the words of the edit, and shows its captions, which are read from
@@ -30,6 +30,7 @@ from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import count_edit
 from service.catalog.tables import Task, Video
+from service.catalog.transcripts import read_transcript, store_transcripts
 from service.core.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from service.library.video_listing import read_video
 from service.storage import library_paths
@@ -43,7 +44,7 @@ log = structlog.get_logger(__name__)
 def edit_video(
     video_id: str, patch: VideoPatch, *, expected_tag: str | None = None, caller: str = ""
 ) -> VideoDetails:
-    """Change captions and metadata of a video. Idempotent; an edit without a difference changes nothing.
+    """Change captions, metadata or transcript of a video. Idempotent; an edit without a difference changes nothing.
 
     Args:
         patch: Changes; only fields that are set apply.
@@ -71,19 +72,24 @@ def edit_video(
         validate_edit((), patch.metadata or {})  # limits the depth of the merge
         if "captions" in patch.model_fields_set:
             captions = patch.captions or []
+        stored = read_transcript(session, video.vector_id)
+        transcript = patch.transcript or () if "transcript" in patch.model_fields_set else None
         if "metadata" in patch.model_fields_set:
             metadata = _merge(video.extra, patch.metadata) if patch.metadata is not None else {}
-        captions = validate_edit(captions, metadata)
+        captions, cues = validate_edit(captions, metadata, transcript or ())
         changed = {
             field: is_changed
             for field, is_changed in (
                 ("captions", captions != video.captions),
                 ("metadata", metadata != video.extra),
+                ("transcript", transcript is not None and cues != stored),
             )
             if is_changed
         }
         if changed:
             video.captions, video.extra = captions, metadata
+            if "transcript" in changed:
+                store_transcripts(session, {video.vector_id: cues})
             count_edit(
                 session,
                 task.target_id or task.id,

@@ -8,13 +8,14 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from cinestrata_schemas.videos import VideoDetails, VideoMoment, VideoPage, VideoSummary
+from cinestrata_schemas.videos import Cue, VideoDetails, VideoMoment, VideoPage, VideoSummary
 from media import MediaError
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain, moment_spans
 from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import require_task
+from service.catalog.transcripts import read_transcript
 from service.core.errors import NotFound
 from service.storage import library_paths
 
@@ -98,6 +99,10 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
         height=video.height,
         fps=video.fps,
         frames=video.frames,
+        transcript=[
+            Cue(start=start, end=end, text=text)
+            for start, end, text in read_transcript(session, video.vector_id)
+        ],
         moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
     )
 

@@ -12,7 +12,9 @@ from itertools import chain, islice
 from typing import Any
 
 from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskSpec, VideoSpec
+from cinestrata_schemas.videos import Cue
 from media import MediaError
+from service.catalog.transcripts import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_backbone import default_method, library_backbone
@@ -34,6 +36,7 @@ class VideoRecord:
     id: str | None
     split: str | None
     metadata: dict[str, Any]
+    transcript: list[TimedText]
 
 
 @dataclass(frozen=True)
@@ -74,19 +77,22 @@ def validate_append(spec: AppendSpec) -> AppendRecord:
     return AppendRecord(_records(spec.videos))
 
 
-def validate_edit(captions: Sequence[str], metadata: dict[str, Any]) -> list[str]:
-    """Validate the captions and metadata of an edited video; errors as for :func:`validate_task`.
+def validate_edit(
+    captions: Sequence[str], metadata: dict[str, Any], transcript: Sequence[Cue] = ()
+) -> tuple[list[str], list[TimedText]]:
+    """Validate the content of an edited video; errors as for :func:`validate_task`.
 
     Returns:
-        The captions as they are stored.
+        The captions and the transcript as they are stored.
     """
     raise_first(
         chain(
             _captions_errors("captions", captions),
             _json_errors("metadata", metadata, request_limits.MAX_METADATA_BYTES),
+            _transcript_errors("transcript", transcript),
         )
     )
-    return [normalize_caption(caption) for caption in captions]
+    return [normalize_caption(caption) for caption in captions], normalize_transcript(transcript)
 
 
 def raise_first(found: Iterable[FieldError]) -> None:
@@ -98,7 +104,12 @@ def raise_first(found: Iterable[FieldError]) -> None:
 def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
     return [
         VideoRecord(
-            normalize_uri(v.uri), [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {}
+            normalize_uri(v.uri),
+            [normalize_caption(c) for c in v.captions],
+            v.id,
+            v.split,
+            v.metadata or {},
+            normalize_transcript(v.transcript),
         )
         for v in videos
     ]
@@ -107,6 +118,11 @@ def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
 def normalize_caption(caption: str) -> str:
     """Return a caption as it is stored: composed characters (NFC) and single spaces, otherwise unchanged."""
     return " ".join(unicodedata.normalize("NFC", caption).split())
+
+
+def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
+    """Return a transcript as it is stored: in order of time, with texts like captions."""
+    return sorted((cue.start, cue.end, normalize_caption(cue.text)) for cue in cues)
 
 
 def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
@@ -153,8 +169,9 @@ def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
 
 
 def content_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
-    """Yield the errors of the captions and the metadata of a video."""
+    """Yield the errors of the captions, the transcript and the metadata of a video."""
     yield from _captions_errors(f"{field}.captions", video.captions)
+    yield from _transcript_errors(f"{field}.transcript", video.transcript)
     yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
 
 
@@ -167,7 +184,33 @@ def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError
         )
         return
     for number, caption in enumerate(captions):
-        yield from _caption_errors(f"{field}[{number}]", caption, request_limits.MAX_CAPTION_CHARS)
+        yield from _text_errors(f"{field}[{number}]", "caption", caption, request_limits.MAX_CAPTION_CHARS)
+
+
+def _transcript_errors(field: str, cues: Sequence[Cue]) -> Iterator[FieldError]:
+    if len(cues) > request_limits.MAX_CUES:
+        yield FieldError(
+            field,
+            f"{len(cues)} texts are more than the transcript of a video may have.",
+            f"Keep at most {request_limits.MAX_CUES}.",
+        )
+        return
+    chars = sum(len(cue.text) for cue in cues)
+    if chars > request_limits.MAX_TRANSCRIPT_CHARS:
+        yield FieldError(
+            field,
+            f"The transcript has {chars} characters.",
+            f"Shorten it to at most {request_limits.MAX_TRANSCRIPT_CHARS}.",
+        )
+        return
+    for number, cue in enumerate(cues):
+        if not cue.start < cue.end:
+            yield FieldError(
+                f"{field}[{number}].end",
+                f"The text ends at {cue.end:g} s and starts at {cue.start:g} s.",
+                "Give an end after the start.",
+            )
+        yield from _text_errors(f"{field}[{number}].text", "text", cue.text, request_limits.MAX_CUE_CHARS)
 
 
 def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
@@ -183,15 +226,15 @@ def uri_errors(field: str, uri: str) -> Iterator[FieldError]:
         yield FieldError(field, "The path cannot be read.", "Name a file below the media root.")
 
 
-def _caption_errors(field: str, caption: str, max_chars: int) -> Iterator[FieldError]:
-    if len(caption) > max_chars:
+def _text_errors(field: str, kind: str, text: str, max_chars: int) -> Iterator[FieldError]:
+    if len(text) > max_chars:
         yield FieldError(
-            field, f"The caption has {len(caption)} characters.", f"Shorten it to at most {max_chars}."
+            field, f"The {kind} has {len(text)} characters.", f"Shorten it to at most {max_chars}."
         )
-    elif not caption.strip():
-        yield FieldError(field, "The caption is blank.", "Describe the video, or omit the caption.")
-    elif any(unicodedata.category(c) in ("Cc", "Cs") and not c.isspace() for c in caption):
-        yield FieldError(field, "The caption contains a control character.", "Remove it.")
+    elif not text.strip():
+        yield FieldError(field, f"The {kind} is blank.", f"Describe the video, or omit the {kind}.")
+    elif any(unicodedata.category(c) in ("Cc", "Cs") and not c.isspace() for c in text):
+        yield FieldError(field, f"The {kind} contains a control character.", "Remove it.")
 
 
 def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[FieldError]:

@@ -23,6 +23,7 @@ from service.access.audit_log import record_change
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name
+from service.catalog.transcripts import copy_transcripts
 from service.core.errors import Conflict, NotFound
 from service.storage.disk_budget import require_disk_space
 from service.tasks import broker
@@ -103,6 +104,7 @@ def _create(task_id: str, spec: RelearnSpec, request: TaskRequest) -> CreateOutc
         )
         times = StageTimes(videos=len(videos), captioned=any(video.captions for video in videos))
         insert_queued_task(session, task, rows, times)
+        copy_transcripts(session, task.id)
         record_change(
             session,
             "task.relearn",

@@ -23,6 +23,7 @@ from service.access.audit_log import record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import assign_slug, require_unused_name
+from service.catalog.transcripts import store_transcripts
 from service.core.errors import Conflict, NotFound
 from service.core.request_ids import current_request_id
 from service.tasks import idempotency
@@ -45,6 +46,7 @@ def insert_queued_task(
         session: Session that holds the lock of the queue, see ``service.tasks.lifecycle.state_machine.next_position``.
         task: Task with its id, position, name, method and settings, and the domain that it appends to or relearns.
         videos: Columns of each video: ``uri``, ``captions``, ``extra`` and others; an ``id`` is generated if absent.
+            A ``transcript`` is stored in the table of passages.
         times: Number of videos, and whether they have captions.
     """
     task.state, task.created_at, task.request_id = "queued", now(session), current_request_id()
@@ -57,7 +59,12 @@ def insert_queued_task(
     shared = {"task_id": task.id, "added_at": task.created_at, "status": "pending"}
     rows = ({"id": new_id("vid"), **video, **shared} for video in videos)
     while batch := list(islice(rows, _INSERTED_ROWS)):
+        transcripts = {row["id"]: row.pop("transcript", None) for row in batch}
         session.execute(insert(Video), batch)
+        transcribed = [video for video, cues in transcripts.items() if cues]
+        for chunk in id_chunks(transcribed):
+            stored = session.execute(select(Video.vector_id, Video.id).where(Video.id.in_(chunk)))
+            store_transcripts(session, {vector_id: transcripts[video] for vector_id, video in stored})
     record(session, task.id, "state", {"state": "queued", "from": None}, task.created_at)
 
 
@@ -106,6 +113,7 @@ def store_task(task_id: str, checked: TaskRecord | AppendRecord, request: TaskRe
                     "captions": video.captions,
                     "split": video.split,
                     "extra": video.metadata,
+                    "transcript": video.transcript,
                 }
                 for video in checked.videos
             )

@@ -22,6 +22,7 @@ from cinestrata_schemas.model_types import (
     Uri,
 )
 from cinestrata_schemas.problems import Action
+from cinestrata_schemas.videos import Cue
 
 
 class VideoSpec(RequestModel):
@@ -31,6 +32,10 @@ class VideoSpec(RequestModel):
         description="Path below the media root, its file:// URI, or an s3, gs or https URI of an allowed source."
     )
     captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
+    transcript: RequestList[Cue] = Field(
+        default_factory=list,
+        description="Texts with their times: subtitles, or captions of parts. Searched as words, and not learned.",
+    )
     id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")
     split: Split | None = Field(
         default=None, description="Split of the video; test videos are held out for evaluation."

@@ -18,6 +18,20 @@ from cinestrata_schemas.model_types import (
 )
 
 
+class Cue(RequestModel):
+    """A text that is said, or describes what happens, at a time of a video."""
+
+    start: float = Field(
+        ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
+    )
+    end: float = Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="End in seconds, after the start; may be behind the end of the video.",
+    )
+    text: str = Field(description="Plain text in one line; markup is shown as it is.")
+
+
 class VideoMoment(ResponseModel):
     """A moment: a segment of a video, in seconds from its start."""
 
@@ -51,6 +65,9 @@ class VideoDetails(ResponseModel):
     stream_url: str
     moments: list[VideoMoment] = Field(
         default_factory=list, description="Moments of a long video, in order of time."
+    )
+    transcript: list[Cue] = Field(
+        default_factory=list, description="Texts with their times, in order of time."
     )
 
 
@@ -92,6 +109,9 @@ class VideoPatch(RequestModel):
             "Metadata fields to change. A field with null is removed, objects are merged field by field, and null in "
             "place of the object removes all metadata."
         ),
+    )
+    transcript: RequestList[Cue] | None = Field(
+        default=None, description="The whole transcript, in place of the previous one; null removes it."
     )
 
 

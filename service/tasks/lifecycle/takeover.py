@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, aliased
 from service.catalog.database import id_chunks
 from service.catalog.domain_videos import count_task_videos, number_edits
 from service.catalog.tables import Task, Video
+from service.catalog.transcripts import copy_transcripts
 from service.storage import library_paths
 from service.storage.video_files import register_removals
 from service.tasks.lifecycle.state_machine import lock_task
@@ -72,6 +73,7 @@ class Takeover:
         orphans = [copy for copy, _, replaced, *_ in rows if replaced is None]
         kept = [row for row in rows if row[2] is not None]
         originals = [row[2] for row in kept]
+        copy_transcripts(session, task.id)
         # The deletion of an original kept the file that its copy still named.
         for chunk in id_chunks(orphans):
             register_removals(session, Video.vector_id.in_(chunk))

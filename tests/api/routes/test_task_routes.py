@@ -89,9 +89,48 @@ def test_invalid_videos_are_named_by_position(client: TestClient, world: Path) -
     body = _body(world, "wrong")
     body["videos"][1]["captions"] = ["fine", "x" * 5000]
     body["videos"][0]["id"] = body["videos"][1]["id"] = "twin"
+    body["videos"][1]["transcript"] = [
+        {"start": 0, "end": 1, "text": "a"},
+        {"start": 3, "end": 2, "text": "b"},
+    ]
     fields = [error["field"] for error in client.post("/tasks", json=body).json()["errors"]]
     assert "videos[1].captions[1]" in fields
+    assert "videos[1].transcript[1].end" in fields
     assert "videos[1].id" in fields
+
+
+@pytest.mark.parametrize(
+    ("cue", "field"),
+    [
+        ('{"start": -1, "end": 1, "text": "a"}', "start"),
+        ('{"start": 0, "end": 1e999, "text": "a"}', "end"),
+        ('{"start": NaN, "end": 1, "text": "a"}', "start"),
+        ('{"start": 0, "end": "soon", "text": "a"}', "end"),
+        ('{"start": 0, "end": 1}', "text"),
+        ('{"start": 0, "end": 1, "text": "a", "speaker": "b"}', "speaker"),
+    ],
+)
+def test_invalid_cue_is_named_by_position(client: TestClient, world: Path, cue: str, field: str) -> None:
+    body = _body(world, "wrong")
+    body["videos"][1]["transcript"] = ["CUE"]
+    answer = client.post(
+        "/tasks",
+        content=json.dumps(body).replace('"CUE"', '{"start": 0, "end": 1, "text": "a"}, ' + cue),
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [f"videos[1].transcript[1].{field}"]
+
+
+def test_transcript_is_returned_with_the_video(client: TestClient, world: Path) -> None:
+    cue = {"start": 1.5, "end": 2.25, "text": "<script>alert(1)</script>"}
+    body = _body(world, "talks")
+    body["videos"][0] |= {"id": "talk", "transcript": [cue]}
+    task = client.post("/tasks", json=body).json()
+    assert client.get("/videos/talk").json()["transcript"] == [cue]
+    listed = client.get("/videos", params={"task": task["id"]}).json()["videos"]
+    assert listed
+    assert not any("transcript" in video for video in listed)
 
 
 def test_unicode_captions_are_returned_unchanged(client: TestClient, world: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from cinestrata_schemas.tasks import TaskDetails
-from cinestrata_schemas.videos import VideoPatch
+from cinestrata_schemas.videos import Cue, VideoPatch
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_caption_edits, read_metadata_edits
 from service.catalog.tables import Task, Video
@@ -109,11 +109,19 @@ def _nested(depth: int) -> dict[str, Any]:
     return {"x": _nested(depth - 1)} if depth else {"x": 1}
 
 
+_CUE = Cue(start=1, end=2, text="hello")
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
         ({"captions": ["fine", " "]}, "captions[1]"),
         ({"captions": ["x"] * 65}, "captions"),
+        ({"transcript": [_CUE, Cue(start=2, end=2, text="x")]}, "transcript[1].end"),
+        ({"transcript": [Cue(start=0, end=2, text=" ")]}, "transcript[0].text"),
+        ({"transcript": [Cue(start=0, end=2, text="x" * 2001)]}, "transcript[0].text"),
+        ({"transcript": [_CUE] * 20_001}, "transcript"),
+        ({"transcript": [Cue(start=0, end=2, text="x" * 2000)] * 501}, "transcript"),
         ({"metadata": {"note": "\0"}}, "metadata"),
         ({"metadata": _nested(400)}, "metadata"),
         ({"metadata": {"note": "x" * 16_400}}, "metadata"),

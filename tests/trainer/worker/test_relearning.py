@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from cinestrata_schemas.tasks import RelearnSpec
-from cinestrata_schemas.videos import VideoPatch
+from cinestrata_schemas.videos import Cue, VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.words.text_analysis import parse_query
@@ -91,6 +91,7 @@ def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     assert drift is not None
     assert (drift.domain_captions, drift.appended_captions) == (2, 3)
     assert not drift.relearn  # so few captions are no proof
+    said = edit_video("new-red", VideoPatch(transcript=[Cue(start=0.5, end=1, text="look, red")])).transcript
     assert [task.progress.drift for task in commands.list_tasks() if task.into] == [drift]
     task = relearn(grown_task)
     copies = set(catalog_vector_ids(task))
@@ -110,6 +111,7 @@ def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     with session_scope() as session:
         video = session.scalars(select(Video).where(Video.id == "new-red")).one()
         assert (video.captions, video.copy_of) == (["the red video"], None)
+    assert get_video("new-red").transcript == said
     assert thumbnail_path("new-red").exists()
     assert not any(thumbnail_path(copy).exists() for copy in copies)
 
