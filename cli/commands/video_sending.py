@@ -145,7 +145,7 @@ def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str,
     stored = storable_paths([*MANIFEST_NAMES, *files])[len(MANIFEST_NAMES) :]
     names = dict(zip(files, stored, strict=True))
     lines = [
-        video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_none=True)
+        video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_defaults=True)
         for video in videos
     ]
     # Two names of one file become two members, because the service refuses links in archives.

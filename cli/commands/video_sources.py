@@ -164,6 +164,8 @@ def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
         text = f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
     else:
         text = "No manifest: the videos have no captions and are indexed without training."
+    if transcribed := sum(bool(video.transcript) for video in videos):
+        text += f" {transcribed} {'has' if transcribed == 1 else 'have'} a transcript."
     console.print(text, style=None if captioned else "yellow")
     if count := len(listing.without_row):
         more = f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""

@@ -1,13 +1,12 @@
-"""Captions and metadata of a video from the sidecar files of downloaders, editors and datasets.
+"""Captions, transcript and metadata of a video from the sidecar files of downloaders, editors and datasets.
 
 For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.info.json`` (``title`` and
-``description`` are captions, other plain fields are metadata), and ``clip.srt`` or ``clip.vtt`` (every text is a
-caption of the whole video), also with a language code, as in ``clip.en.vtt``.
+``description`` are captions, other plain fields are metadata), and ``clip.srt`` or else ``clip.vtt`` (the transcript),
+also with a language code, as in ``clip.en.vtt``.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -20,6 +19,7 @@ from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_lines import read_lines
+from service.tasks.manifests.subtitle_files import read_subtitles
 
 SIDECAR_SUFFIXES = (".txt", ".info.json", ".srt", ".vtt")
 
@@ -37,10 +37,9 @@ _PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_u
 
 
 def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
-    """Return a video with the captions and the metadata of its sidecar files.
+    """Return a video with the captions, the transcript and the metadata of its sidecar files.
 
-    Lines of a ``.txt`` are kept as they are. Other texts are shortened to the maximum length of a caption, and
-    subtitles fill the captions up to their maximum number.
+    Lines of a ``.txt`` are kept as they are. Other captions are shortened to their maximum length.
 
     Args:
         open_sidecar: Opens the file of a path for reading; None if there is none.
@@ -57,11 +56,10 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
     for info in _read(f"{stem}.info.json", open_sidecar, encoding, _read_info):
         captions |= dict.fromkeys(_shorten(info[key]) for key in ("title", "description") if info.get(key))
         metadata = _plain_fields(info)
-    for suffix in (".srt", ".vtt"):
-        for text in _read(f"{stem}{suffix}", open_sidecar, encoding, read_subtitles):
-            if len(captions) >= request_limits.MAX_CAPTIONS:
-                break
-            captions[_shorten(text)] = None
+    subtitles = (
+        _read(f"{stem}{suffix}", open_sidecar, encoding, read_subtitles) for suffix in (".srt", ".vtt")
+    )
+    transcript = next(filter(None, map(list, subtitles)), [])
     captions.pop("", None)
     if len(captions) > request_limits.MAX_CAPTIONS:
         raise InvalidInput.at(
@@ -69,7 +67,7 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
             f"The sidecar files have {len(captions)} captions of one video.",
             f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
-    return VideoSpec(uri=uri, captions=list(captions), metadata=metadata or None)
+    return VideoSpec(uri=uri, captions=list(captions), transcript=transcript, metadata=metadata or None)
 
 
 def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
@@ -169,31 +167,3 @@ def _shorten(value: Any) -> str:
             or text[: request_limits.MAX_CAPTION_CHARS]
         )
     return text
-
-
-_MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
-_MAX_CUE_CHARS = 10_000
-
-
-def read_subtitles(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the text of each cue in order, without markup. Headers, notes and styles have no times and are skipped.
-
-    Args:
-        stream: Content of the file.
-        name: Name of the file in errors.
-
-    Raises:
-        InvalidInput: a line is too long or cannot be decoded.
-    """
-    text: str | None = None  # of the current cue; None outside of a cue
-    for line in read_lines(stream, name, encoding):
-        stripped = line.strip()
-        if "-->" in stripped or not stripped:
-            if text:
-                yield text
-            text = "" if stripped else None
-        elif text is not None and len(text) < _MAX_CUE_CHARS:
-            words = html.unescape(_MARKUP.sub("", stripped[:_MAX_CUE_CHARS])).split()
-            text = " ".join(filter(None, (text, *words)))
-    if text:
-        yield text

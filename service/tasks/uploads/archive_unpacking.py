@@ -142,7 +142,7 @@ def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMemb
     """Return the videos of an archive without a manifest, with the captions of their sidecar files."""
     videos = _read_videos_with_sidecars(archive, members, _video_paths(members))
     # A manifest with a wrong name must not become a domain without captions.
-    if not any(video.captions for video in videos):
+    if not any(video.captions or video.transcript for video in videos):
         raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
     return videos
 

@@ -370,7 +370,7 @@ def test_archive_in_an_archive_is_not_unpacked(pack: Callable[[dict[str, bytes]]
     assert "manifest" in str(error)
 
 
-def test_subtitles_with_a_language_code_caption_videos() -> None:
+def test_subtitles_with_a_language_code_are_transcripts() -> None:
     subtitles = b"WEBVTT\n\n00:01.000 --> 00:02.000\na red car\n"
     (video,) = unpack_archive(pack_zip({"a.mp4": b"", "a.en.vtt": subtitles}), "videos.zip", "tsk_1")
-    assert video.captions == ["a red car"]
+    assert ([cue.text for cue in video.transcript], video.captions) == (["a red car"], [])

@@ -66,7 +66,8 @@ def test_files_of_all_kinds_are_read_in_order() -> None:
         }
     )
     assert video.uri == "day/clip.1.mp4"
-    assert video.captions == ["a pan", "eggs", "Breakfast", "Good morning", "Salt & pepper", "Stir well"]
+    assert video.captions == ["a pan", "eggs", "Breakfast"]
+    assert [cue.text for cue in video.transcript] == ["Good morning", "Salt & pepper"]
     assert video.metadata == {"uploader": "me"}
     assert read({}) == VideoSpec(uri="day/clip.1.mp4", captions=[], metadata=None)
 
@@ -108,10 +109,6 @@ def test_texts_are_kept_within_the_limits() -> None:
     assert video.captions[1].endswith("word")
     assert len(json.dumps(video.metadata).encode()) <= request_limits.MAX_METADATA_BYTES
 
-    cues = "".join(f"00:01.000 --> 00:02.000\ntext {number}\n\n" for number in range(200))
-    video = read({"day/clip.1.txt": "first", "day/clip.1.vtt": cues})
-    assert video.captions == ["first", *(f"text {n}" for n in range(request_limits.MAX_CAPTIONS - 1))]
-
 
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
@@ -119,7 +116,19 @@ def test_texts_are_kept_within_the_limits() -> None:
         ("txt", b"a\nK\xfcche", "day/clip.1.txt:2: Byte 2 of the line is not UTF-8"),
         ("txt", b"a\0", "day/clip.1.txt:1: The line contains a NUL"),
         ("txt", "".join(f"{n}\n" for n in range(65)).encode(), "day/clip.1.txt: The sidecar files have 65"),
-        ("srt", b"\xff\xfe1\0", "day/clip.1.srt:1: The file is UTF-16"),
+        ("srt", b"<html>", "day/clip.1.srt: The file is neither SubRip nor WebVTT"),
+        (
+            "vtt",
+            b"WEBVTT\n\n00:01.000 --> 00:02.000\nK\xfcche",
+            "day/clip.1.vtt:4: Byte 2 of the line is not UTF-8",
+        ),
+        (
+            "vtt",
+            ("WEBVTT\n\n" + "0:01.000 --> 0:02.000\na\n\n" * 20_001).encode(),
+            "clip.1.vtt: It has more than",
+        ),
+        ("srt", b"1\n00:00:01,000 --> 00:00:02,000\n" + b"word\n" * 900_000, "clip.1.srt: It has more than"),
+        ("srt", (b"x" * 999 + b"\n") * 9000, "clip.1.srt: The file has more than"),
         ("info.json", b"{", "day/clip.1.info.json: The file is not JSON"),
         ("info.json", b'{"a":' * 100_000, "not JSON"),
         ("info.json", b"[1]", "not a JSON object"),
@@ -131,9 +140,44 @@ def test_invalid_file_is_named(name: str, content: bytes, expected: str) -> None
     assert expected in str(caught.value)
 
 
-def test_hostile_subtitles_are_read_in_linear_time() -> None:
-    lines = "<" * 200_000 + "\n" + "{\\" * 200_000 + "\n"
-    assert len(read({"day/clip.1.srt": "00:00 --> 00:01\n" + lines * 5}).captions) == 1
+def read_cues(content: str, kind: str = "vtt") -> list[tuple[float, float, str]]:
+    return [(cue.start, cue.end, cue.text) for cue in read({f"day/clip.1.{kind}": content}).transcript]
+
+
+def test_subtitles_keep_their_times_and_speakers() -> None:
+    assert read_cues(SRT, "srt") == [(1, 2, "Good morning"), (2, 3, "Salt & pepper")]
+    assert read_cues(VTT) == [(1, 2, "Good morning"), (2, 3, "Stir well")]
+    assert read_cues(VTT, "srt") == read_cues(VTT)  # content, not the name, tells the format
+    voices = "WEBVTT\n\n01:00:00.500 --> 01:00:02.000\n<v Anna>Hi &lt;b&gt;\n<v.loud Bob Smith>Yo</v>\n"
+    assert read_cues(voices) == [(3600.5, 3602, "Anna: Hi <b> Bob Smith: Yo")]
+
+
+def test_subtitles_that_overlap_or_scroll_say_each_line_once() -> None:
+    scrolling = (
+        "WEBVTT\n\n00:00.000 --> 00:02.000\none\n\n00:01.000 --> 00:03.000\none\ntwo\n\n"
+        "00:02.000 --> 00:03.000\ntwo\n\n00:03.000 --> 00:04.000\ntwo\nthree\n"
+    )
+    assert read_cues(scrolling) == [(0, 2, "one"), (1, 3, "two"), (3, 4, "three")]
+
+
+def test_cues_with_wrong_times_do_not_lose_the_others() -> None:
+    """A negative time is none; the words of a cue that ends before it starts were said at its start."""
+    content = (
+        "1\n-00:00:01,000 --> 00:00:02,000\nnegative\n\n2\n00:00:09,000 --> 00:00:08,000\nbackwards\n\n"
+        "3\n00:99:00,000 --> 00:99:08,000\nno minute\n\n4\n99999:00:00,000 --> 99999:00:01,000\nfar\n\n"
+        "5\n00:00:10,000 --> 00:00:12,000\n<script>alert(1)</script>\n\n6\n00:00:13,000 --> 00:00:14,000\n\n"
+    )
+    assert read_cues("\n" + content, "srt") == [
+        (9, 10, "backwards"),
+        (99999 * 3600, 99999 * 3600 + 1, "far"),
+        (10, 12, "alert(1)"),
+    ]
+    assert read_cues("") == read_cues("WEBVTT\n") == []
+
+
+def test_hostile_markup_is_read_in_linear_time() -> None:
+    lines = "<" * 200_000 + "\n" + "{\\" * 200_000 + "\n" + "<v " * 200_000 + "\n"
+    assert len(read_cues("1\n00:00:00,000 --> 00:00:01,000\n" + lines * 5, "srt")) == 1
 
 
 def test_encoding_applies_to_sidecar_files() -> None:
@@ -182,5 +226,8 @@ def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
     (tmp_path / "a.en.srt").write_text(SRT)
     (tmp_path / "in" / "b.srt").write_text(SRT)
     (tmp_path / "in" / "b.en.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nanother text\n")
-    captions = [video.captions for video in list_folder_videos(tmp_path).videos]
-    assert captions == [["Good morning", "Salt & pepper"]] * 2
+    videos = list_folder_videos(tmp_path).videos
+    assert [[cue.text for cue in video.transcript] for video in videos] == [
+        ["Good morning", "Salt & pepper"]
+    ] * 2
+    assert not any(video.captions for video in videos)
