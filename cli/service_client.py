@@ -42,6 +42,7 @@ class ServiceClient(Client):
         self, url: str | None, data: Path | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
         self._is_remote = url is not None
+        self.data = data
         retries = _RETRIES
         if url is None:
             url, retries = _IN_PROCESS_URL, RetryPolicy(max_retries=0)
@@ -66,6 +67,14 @@ class ServiceClient(Client):
                 outcome.deleted.extend(part.deleted)
                 outcome.not_found.extend(part.not_found)
         return outcome
+
+    def lacks_service(self) -> bool:
+        """Return whether the client works on a data folder on which no service runs."""
+        return not self._is_remote and read_lock_holder(data_folder_settings(self.data).run_dir) is None
+
+    def lacks_workers(self) -> bool:
+        """Return whether no worker has reported recently."""
+        return not self.get_library().live_workers
 
     def playback_address(self, video_id: str) -> str:
         """Address of a video that a browser or a player opens: its page, or its file in a data folder."""

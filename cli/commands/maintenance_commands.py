@@ -11,6 +11,7 @@ import typer
 
 from cli.commands.task_commands import find_task
 from cli.console import console, error_console, fail, plain_table, print_json, report_errors
+from cli.missing_workers import WorkerWatch
 from cli.service_client import connect
 from cli.shared_options import AsJson, Data, Url
 
@@ -80,8 +81,10 @@ def run_remote_compaction(url: str, task: str | None) -> None:
 def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
     """Start a job, and return it when it has ended; exits with status 1 if it fails."""
     job = client.start_job(spec)
+    workers = WorkerWatch(client)
     with error_console.status(f"Job {job.id} runs on a worker …"):
         while job.state in ("queued", "running"):
+            workers.check()
             time.sleep(_POLL_SECONDS)
             job = next((other for other in client.get_operations().jobs if other.id == job.id), job)
     if job.state == "failed":

@@ -86,6 +86,7 @@ def run_register(
     """
     from cinestrata_schemas.syncs import SyncSpec
     from cli.commands.ingest_command import default_name
+    from cli.missing_workers import print_notice
     from cli.service_client import connect
 
     spec = SyncSpec(
@@ -95,9 +96,11 @@ def run_register(
         vanished=vanished,
         captions_from_names=captions_from_names,
     )
-    sync = connect(url, data).register_sync(spec)
+    client = connect(url, data)
+    sync = client.register_sync(spec)
     print_json(sync)
     console.print(f"{sync.name} follows {sync.source} every {_format_interval(sync.every_seconds)}.")
+    print_notice(client)
 
 
 def parse_interval(text: str) -> int:

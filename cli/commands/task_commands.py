@@ -13,6 +13,7 @@ import typer
 
 from cinestrata_schemas.domain_names import normalize_name
 from cli.console import action_command, console, fail, plain_table, print_json, report_errors
+from cli.missing_workers import WorkerWatch, print_notice
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
 from service.core.domain_names import name_key
@@ -116,12 +117,13 @@ def retry(
     client = connect(url, data)
     spec = RetrySpec(method=method, settings=parse_settings(assignments or []))
     _print_state(client.retry_task(find_task(client, task).id, body=spec))
+    print_notice(client)
 
 
 def follow(
     client: ServiceClient, task_ids: Sequence[str], on_update: Callable[[TaskDetails], None] = lambda _: None
 ) -> list[TaskDetails]:
-    """Show the progress of tasks until all have reached a final state.
+    """Show the progress of tasks until all have reached a final state, or no service runs that could process them.
 
     Args:
         on_update: Called with each task after each poll.
@@ -132,7 +134,7 @@ def follow(
     from rich.live import Live
 
     # A pipe or a log file receives a line per change at once; a terminal, a table that is updated in place.
-    changes = _ChangeLines()
+    changes, workers = _ChangeLines(), WorkerWatch(client)
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             tasks = [client.get_task(task_id) for task_id in task_ids]
@@ -144,6 +146,7 @@ def follow(
                 changes.print(tasks)
             if all(task.state in FINAL_STATES for task in tasks):
                 break
+            workers.check()
             time.sleep(_POLL_SECONDS)
     if not console.is_terminal:
         console.print(task_table(tasks))
@@ -174,6 +177,8 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
     console.print(f"{_title(task)}: {task.id}, {videos}")
     if wait:
         task = follow(client, [task.id])[0]
+    else:
+        print_notice(client)
     print_json(task)
     if wait and task.state != "ready":
         raise typer.Exit(1)

@@ -31,6 +31,8 @@ from cli.commands.video_sources import read_videos
 from cli.console import video_cell
 from cli.shared_options import parse_settings
 from index.errors import DeviceMissing
+from service.catalog.database import session_scope
+from service.catalog.worker_reports import report_worker
 from service.core.errors import InvalidInput
 from tests.cli.answers import problem, search_answer, search_result, task_details
 from tests.cli.invocation import run
@@ -124,7 +126,43 @@ def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None
     assert again.exit_code == 1
     assert "films" in again.output
     assert "cancelled" in run("tasks", "cancel", "Films").output
-    assert "queued" in run("tasks", "retry", task_id).output
+    assert "cinestrata up" in posted.stderr
+    again = run("tasks", "retry", task_id)
+    assert "queued" in again.output
+    assert "cinestrata up" in again.stderr
+
+
+def test_waiting_ends_with_advice_if_no_service_runs(tmp_path: Path) -> None:
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+    data = tmp_path / "my data"
+    for call in (("ingest", films), ("sync", films, "--name", "other"), ("tasks", "watch")):
+        outcome = run(*call, "--data", data)
+        assert outcome.exit_code == 1, outcome.output
+        assert f"cinestrata up --data '{data}'" in outcome.stderr
+    states = {
+        task["name"]: task["state"]
+        for task in json.loads(run("tasks", "list", "--json", "--data", data).stdout)
+    }
+    assert states == {"films": "queued", "other": "queued"}
+
+
+def test_waiting_goes_on_while_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+    assert run("ingest", films, "--no-wait").exit_code == 0
+    with session_scope(write=True) as session:
+        report_worker(session, None)
+    pauses = iter(range(3))
+
+    def pause(_: float) -> None:
+        if next(pauses, None) is None:
+            assert run("tasks", "cancel", "films").exit_code == 0
+
+    monkeypatch.setattr("time.sleep", pause)
+    assert "cancelled" in run("tasks", "watch").output
 
 
 def test_doctor_passes_on_an_empty_folder() -> None:

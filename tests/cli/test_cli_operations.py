@@ -123,7 +123,7 @@ def test_followed_tasks_print_a_line_per_change_without_a_terminal(monkeypatch: 
 
     monkeypatch.setattr("time.sleep", lambda _: None)
     with console.capture() as capture:
-        follow(SimpleNamespace(get_task=task), ["t"])  # type: ignore[arg-type]
+        follow(SimpleNamespace(get_task=task, lacks_workers=lambda: False), ["t"])  # type: ignore[arg-type]
     shown = capture.get().splitlines()
     assert shown[:4] == ["rooms: queued", "rooms: training 1/2", "rooms: training 2/2", "rooms: ready"]
     assert "ready" in shown[-1]

@@ -1,0 +1,69 @@
+"""What a command says when no worker is there for the work that it has queued."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+from cli.console import error_console, fail
+
+if TYPE_CHECKING:
+    from cli.service_client import ServiceClient
+
+_CHECK_SECONDS = 5.0
+_START_SECONDS = 60.0  # workers of a service that starts import torch before they report
+
+
+class WorkerWatch:
+    """Notices, while a command waits, that no worker does its work.
+
+    Args:
+        client: Client of the command.
+    """
+
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
+        self._next_check = 0.0
+        self._missing_since: float | None = None
+        self._is_told = False
+
+    def check(self) -> None:
+        """Look for workers every few seconds.
+
+        Exits with status 1 if no service runs on the data folder. Without workers of a running service, which may
+        start later, one line is printed.
+        """
+        now = time.monotonic()
+        if self._is_told or now < self._next_check:
+            return
+        self._next_check = now + _CHECK_SECONDS
+        if not self._client.lacks_workers():
+            self._missing_since = None
+            return
+        if self._client.lacks_service():
+            fail(*_notice(self._client))
+        self._missing_since = self._missing_since or now
+        if now - self._missing_since >= _START_SECONDS:
+            self._is_told = True
+            print_notice(self._client)
+
+
+def print_notice(client: ServiceClient) -> None:
+    """Print, to standard error, that queued work waits, if no worker runs."""
+    if client.lacks_workers():
+        for line in _notice(client):
+            error_console.print(line, soft_wrap=True)
+
+
+def _notice(client: ServiceClient) -> tuple[str, str]:
+    if not client.lacks_service():
+        return (
+            "The service has no running worker: the work stays queued.",
+            "Start its workers, and see their logs if they end.",
+        )
+    folder = f" --data {shlex.quote(str(client.data))}" if client.data else ""
+    return (
+        "The work is queued, but no service runs on the data folder to do it.",
+        f"Start the service, which does the work: cinestrata up{folder}",
+    )
