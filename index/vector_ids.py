@@ -71,3 +71,8 @@ def is_moment(ids: Ids) -> npt.NDArray[np.bool_]:
 def video_ids_of(ids: Ids) -> Ids:
     """The id of the video of each vector: of a moment, the video that contains it; of a whole video, itself."""
     return np.where(is_moment(ids), (ids - FIRST_MOMENT_ID) >> _MOMENT_BITS, ids)
+
+
+def moment_numbers(ids: Ids) -> Ids:
+    """The number of each moment among those of its video, from 0."""
+    return np.asarray(ids & (MAX_MOMENTS_PER_VIDEO - 1))

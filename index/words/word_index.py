@@ -203,7 +203,7 @@ class WordIndex:
             term: a folded word.
             is_known: whether a word exists, although no text contains it.
         """
-        if not is_correctable(term) or self._contains(term) or is_known(term):
+        if not is_correctable(term) or self.contains(term) or is_known(term):
             return None
         neighbours = [word.encode() for word in spelling_neighbours(term)]
         possible = np.zeros(len(neighbours), dtype=np.bool_)
@@ -234,7 +234,8 @@ class WordIndex:
         """Spellings of a word with their stems, the word itself last."""
         return [(form, stems_of(form, self._languages)) for form in (joined, word) if form is not None]
 
-    def _contains(self, term: str) -> bool:
+    def contains(self, term: str) -> bool:
+        """Whether a text has a folded word, or another form of it."""
         forms = self._forms(term)
         return any(live.count(live.variants_of(forms)) for live in self._segments)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from index.vector_ids import Ids, moment_numbers, video_ids_of
 from service.catalog.tables import Passage, Video
 
 TimedText = tuple[float, float, str]  # start and end, in seconds, and text
@@ -18,6 +19,7 @@ TimedText = tuple[float, float, str]  # start and end, in seconds, and text
 _SECONDS = 30.0  # from the first start to the last end; a longer cue is a passage of its own
 _CHARS = 2000  # as of a caption
 _ROWS = 1000  # in one INSERT
+_KEYS = 250  # in one SELECT
 
 
 def store_transcripts(session: Session, transcripts: Mapping[int, Sequence[TimedText]]) -> None:
@@ -58,6 +60,31 @@ def read_transcript(session: Session, video: int) -> list[TimedText]:
         select(Passage.cues).where(Passage.video_vector_id == video).order_by(Passage.number)
     )
     return [(start, end, text) for passage in passages for start, end, text in passage]
+
+
+def read_passages(session: Session, passages: Ids) -> dict[int, list[TimedText]]:
+    """Return the cues of passages by ID, each with the first cue of the next passage.
+
+    Args:
+        passages: IDs as those of moments (:mod:`index.vector_ids`).
+    """
+    keys = list(zip(video_ids_of(passages).tolist(), moment_numbers(passages).tolist(), strict=True))
+    cues: dict[tuple[int, int], list[TimedText]] = {}
+    wanted = sorted({key for video, number in keys for key in ((video, number), (video, number + 1))})
+    for start in range(0, len(wanted), _KEYS):
+        chunk = wanted[start : start + _KEYS]
+        query = select(Passage).where(tuple_(Passage.video_vector_id, Passage.number).in_(chunk))
+        cues |= {(row.video_vector_id, row.number): row.cues for row in session.scalars(query)}
+    return {
+        passage: with_following(cues[key], cues.get((key[0], key[1] + 1), []))
+        for passage, key in zip(passages.tolist(), keys, strict=True)
+        if key in cues
+    }
+
+
+def with_following(cues: Sequence[TimedText], following: Sequence[TimedText]) -> list[TimedText]:
+    """The cues of a passage and the first one of the next passage: a sentence may continue in it."""
+    return [*cues, *following[:1]]
 
 
 def cut_passages(cues: Sequence[TimedText]) -> Iterator[list[TimedText]]:

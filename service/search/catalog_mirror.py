@@ -30,8 +30,9 @@ from service.catalog.database import session_scope
 from service.catalog.domain_videos import in_domain
 from service.catalog.tables import Task, Video
 from service.catalog.task_names import find_task
+from service.catalog.transcripts import TimedText, read_passages
 from service.core.domain_names import name_key
-from service.core.errors import Unavailable
+from service.core.errors import CatalogDamaged, Unavailable
 from service.core.thread_priority import lower_thread_priority
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
@@ -157,6 +158,15 @@ class CatalogMirror:
             rows, copy.as_of, {task: _NOT_COPIED for task in snapshot.shards if task in copy.not_copied}
         )
 
+    def read_passages(self, passages: Sequence[int]) -> Mapping[int, Sequence[TimedText]]:
+        """Cues of passages of transcripts by ID; of none while the catalog cannot be read."""
+        if not passages:
+            return {}
+        try:
+            return self._reads.read(lambda: read_cues(passages))
+        except (CatalogDamaged, Unavailable):
+            return {}
+
     def find_task(self, name: str) -> str | None:
         """ID of the task with an ID, a name or a slug; None if there is none.
 
@@ -265,6 +275,16 @@ def read_rows(vector_ids: Sequence[int]) -> dict[int, VideoRow]:
             found = session.execute(_BY_VECTOR_ID, {"ids": ids[start : start + _IDS_PER_QUERY]})
             rows |= {vector_id: VideoRow(*columns) for vector_id, *columns in found}
     return rows
+
+
+def read_cues(passages: Sequence[int]) -> dict[int, list[TimedText]]:
+    """Cues of passages of transcripts by ID.
+
+    Raises:
+        CatalogDamaged, Unavailable: The catalog cannot be read.
+    """
+    with session_scope() as session:
+        return read_passages(session, np.array(passages, np.int64))
 
 
 def _find_task_id(name: str) -> str | None:

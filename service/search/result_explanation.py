@@ -15,7 +15,7 @@ from models.routing import DEFAULT_PRIOR
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.settings import Settings
-from service.search.catalog_mirror import read_rows
+from service.search.catalog_mirror import read_cues, read_rows
 from service.search.search_request import SearchRequest
 from service.search.similar_search import load_stored_vector
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -103,10 +103,11 @@ def explain_result(
 
 
 def _texts(state: SearchState, vector_id: int) -> list[MatchedText]:
+    passages = read_cues(state.words.passages([vector_id]))
     return [
         text
         for row in read_rows([vector_id]).values()
-        for text in state.words.matched_texts(row.uri, row.captions, row.metadata)
+        for text in state.words.matched_texts(row, *passages.values())
     ]
 
 

@@ -77,6 +77,11 @@ class MatchedText(ResponseModel):
 
     kind: Open[TextKind]
     field: str | None = Field(default=None, description="Metadata field of the text; null for other kinds.")
+    start: float | None = Field(
+        default=None,
+        description="Of a transcript: start of the text with the words, in seconds; null for other kinds.",
+    )
+    end: float | None = Field(default=None, description="Of a transcript: end of this text, in seconds.")
     text: str = Field(description="The text, or the part around the first matched word where it is long.")
     marks: list[tuple[int, int]] = Field(
         description="Start and end of each matched word in `text`, in Unicode code points."
@@ -124,7 +129,8 @@ class SearchResult(ResponseModel):
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
-        description="URL of the video; plays the best moment, where there is one (`#t=start,end`)."
+        description="URL of the video; plays the part whose transcript has the words, or the best moment, where "
+        "there is one (`#t=start,end`)."
     )
     moments: list[MomentMatch] = Field(
         default_factory=list, description="Best moments of a long video, by falling score."

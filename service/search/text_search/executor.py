@@ -32,6 +32,7 @@ from service.search.text_search.written_words import SearchWords, find_words
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.domain_captions import DomainCaptions
+from service.search.words.transcript_words import TranscriptWords
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -110,14 +111,16 @@ def start_searches(
 
     start = time.perf_counter()
     if with_words:
-        index = cache.words.current()
+        index, transcripts = cache.words.current(), cache.words.transcripts
         captions = cache.words.captions.of(index, snapshot.video_positions)
     else:
-        index, captions = WordIndex.empty(), DomainCaptions.unknown(snapshot.video_positions)
+        index, transcripts = WordIndex.empty(), TranscriptWords.empty()
+        captions = DomainCaptions.unknown(snapshot.video_positions)
     words = [
         SearchWords(
-            *find_words(request.text, index, snapshot.query_vectors.are_words),
+            *find_words(request.text, index, transcripts, snapshot.query_vectors.are_words),
             index,
+            transcripts,
             captions,
             snapshot,
             tasks,

@@ -13,15 +13,18 @@ import numpy.typing as npt
 
 from cinestrata_schemas.search import (
     Facet,
+    MatchedText,
     MomentMatch,
     SearchResponse,
     SearchResult,
     SearchTiming,
     TaskRouting,
 )
+from cinestrata_schemas.videos import VideoMoment
 from index.hits import Hit
 from index.vector_ids import video_ids_of
 from models.routing import DEFAULT_PRIOR
+from service.catalog.transcripts import TimedText
 from service.core.errors import Unavailable
 from service.library.video_listing import stream_url, thumbnail_url
 from service.search.catalog_mirror import ResultRows, VideoRow
@@ -55,6 +58,9 @@ def finish_searches(
             _find_moments(state, cache)
     start = time.perf_counter()
     rows = cache.mirror.read_results([hit for state in states for hit in state.page], snapshot)
+    passages = cache.mirror.read_passages(
+        [passage for state in states for passage in state.words.passages(hit.id for hit in state.page)]
+    )
     pages = [
         build_results(
             state.page,
@@ -64,6 +70,7 @@ def finish_searches(
             confidence=state.confidence,
             moments=state.moments,
             words=state.words,
+            passages=passages,
         )
         for state in states
     ]
@@ -198,6 +205,7 @@ def build_results(
     confidence: ListConfidence = UNKNOWN_CONFIDENCE,
     moments: Mapping[int, list[MomentMatch]] = MappingProxyType({}),
     words: SearchWords | None = None,
+    passages: Mapping[int, Sequence[TimedText]] = MappingProxyType({}),
 ) -> list[SearchResult]:
     """Join hits with their catalog rows. Hits without a row (deleted videos) are left out.
 
@@ -207,6 +215,7 @@ def build_results(
         snapshot: Snapshot that found the hits.
         moments: Vector ID → best moments of the video.
         words: Words of the query; None without a text.
+        passages: Cues of passages of transcripts by ID.
     """
     results: list[SearchResult] = []
     matched = set() if words is None else words.matched_videos([hit.id for hit in hits])
@@ -215,6 +224,10 @@ def build_results(
         if row is None:
             continue
         best = moments.get(hit.id, [])
+        texts: list[MatchedText] = []
+        if words is not None and hit.id in matched:
+            (spoken,) = words.passages([hit.id]) or [-1]
+            texts = words.matched_texts(row, passages.get(spoken, ()))
         results.append(
             SearchResult(
                 rank=first_rank + len(results),
@@ -225,16 +238,24 @@ def build_results(
                 score=hit.score,
                 confidence=confidence.results.get(hit.id),
                 matches=None if confidence.reached is None else hit.id in confidence.reached,
-                words=words.matched_texts(row.uri, row.captions, row.metadata)
-                if words is not None and hit.id in matched
-                else [],
+                words=texts,
                 captions=row.captions,
                 thumbnail_url=thumbnail_url(row.video_id),
-                stream_url=stream_url(row.video_id, best[0] if best else None),
+                stream_url=stream_url(
+                    row.video_id, _spoken(texts, row.duration) or (best[0] if best else None)
+                ),
                 moments=best,
             )
         )
     return results
+
+
+def _spoken(texts: Sequence[MatchedText], duration: float | None) -> VideoMoment | None:
+    """The part of a video whose transcript has the words; None if there is none before its end."""
+    for text in texts:
+        if text.start is not None and text.end is not None and (duration is None or text.start < duration):
+            return VideoMoment(start=text.start, end=text.end)
+    return None
 
 
 def find_best_moments(

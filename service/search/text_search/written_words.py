@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from cinestrata_schemas.choice_types import TextKind as TextKindName
 from cinestrata_schemas.search import MatchedText
-from index.vector_ids import find_ids
+from index.vector_ids import find_ids, video_ids_of
 from index.words.text_analysis import QUOTE, QueryUnit, Word, parse_query, split_words
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
+from models.routing.transcript_evidence import passage_evidence, with_transcripts
 from models.routing.word_evidence import (
     MatchedDocuments,
     WordEvidence,
@@ -24,8 +25,11 @@ from models.routing.word_evidence import (
     word_evidence,
     written_routing,
 )
+from service.catalog.transcripts import TimedText
+from service.search.catalog_mirror import VideoRow
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.domain_captions import DomainCaptions
+from service.search.words.transcript_words import TranscriptWords, spoken_text
 from service.search.words.video_texts import texts_of
 
 Ids = npt.NDArray[np.int64]
@@ -106,6 +110,7 @@ class SearchWords:
         query: Words of the query.
         matches: Texts that contain its units; not kept, since they may be many.
         index: Words of the library.
+        transcripts: Words of its transcripts.
         captions: Facts about the captions of the tasks of the snapshot.
         snapshot: Snapshot that is searched.
         tasks: Tasks that are searched.
@@ -120,6 +125,7 @@ class SearchWords:
         query: QueryWords,
         matches: WordMatches,
         index: WordIndex,
+        transcripts: TranscriptWords,
         captions: DomainCaptions,
         snapshot: SearchSnapshot,
         tasks: Sequence[str],
@@ -129,10 +135,12 @@ class SearchWords:
             matches.frequencies, matches.documents
         ).tolist()
         self._index, self._captions, self._snapshot = index, captions, snapshot
+        self._transcripts = transcripts.index
         self._positions = snapshot.positions
         searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
         searched[self._places(tasks)] = True
-        self._evidence = found = self._find_evidence(matches, searched)
+        self._passages: dict[int, int] = {}  # the passage of a video that has the words
+        self._evidence = found = self._add_transcripts(self._find_evidence(matches, searched), searched)
         self.is_written = bool(found.is_complete.any())
         self._highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), found.absent)
         np.maximum.at(self._highest, found.domains, found.nats)
@@ -178,19 +186,28 @@ class SearchWords:
         wanted = np.array(ids, np.int64)
         return set(wanted[find_ids(self._evidence.videos, wanted)[0]].tolist())
 
-    def matched_texts(
-        self, uri: str, captions: Sequence[str], metadata: Mapping[str, Any]
-    ) -> list[MatchedText]:
-        """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`."""
+    def passages(self, videos: Iterable[int]) -> list[int]:
+        """IDs of the passages of transcripts that have the words, one for each of the videos with such a passage."""
+        return [self._passages[video] for video in videos if video in self._passages]
+
+    def matched_texts(self, row: VideoRow, passage: Sequence[TimedText] = ()) -> list[MatchedText]:
+        """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`.
+
+        Args:
+            row: The video.
+            passage: Cues of the passage of its transcript that has the words.
+        """
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
-        for place, text in enumerate(texts_of(uri, captions, metadata)):
+        spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(passage))] if passage else []
+        for place, text in enumerate([*texts_of(row.uri, row.captions, row.metadata), *spoken]):
             units, marks = self._mark(split_words(text.text))
             mass = sum(self._masses[unit] for unit in units)
             if marks and mass >= _MIN_TEXT_SHARE * sum(self._masses):
                 found.append((-mass, text.kind, place, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
         for *_, text, marks in sorted(found, key=lambda match: match[:3]):
-            shown.setdefault(text.text.casefold(), _show(text, marks))
+            span = _spoken_span(passage, marks) if text.kind == TextKind.TRANSCRIPT else (None, None)
+            shown.setdefault(text.text.casefold(), _show(text, marks, span))
         return list(shown.values())[:_MAX_TEXTS]
 
     def _mark(self, words: Sequence[Word]) -> tuple[set[int], list[tuple[int, int]]]:
@@ -225,7 +242,7 @@ class SearchWords:
         for number, unit in enumerate(self.query.units):
             if self._masses[number] < least:
                 continue
-            for term in self._index.expand(unit):
+            for term in {*self._index.expand(unit), *self._transcripts.expand(unit)}:
                 units[term] = units.get(term, frozenset()) | {number}
         return units
 
@@ -258,6 +275,23 @@ class SearchWords:
             found = found.with_complete(complete[searched[positions]], positions[searched[positions]])
         return found
 
+    def _add_transcripts(self, found: WordEvidence, searched: npt.NDArray[np.bool_]) -> WordEvidence:
+        """Add the evidence of transcripts, and remember the best passage of each video."""
+        if not self._transcripts.documents or not self.query.units:
+            return found
+        matches = self._transcripts.lookup(self.query.units)
+        nats, says_it = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
+        videos = video_ids_of(matches.videos)
+        domains = self._snapshot.locate(videos)
+        (kept,) = np.nonzero((nats > 0) & searched[domains])
+        # The best passage of each video, and of equal ones the first.
+        kept = kept[np.lexsort((matches.videos[kept], -nats[kept], videos[kept]))]
+        kept = kept[np.diff(videos[kept], prepend=-1) != 0]
+        if not len(kept):
+            return found
+        self._passages = dict(zip(videos[kept].tolist(), matches.videos[kept].tolist(), strict=True))
+        return with_transcripts(found, videos[kept], domains[kept], nats[kept], says_it[kept])
+
     def _count_typed(self) -> npt.NDArray[np.int64]:
         """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
         units, evidence = self.query.units, self._evidence
@@ -271,13 +305,18 @@ class SearchWords:
 
 
 def find_words(
-    text: str, index: WordIndex, are_known: Callable[[Sequence[str]], Sequence[bool]]
+    text: str,
+    index: WordIndex,
+    transcripts: TranscriptWords,
+    are_known: Callable[[Sequence[str]], Sequence[bool]],
 ) -> tuple[QueryWords, WordMatches]:
     """Words of a query, and the texts that contain them.
 
     A word that no text contains and no tokenizer knows is corrected by one letter.
 
     Args:
+        index: Words of the library; they correct others.
+        transcripts: Words of its transcripts.
         are_known: Returns for words whether the tokenizer of the text tower knows each as a whole.
     """
     units = parse_query(text)
@@ -287,6 +326,7 @@ def find_words(
         for number in np.flatnonzero(matches.frequencies == 0)[:_MAX_CORRECTED].tolist()
         if len(units[number].terms) == 1 and not QUOTE.match(text[max(0, units[number].start - 1)])
     ]
+    missing = [term for term in missing if not transcripts.index.contains(term)]
     known = dict(zip(missing, are_known(missing), strict=True)) if missing and index.documents else {}
     corrections = {term: index.correct(term, known.__getitem__) for term in known}
     better = {term: correction for term, correction in corrections.items() if correction is not None}
@@ -312,7 +352,16 @@ def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _show(text: VideoText, marks: Sequence[tuple[int, int]]) -> MatchedText:
+def _spoken_span(cues: Sequence[TimedText], marks: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Start and end, in seconds, of the cues of a passage from the first matched word to the last one."""
+    ends = np.cumsum([len(text) + 1 for *_, text in cues])
+    first, last = np.searchsorted(ends, [marks[0][0], marks[-1][1] - 1], side="right").tolist()
+    return cues[first][0], max(end for _, end, _ in cues[first : last + 1])
+
+
+def _show(
+    text: VideoText, marks: Sequence[tuple[int, int]], span: tuple[float | None, float | None]
+) -> MatchedText:
     """A text with its matched words; the part around the first one where the text is long."""
     start, end = 0, len(text.text)
     if end > _SHOWN_CHARS:
@@ -321,6 +370,8 @@ def _show(text: VideoText, marks: Sequence[tuple[int, int]]) -> MatchedText:
     return MatchedText(
         kind=_KINDS[text.kind],
         field=text.field,
+        start=span[0],
+        end=span[1],
         text=text.text[start:end],
         marks=[(first - start, last - start) for first, last in marks if first >= start and last <= end],
     )

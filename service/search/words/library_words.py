@@ -20,9 +20,11 @@ from index.words.word_index import VideoText, WordIndex
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_edited_videos, read_last_edit
-from service.catalog.tables import Video
+from service.catalog.tables import Passage, Video
+from service.catalog.transcripts import TimedText
 from service.core.errors import CatalogDamaged, Unavailable
 from service.search.words.domain_captions import CaptionsOfSnapshots
+from service.search.words.transcript_words import TranscriptWords
 from service.search.words.video_positions import VideoPositions
 from service.search.words.video_texts import texts_of
 
@@ -35,8 +37,24 @@ _VIDEOS = Video.__table__.c
 _TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"])
 _OF_IDS = _TEXTS.where(_VIDEOS.vector_id.in_(bindparam("ids", expanding=True)))
 _BETWEEN = _TEXTS.where(_VIDEOS.vector_id.between(bindparam("first"), bindparam("last")))
+_PASSAGES = Passage.__table__.c
+_CUES = select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(
+    _PASSAGES.video_vector_id, _PASSAGES.number
+)
+_CUES_OF_IDS = _CUES.where(_PASSAGES.video_vector_id.in_(bindparam("ids", expanding=True)))
+_CUES_BETWEEN = _CUES.where(_PASSAGES.video_vector_id.between(bindparam("first"), bindparam("last")))
 
-VideoTexts = dict[int, Sequence[VideoText]]
+
+class ReadTexts(NamedTuple):
+    """Texts of videos by vector ID; those without any are contained.
+
+    Attributes:
+        texts: Texts of each video.
+        passages: Cues of the passages of each video.
+    """
+
+    texts: dict[int, Sequence[VideoText]]
+    passages: dict[int, list[list[TimedText]]]
 
 
 class _State(NamedTuple):
@@ -44,11 +62,13 @@ class _State(NamedTuple):
 
     Attributes:
         words: Index of the texts of the videos.
+        transcripts: Index of their transcripts.
         videos: ``int64``, ascending; vector IDs of the videos.
         edit: Number of the last edit that the index contains; None before the first videos.
     """
 
     words: WordIndex
+    transcripts: TranscriptWords
     videos: Ids
     edit: int | None
 
@@ -66,7 +86,7 @@ class LibraryWords:
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
         self.captions = CaptionsOfSnapshots()
-        self._state = _State(WordIndex.empty(), np.empty(0, np.int64), None)
+        self._state = _State(WordIndex.empty(), TranscriptWords.empty(), np.empty(0, np.int64), None)
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # of the state; not held while many videos are read
 
@@ -85,12 +105,13 @@ class LibraryWords:
                 return
             since = read_last_edit()
             for chunk in batches(missing, _CHUNK):
-                texts = read_texts(chunk)
+                read = read_texts(chunk)
                 with self._replacement:
-                    words, known, edit = self._state
+                    words, transcripts, known, edit = self._state
                     # Edits since the read concerned videos that the index did not know: they are read again.
                     self._state = _State(
-                        words.replace(texts.items()),
+                        words.replace(read.texts.items()),
+                        transcripts.replace(read.passages),
                         np.insert(known, np.searchsorted(known, chunk), chunk),
                         since if edit is None else min(edit, since),
                     )
@@ -102,11 +123,15 @@ class LibraryWords:
     def retain(self, videos: Ids) -> None:
         """Remove the words of all other videos, once the snapshot of the given videos is served."""
         with self._preparation, self._replacement:
-            words, known, edit = self._state
+            words, transcripts, known, edit = self._state
             gone = np.setdiff1d(known, videos, assume_unique=True)
             if len(gone):
-                removed = words.replace((video, ()) for video in gone.tolist())
-                self._state = _State(removed, np.setdiff1d(known, gone, assume_unique=True), edit)
+                self._state = _State(
+                    words.replace((video, ()) for video in gone.tolist()),
+                    transcripts.replace(dict.fromkeys(gone.tolist(), ())),
+                    np.setdiff1d(known, gone, assume_unique=True),
+                    edit,
+                )
 
     def current(self) -> WordIndex:
         """The index with all edits that were committed before the call.
@@ -124,56 +149,61 @@ class LibraryWords:
             pass  # results then have the captions of the mirror, which are as old
         return self._state.words
 
+    @property
+    def transcripts(self) -> TranscriptWords:
+        """Words of the transcripts, at least as new as the last answer of :meth:`current`."""
+        return self._state.transcripts
+
     def _apply_edits(self, number: int) -> None:
         with self._replacement:
-            words, known, edit = self._state
+            words, transcripts, known, edit = self._state
             if edit is None or number <= edit:  # another search has read them
                 return
             edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
             # Set operations of numpy would sort all known IDs.
             first, end = (np.searchsorted(known, edited, side) for side in ("left", "right"))
             for chunk in batches(edited[end > first], _IDS_PER_QUERY):
-                texts = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
-                words = words.replace(texts.items())
-            self._state = _State(words, known, number)
+                read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
+                words = words.replace(read.texts.items())
+                transcripts = transcripts.replace(read.passages)
+            self._state = _State(words, transcripts, known, number)
 
 
-def read_texts(videos: Ids) -> VideoTexts:
-    """Read the texts of videos from the catalog.
+def read_texts(videos: Ids) -> ReadTexts:
+    """Read the texts and transcripts of videos from the catalog.
 
     A damaged row has no texts, and neither has a deleted video.
 
     Args:
         videos: ``int64``, ascending; vector IDs.
 
-    Returns:
-        Vector ID → texts, for all of the given videos.
-
     Raises:
         Unavailable: The catalog cannot be read.
     """
-    texts: VideoTexts = dict.fromkeys(videos.tolist(), ())
+    found = ReadTexts(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
     for batch in batches(videos, _IDS_PER_QUERY):
-        texts |= _read_batch(batch)
-    return texts
+        _read_batch(batch, found)
+    return found
 
 
-def _read_batch(videos: Ids) -> VideoTexts:
+def _read_batch(videos: Ids, found: ReadTexts) -> None:
     first, last = int(videos[0]), int(videos[-1])
     is_range = last - first == len(videos) - 1
+    parameters = {"first": first, "last": last} if is_range else {"ids": videos.tolist()}
     try:
         with session_scope() as session:
-            rows = session.connection().execute(
-                *(
-                    (_BETWEEN, {"first": first, "last": last})
-                    if is_range
-                    else (_OF_IDS, {"ids": videos.tolist()})
-                )
-            )
-            return {video: texts_of(uri, captions, metadata) for video, uri, captions, metadata in rows}
+            rows = session.connection().execute(_BETWEEN if is_range else _OF_IDS, parameters)
+            texts = {video: texts_of(uri, captions, metadata) for video, uri, captions, metadata in rows}
+            cues = session.connection().execute(_CUES_BETWEEN if is_range else _CUES_OF_IDS, parameters)
+            passages = [(video, passage) for video, passage in cues if video in texts]
     except CatalogDamaged as error:
         if len(videos) == 1:
             log.warning("texts_not_read", vector_id=first, error=str(error))
-            return {}
+            return
         middle = len(videos) // 2
-        return _read_batch(videos[:middle]) | _read_batch(videos[middle:])
+        _read_batch(videos[:middle], found)
+        _read_batch(videos[middle:], found)
+        return
+    found.texts.update(texts)
+    for video, passage in passages:
+        found.passages[video].append(passage)

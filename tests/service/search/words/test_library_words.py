@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import delete, text
 
 from cinestrata_schemas.tasks import TaskDetails
-from cinestrata_schemas.videos import VideoPatch
-from index.vector_ids import Ids
+from cinestrata_schemas.videos import Cue, VideoPatch
+from index.vector_ids import Ids, video_ids_of
 from index.words.text_analysis import parse_query
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
@@ -93,6 +93,34 @@ def test_edits_are_seen_by_the_next_search_in_all_processes(
         assert (_found(process, "kingfisher"), _found(process, "blue")) == ([], [heron])
         assert (_found(process, "owl"), _found(process, "barn")) == ([owl], [owl])
     assert words.current().captioned(videos).tolist() == [False, True]
+
+
+def _said(words: LibraryWords, query: str) -> list[int]:
+    """IDs of the videos in which a word is said."""
+    words.current()
+    found = words.transcripts.index.lookup(parse_query(query)).videos
+    return sorted(set(video_ids_of(found).tolist()))
+
+
+def test_transcripts_follow_edits_and_snapshots(
+    catalog: Settings, post: Post, words: LibraryWords, reads: CatalogReads
+) -> None:
+    videos = _add(post, "a heron", "an owl")
+    heron, owl = videos.tolist()
+    long = [Cue(start=60 * n, end=60 * n + 2, text=f"minute m{n}") for n in range(5)]
+    edit_video("birds-0", VideoPatch(transcript=long))
+    words.prepare(videos[:1])
+    later = LibraryWords(reads)
+    later.prepare(videos)
+    assert [_said(process, "m4") for process in (words, later)] == [[heron]] * 2
+    edit_video("birds-0", VideoPatch(transcript=long[:1]))
+    edit_video("birds-1", VideoPatch(transcript=long[3:]))
+    assert [_said(words, word) for word in ("m0", "m4")] == [[heron], []]
+    assert [_said(later, word) for word in ("m0", "m4")] == [[heron], [owl]]
+    assert _found(later, "minute") == []
+    later.retain(videos[1:])
+    assert [_said(later, word) for word in ("m0", "m4")] == [[], [owl]]
+    assert later.transcripts.index.videos == 2  # the passages of the owl
 
 
 def test_edits_of_other_videos_are_ignored(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:

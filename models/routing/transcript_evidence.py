@@ -1,0 +1,89 @@
+"""Evidence of transcripts: how much likelier a query is if a video in which its words are said is meant.
+
+A transcript of two hours has most common words somewhere, so the words of a query count together only within one
+*passage*, about half a minute of speech, and a video has the evidence of its best passage. A passage that has less than
+four fifths of the query's mass Q says something else. With the share c of the rest, and the mass B that it has,
+
+    0.6 c (0.5 B + 25 f min(1, Q / 6))
+
+in nats, where f is 1 for the words as they were typed and less for other forms of them. It is less than the evidence of
+a caption (:mod:`models.routing.word_evidence`) that has all of the words. A query of words that are said all the time
+tells little: its mass Q, which the frequencies of its words among passages give, is small. The evidence is never
+negative, since nobody says everything that a video shows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from models.routing.word_evidence import WordEvidence, inverse_document_frequency
+
+Floats = npt.NDArray[np.floating]
+Ids = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer]
+
+_WEIGHT = 0.6  # of the evidence of a caption
+_HIGHEST = 40.0  # nats before the weight, as of a caption
+_MATCHED, _COMPLETE = 0.5, 25.0
+_COMPLETE_FROM = 0.8  # share of the mass of a query
+_RARE = 6.0  # nats; the mass of a word that one passage of 400 has
+_OTHER_FORM = 0.6
+_SAYS_IT = 6.0  # nats from which a passage that has all words says what was typed
+# Passages without the words that are added, so that the few passages of a small library do not make all words common.
+_PRIOR_PASSAGES = 1000
+
+
+def passage_evidence(
+    strengths: Floats, frequencies: Ints, passages: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Evidence of passages for their videos; see the module.
+
+    Args:
+        strengths: How well each of D passages contains each of U units, ``[D, U]``: 1 as written, below 1 in another
+            form of the word, 0 not at all.
+        frequencies: Number of passages of the library with each unit, ``[U]``.
+        passages: Number of passages of the library.
+
+    Returns:
+        The evidence in nats, ``float32 [D]``, and whether each passage says the whole query, ``bool [D]``.
+    """
+    masses = inverse_document_frequency(frequencies, passages + _PRIOR_PASSAGES)
+    mass = max(float(masses.sum()), 1e-6)
+    has = strengths > 0
+    shared = has @ masses
+    completeness = np.clip((shared / mass - _COMPLETE_FROM) / (1 - _COMPLETE_FROM), 0, 1)
+    form = np.where((strengths < 1) & has, _OTHER_FORM, 1.0).min(axis=1, initial=1.0)
+    nats = _MATCHED * shared + _COMPLETE * form * min(1.0, mass / _RARE)
+    nats = (_WEIGHT * completeness * np.minimum(nats, _HIGHEST)).astype(np.float32)
+    return nats, has.all(axis=1) & (nats >= _SAYS_IT)
+
+
+def with_transcripts(
+    evidence: WordEvidence,
+    videos: Ids,
+    domains: Ints,
+    nats: npt.NDArray[np.float32],
+    says_it: npt.NDArray[np.bool_],
+) -> WordEvidence:
+    """The evidence of texts, or that of transcripts where it is higher.
+
+    Args:
+        videos: Vector IDs of the videos with evidence of transcripts, ascending, ``[V]``.
+        domains: Position of the domain of each, ``[V]``.
+        nats: Evidence of their transcripts, ``[V]``.
+        says_it: Whether a passage says the whole query, ``[V]``.
+    """
+    together = np.union1d(evidence.videos, videos)
+    own, said = np.searchsorted(together, evidence.videos), np.searchsorted(together, videos)
+    positions = np.empty(len(together), np.int64)
+    positions[said], positions[own] = domains, evidence.domains
+    best = np.full(len(together), -np.inf, np.float32)
+    best[own] = evidence.nats
+    best[said] = np.maximum(best[said], nats)
+    is_complete, is_typed = np.zeros((2, len(together)), np.bool_)
+    is_complete[own], is_typed[own] = evidence.is_complete, evidence.is_typed
+    is_complete[said] |= says_it
+    return WordEvidence(
+        together, positions, best, is_complete, is_typed, evidence.absent, evidence.may_be_complete
+    )

@@ -1,0 +1,54 @@
+"""Words of the transcripts of a library, apart from its other texts.
+
+Two hours of subtitles have as many words as a thousand captions. In one index with them, they would make words of
+captions common, and a query would stop at the passages that it finds first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from index.vector_ids import moment_ids
+from index.words.word_index import TextKind, VideoText, WordIndex
+from service.catalog.transcripts import TimedText, with_following
+
+
+class TranscriptWords:
+    """Index of the passages of transcripts. Immutable.
+
+    Attributes:
+        index: Words of passages, whose IDs are those of moments (:mod:`index.vector_ids`).
+    """
+
+    def __init__(self, index: WordIndex, counts: Mapping[int, int]) -> None:
+        self.index = index
+        self._counts = counts  # passages of each video with a transcript
+
+    @classmethod
+    def empty(cls) -> TranscriptWords:
+        """Words of no transcript."""
+        return cls(WordIndex.empty(), {})
+
+    def replace(self, passages: Mapping[int, Sequence[Sequence[TimedText]]]) -> TranscriptWords:
+        """Replace the transcripts of videos.
+
+        Args:
+            passages: Cues of the passages of each video, by its vector ID; a video without passages is removed.
+        """
+        texts: dict[int, list[VideoText]] = {}
+        counts = dict(self._counts)
+        for video, own in passages.items():
+            texts |= {passage: [] for passage in moment_ids(video, counts.pop(video, 0)).tolist()}
+            if own:
+                counts[video] = len(own)
+                spoken = zip(moment_ids(video, len(own)).tolist(), own, [*own[1:], []], strict=True)
+                texts |= {
+                    passage: [VideoText(TextKind.TRANSCRIPT, spoken_text(with_following(cues, following)))]
+                    for passage, cues, following in spoken
+                }
+        return TranscriptWords(self.index.replace(texts.items()), counts) if texts else self
+
+
+def spoken_text(cues: Sequence[TimedText]) -> str:
+    """The text of cues."""
+    return " ".join(text for *_, text in cues)
