@@ -43,17 +43,18 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
     names: dict[str, str] = {}  # URIs of the videos
     try:
         with path.open("rb") as stream:
-            for line, fields in read_rows(stream, path.name):
+            for place, fields in read_rows(stream, path.name).rows:
+                place = f"{path.parent}/{place}"
                 try:
                     entry = ManifestEntry.model_validate(fields)
                 except ValidationError as error:
                     first = error.errors()[0]
                     where = ".".join(map(str, first["loc"]))
-                    raise ProtocolError(f"{path}:{line}: {where or 'the line'}: {first['msg']}") from error
+                    raise ProtocolError(f"{place}: {where or 'the line'}: {first['msg']}") from error
                 if earlier := entries.get(entry.uri):
-                    entry = _merge(earlier, entry, f"{path}:{line}")
+                    entry = _merge(earlier, entry, place)
                 if names.setdefault(entry.name, entry.uri) != entry.uri:
-                    raise ProtocolError(f"{path}:{line}: {entry.name!r} occurs twice; use each id once")
+                    raise ProtocolError(f"{place}: {entry.name!r} occurs twice; use each id once")
                 entries[entry.uri] = entry
     except InvalidInput as error:
         raise ProtocolError(f"{path.parent}/{error.detail}") from error

@@ -151,27 +151,38 @@ def _read(path: Path, encoding: str | None, captions_from_names: bool) -> Folder
 
 
 def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
-    videos, has_manifest = listing.videos, listing.has_manifest
+    videos = listing.videos
     captioned = sum(bool(video.captions) for video in videos)
-    if has_manifest and captioned:
-        text = f"{captioned} of {len(videos)} videos have captions."
-    elif has_manifest:
-        text = (
-            "The manifest has no captions, and the videos are indexed without training. "
-            "A table has captions in a column 'caption', 'captions', 'text' or 'description'."
-        )
-    elif captioned:
-        text = f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
+    transcribed = sum(bool(video.transcript) for video in videos)
+    counted = f"{captioned} of {len(videos)} videos have captions"
+    if transcribed:
+        counted += f", and {transcribed} a transcript"
+    if listing.formats:
+        named = list(listing.formats.items())
+        more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+        tables = ", ".join(f"{path} ({name})" for path, name in named[:_MAX_NAMED])
+        text = f"Captions from {tables}{more}: {counted}."
+        if not captioned:
+            text += (
+                " They are indexed without training. A table has captions in a column 'caption', 'captions', 'text' or "
+                "'description'."
+            )
+    elif captioned or transcribed:
+        text = f"No manifest: {counted}, from their own files."
     else:
         text = "No manifest: the videos have no captions and are indexed without training."
-    if transcribed := sum(bool(video.transcript) for video in videos):
-        text += f" {transcribed} {'has' if transcribed == 1 else 'have'} a transcript."
-    console.print(text, style=None if captioned else "yellow")
-    if count := len(listing.without_row):
-        more = f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
-        console.print(
-            f"{count} {'video has' if count == 1 else 'videos have'} no row in the table of captions and "
-            f"{'is' if count == 1 else 'are'} included: {', '.join(listing.without_row[:_MAX_NAMED])}{more}.",
-            style="yellow",
-            markup=False,
-        )
+    console.print(text, style=None if captioned else "yellow", markup=False)
+    _report_paths("no row in the caption tables and are included", listing.without_row, "video")
+    _report_paths("no file in the folder and are left out", list(listing.missing), "row")
+
+
+def _report_paths(what: str, paths: Sequence[str], kind: str) -> None:
+    if not paths:
+        return
+    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
+    counted = (
+        f"1 {kind} has {what.replace('are', 'is')}"
+        if len(paths) == 1
+        else f"{len(paths)} {kind}s have {what}"
+    )
+    console.print(f"{counted}: {', '.join(paths[:_MAX_NAMED])}{more}.", style="yellow", markup=False)

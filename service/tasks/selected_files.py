@@ -1,85 +1,21 @@
-"""Files that a person selected for an upload, and the assignment of paths in a table to them."""
+"""Files that a person selected for an upload, and which of them are caption tables, sidecar files and videos."""
 
 from __future__ import annotations
 
 import io
-import unicodedata
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from cinestrata_schemas.uploads import LocalFile, LocalText, OmittedPath
-from media.video_limits import VIDEO_SUFFIXES
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_parser import MANIFEST_NAMES
-from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, is_hidden, subtitle_aliases
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, find_tables
+from service.tasks.manifests.file_matching import is_video_name, normalize_path
+from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES
+from service.tasks.manifests.sidecar_captions import is_hidden, is_sidecar, subtitle_aliases
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
-_MAX_FOLDERS = 64  # of a row that names a file by the end of its path; each folder is one lookup
-
-
-def normalize_path(path: str) -> str:
-    """Return a path with composed characters (NFC), slashes, and without a leading ``./`` or ``/``.
-
-    Some systems list names with decomposed characters, while tables contain composed ones.
-    """
-    parts = unicodedata.normalize("NFC", path).replace("\\", "/").split("/")
-    return "/".join(part for part in parts if part not in ("", "."))
-
-
-class FileMatcher:
-    """Finds the file that a row of a table names.
-
-    Neither the browser nor the table knows the folder of the other, so the paths are compared from their ends: a row
-    ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and a row ``/data/clips/a.mp4`` the file ``a.mp4``, if no
-    other file fits.
-
-    Args:
-        paths: Paths of the files from :func:`normalize_path`.
-        folder: Folder of the table, which is searched first.
-    """
-
-    def __init__(self, paths: Sequence[str], folder: str) -> None:
-        self._paths = set(paths)
-        self._folder = folder
-        # Paths with the same end are neighbors in this order, so that a row is compared with few of them.
-        self._reversed = sorted((_reverse(path), path) for path in paths)
-
-    def find(self, uri: str) -> list[str]:
-        """Return files that a row can name: one, if it is clear; two, if there are several."""
-        wanted = normalize_path(uri)
-        in_folder = f"{self._folder}/{wanted}" if self._folder else wanted
-        for path in (in_folder, wanted):
-            if path in self._paths:
-                return [path]
-        return list(islice(chain(self._longer_paths(wanted), self._shorter_paths(wanted)), 2))
-
-    def _longer_paths(self, wanted: str) -> Iterator[str]:
-        """Yield files whose path ends with a path."""
-        start = _reverse(wanted)
-        for position in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
-            found, path = self._reversed[position]
-            if not found.startswith(start):
-                break
-            yield path
-
-    def _shorter_paths(self, wanted: str) -> Iterator[str]:
-        """Yield files whose path is the end of a path."""
-        wanted = "/".join(["", *wanted.split("/")[1:][-_MAX_FOLDERS:]])
-        while wanted := wanted.partition("/")[2]:
-            if wanted in self._paths:
-                yield wanted
-
-
-def _reverse(path: str) -> str:
-    """Return the parts of a path from the last to the first, each with a slash behind it."""
-    return "".join(f"{part}/" for part in reversed(path.split("/")))
-
-
-_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
 
 
@@ -107,37 +43,39 @@ class SelectedFiles:
             else:
                 self.files[path] = file
 
-    def choose_table(self, path: str | None) -> str | None:
-        """Return the path of the caption table; None if there is none.
+    def choose_tables(self, path: str | None) -> list[str]:
+        """Return the paths of the caption tables.
 
         Args:
-            path: Path that the client names; None searches by name.
+            path: Path that the client names; None searches them. A manifest that is found lists all videos.
 
         Raises:
-            InvalidInput: the named table was not sent or is not a text, or several files can be the table.
+            InvalidInput: the named table was not sent or is not a text, or there are several manifests.
         """
         if path is not None:
             if normalize_path(path) not in self._texts:
                 raise InvalidInput.at(
                     "table", f"{path!r} is not one of the texts.", "Select the table again."
                 )
-            if not path.lower().endswith(_TABLE_SUFFIXES):
+            if not path.lower().endswith(TABLE_SUFFIXES):
                 raise InvalidInput.at(
                     "table",
-                    f"{path!r} ends in none of {', '.join(_TABLE_SUFFIXES)}.",
-                    "Save the caption table as CSV or JSONL, and select it again.",
+                    f"{path!r} ends in none of {', '.join(TABLE_SUFFIXES)}.",
+                    "Save the caption table as CSV or JSON, and select it again.",
                 )
-            return normalize_path(path)
-        tables = [each for each in self._texts if each.lower().endswith(_TABLE_SUFFIXES)]
-        named = [each for each in tables if PurePosixPath(each).name in MANIFEST_NAMES]
-        found = [each for each in named if PurePosixPath(each).stem == "manifest"] or named or tables
+            return [normalize_path(path)]
+        tables = [
+            each for each in find_tables({**self._texts, **self.files}, TABLE_SUFFIXES) if each in self._texts
+        ]
+        names = set(MANIFEST_NAMES) - set(CAPTION_TABLE_NAMES)
+        found = [each for each in tables if PurePosixPath(each).name in names]
         if len(found) > 1:
             raise InvalidInput.at(
                 "table",
-                f"Several files can be the caption table: {', '.join(sorted(found)[:5])}.",
+                f"Several files can be the manifest: {', '.join(sorted(found)[:5])}.",
                 "Select one of them as the caption table.",
             )
-        return found[0] if found else None
+        return found or tables
 
     def open_text(self, path: str) -> BinaryIO | None:
         """Open a sidecar file or the table; None if there is none."""
@@ -150,11 +88,11 @@ class SelectedFiles:
         Args:
             named: Paths that the table names; they are videos with any ending.
         """
-        stems = {str(PurePosixPath(path).with_suffix("")) for path in self.files if _is_video(path)}
+        stems = {str(PurePosixPath(path).with_suffix("")) for path in self.files if is_video_name(path)}
         videos = []
         for path, file in self.files.items():
-            if not _is_video(path) and path not in named:
-                if path not in self._texts and not _is_sidecar(path, stems):
+            if not is_video_name(path) and path not in named:
+                if path not in self._texts and not is_sidecar(path, stems):
                     self._skip(file, _reason(path))
             elif file.size == 0:
                 self._skip(file, "empty file")
@@ -166,14 +104,6 @@ class SelectedFiles:
 
     def _skip(self, file: LocalFile, reason: str) -> None:
         self.skipped.append(OmittedPath(path=file.path, reason=reason))
-
-
-def _is_video(path: str) -> bool:
-    return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
-
-
-def _is_sidecar(path: str, stems: set[str]) -> bool:
-    return any(path.endswith(suffix) and path.removesuffix(suffix) in stems for suffix in SIDECAR_SUFFIXES)
 
 
 def _reason(path: str) -> str:

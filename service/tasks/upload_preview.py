@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import PurePosixPath
 
 from pydantic import ValidationError
 
@@ -25,16 +24,14 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
-from service.tasks.manifests.manifest_lines import read_lines
-from service.tasks.manifests.manifest_parser import parse_manifest
+from service.tasks.manifests.caption_tables import CaptionTables
+from service.tasks.manifests.manifest_lines import UTF16_MARKS
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
-from service.tasks.manifests.video_tables import find_delimiter
-from service.tasks.selected_files import FileMatcher, SelectedFiles
+from service.tasks.selected_files import SelectedFiles
 from service.tasks.uploads import upload_store
 
 _MAX_PROBLEMS = 20
 _OTHER_ENCODING = "cp1252"  # of texts that are not UTF-8: Windows
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def preview_upload(request: PreviewRequest) -> UploadPreview:
@@ -70,7 +67,7 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
         without_captions=[selection.files[video.uri].path for video in videos if not video.captions],
         missing=selection.missing,
         skipped=selection.skipped,
-        table=selection.table,
+        tables=selection.tables,
         suggested_encoding=suggested,
         problems=[
             PreviewProblem(field=each.field, message=each.message, hint=each.hint)
@@ -88,53 +85,40 @@ class _Selection:
         self._rows: dict[str, VideoSpec] = {}
         self.files = self._selected.files
         self.skipped = self._selected.skipped
-        self.table: CaptionTable | None = None
+        self.tables: list[CaptionTable] = []
         self.missing: list[OmittedPath] = []
         self.videos: list[VideoSpec] = []
 
     def read_table(self) -> None:
-        """Read the caption table, and find the files of its rows; raises InvalidInput."""
-        path = self._selected.choose_table(self._request.table)
-        if path is None:
-            return
-        stream = self._selected.open_text(path)
-        if stream is None:
-            raise AssertionError("the sidecar is one of the listed names")
-        name, encoding = PurePosixPath(path).name, self._request.encoding
-        with stream:
-            header = next((line for line in read_lines(stream, name, encoding) if line.strip()), "")
-            stream.seek(0)
-            rows = parse_manifest(stream, name, encoding)
-        is_delimited = name.lower().endswith((".csv", ".tsv"))
-        self.table = CaptionTable(
-            path=path,
-            delimiter=find_delimiter(header) if is_delimited else None,
-            encoding=encoding,
-            videos=len(rows),
-        )
-        folder = str(PurePosixPath(path).parent)
-        matcher = FileMatcher(list(self.files), "" if folder == "." else folder)
-        for row in rows:
-            found = matcher.find(row.uri)
-            if len(found) == 1 and found[0] not in self._rows:
-                self._rows[found[0]] = row.model_copy(update={"uri": found[0]})
-            else:
-                self.missing.append(OmittedPath(path=row.uri, reason=_missing_reason(found)))
+        """Read the caption tables, and find the files of their rows; raises InvalidInput."""
+        tables = CaptionTables(lambda: list(self.files), is_searched=True)
+        for path in self._selected.choose_tables(self._request.table):
+            stream = self._selected.open_text(path)
+            if stream is None:
+                raise AssertionError("the table is one of the listed names")
+            with stream:
+                tables.add(path, stream, self._request.encoding)
+        self.tables = [
+            CaptionTable(
+                path=table.path,
+                format=table.format,
+                delimiter=table.delimiter,
+                encoding=self._request.encoding,
+                videos=table.videos,
+            )
+            for table in tables.tables
+        ]
+        self.missing = [OmittedPath(path=path, reason=reason) for path, reason in tables.missing.items()]
+        self._rows = {row.uri: row for row in tables.videos()}
 
     def read_videos(self) -> None:
-        """Read the captions of the videos that the table does not name; raises InvalidInput."""
+        """Read the captions of the videos that no table names; raises InvalidInput."""
         request = self._request
         videos = []
         for path in self._selected.video_paths(set(self._rows)):
             video = self._rows.get(path) or read_sidecars(path, self._selected.open_text, request.encoding)
             videos.append(add_caption_from_name(video) if request.captions_from_names else video)
         self.videos = videos
-
-
-def _missing_reason(found: Sequence[str]) -> str:
-    if not found:
-        return "not selected"
-    return "another row names the same file" if len(found) == 1 else "several files have this name"
 
 
 def _other_encoding(request: PreviewRequest) -> str | None:
@@ -149,7 +133,7 @@ def _other_encoding(request: PreviewRequest) -> str | None:
                 text.content.decode(_OTHER_ENCODING)
             except UnicodeDecodeError:
                 return None
-            return None if text.content.startswith(_UTF16_MARKS) else _OTHER_ENCODING
+            return None if text.content.startswith(UTF16_MARKS) else _OTHER_ENCODING
     return None
 
 

@@ -177,7 +177,7 @@ def test_table_without_a_known_column_of_captions_is_reported(
     (tmp_path / "captions.csv").write_text("file,title\na.mp4,a boat\n")
     read_videos(tmp_path)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "The manifest has no captions" in printed
+    assert "They are indexed without training." in printed
     assert "a column 'caption'" in printed
 
 
@@ -190,12 +190,12 @@ def test_videos_without_a_row_in_the_table_are_reported(
     (tmp_path / "captions.csv").write_text("\n".join(rows))
     assert len(read_videos(tmp_path)[1]) == 8
     printed = " ".join(capsys.readouterr().out.split())
-    assert "7 of 8 videos have captions. 1 video has no row in the table" in printed
+    assert "(table): 7 of 8 videos have captions. 1 video has no row in the caption tables" in printed
     assert "is included: 7.mp4." in printed
     (tmp_path / "captions.csv").write_text("\n".join(rows[:3]))
     read_videos(tmp_path)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "2 of 8 videos have captions. 6 videos have no row in the table" in printed
+    assert "2 of 8 videos have captions. 6 videos have no row in the caption tables" in printed
     assert "are included: 2.mp4, 3.mp4, 4.mp4, 5.mp4, 6.mp4 and 1 more." in printed
 
 

@@ -1,7 +1,7 @@
 // The files of a drop or of a file input, and the content of tables and sidecar files among them.
 
-const TABLE = /\.(csv|tsv|jsonl)$/i;
-const SIDECAR = /\.(txt|srt|vtt|info\.json)$/i;
+const TABLE = /\.(csv|tsv|json|jsonl|ndjson)$/i;
+const SIDECAR = /\.(txt|srt|vtt|info\.json|json|description)$/i;
 const LANGUAGE_SUBTITLES = /\.[a-z]{2,3}(-[a-z0-9]{2,8})*\.(srt|vtt)$/i; // clip.en.vtt, clip.pt-BR.srt
 const ARCHIVE = /\.(zip|tar|tar\.gz|tgz)$/i;
 const MAX_TEXT_BYTES = 32 * 2 ** 20;

@@ -51,10 +51,10 @@ function target({ domain, is_append: isAppend }) {
 }
 
 function facts(preview) {
-  const { table, without_captions: bare, missing, skipped } = preview;
+  const { tables, without_captions: bare, missing, skipped } = preview;
   const groups = Map.groupBy(skipped, ({ reason }) => reason);
   return [
-    table && tableFact(table),
+    ...tables.map(tableFact),
     bare.length > 0 &&
       expandable(`${count(bare.length, "video")} without captions: indexed, and not learned from`, bare),
     missing.length > 0 &&
@@ -72,8 +72,8 @@ function facts(preview) {
   ].filter(Boolean);
 }
 
-function tableFact({ path, delimiter, encoding, videos }) {
-  const format = delimiter ? `${DELIMITERS[delimiter] ?? delimiter} between the cells` : "JSON lines";
+function tableFact({ path, format: name, delimiter, encoding, videos }) {
+  const format = delimiter ? `${name}, ${DELIMITERS[delimiter] ?? delimiter} between the cells` : name;
   return el(
     "span",
     {},

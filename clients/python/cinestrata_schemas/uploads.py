@@ -42,7 +42,8 @@ class PreviewRequest(RequestModel):
     )
     table: str | None = Field(
         default=None,
-        description="Path of the caption table in `texts` (`.csv`, `.tsv` or `.jsonl`); found by its name if omitted.",
+        description="Path of the caption table in `texts` (`.csv`, `.tsv`, `.json` or `.jsonl`); all tables of the "
+        "selection if omitted.",
     )
     encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the texts.")
     captions_from_names: bool = Field(
@@ -58,10 +59,11 @@ class OmittedPath(ResponseModel):
 
 
 class CaptionTable(ResponseModel):
-    """Format of the caption table."""
+    """A caption table that was recognized by its content."""
 
     path: str
-    delimiter: str | None = Field(description="Delimiter of the cells; null for JSON lines.")
+    format: str = Field(description="Name of the format that was recognized, such as MSR-VTT.")
+    delimiter: str | None = Field(description="Delimiter of the cells of a table; null for JSON.")
     encoding: str
     videos: int = Field(description="Number of files that the table names.")
 
@@ -85,7 +87,7 @@ class UploadPreview(ResponseModel):
     without_captions: list[str] = Field(description="Paths of the videos without captions.")
     missing: list[OmittedPath] = Field(description="Rows of the table whose file is not selected.")
     skipped: list[OmittedPath] = Field(description="Selected files that are not uploaded.")
-    table: CaptionTable | None
+    tables: list[CaptionTable] = Field(description="Caption tables that the captions are from.")
     suggested_encoding: str | None = Field(
         description="Encoding that a text can be read with, if it cannot be read with the requested one."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -16,11 +16,11 @@ from media.sources.media_source import is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import FieldError, InvalidInput
 from service.storage.library_paths import UPLOAD_FOLDER
+from service.tasks.manifests.caption_tables import CaptionTables, find_tables
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
-    parse_manifest,
 )
 from service.tasks.manifests.sidecar_captions import (
     add_caption_from_name,
@@ -37,19 +37,21 @@ class FolderVideos:
     Attributes:
         base: Folder that the URIs are relative to.
         videos: The videos; their files may be missing.
-        has_manifest: Whether a manifest or a table of captions lists them or a part of them.
         left_out: Errors of the video files that are not listed, by path.
         uploaded: Paths of the uploaded files of a library in the folder, which belong to their own domains and are not
             listed.
-        without_row: Paths of the videos that the table of captions in the folder does not name.
+        without_row: Paths of the videos that the caption tables in the folder do not name.
+        missing: Reasons of the rows that are left out, because they name none of the files, or several.
+        formats: Format of each caption table or manifest by its path.
     """
 
     base: Path
     videos: Sequence[VideoSpec]
-    has_manifest: bool
     left_out: Mapping[str, FieldError]
     uploaded: Sequence[str] = ()
     without_row: Sequence[str] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def require_all(self) -> None:
         """Raise InvalidInput if a video file is not listed."""
@@ -67,9 +69,9 @@ def list_folder_videos(
 ) -> FolderVideos:
     """List the videos of a manifest or a folder.
 
-    Captions of a folder without a manifest are those of its sidecar files. A table of captions that is found in the
-    folder need not name all of its videos: the others have the captions of their sidecar files. A manifest, or a table
-    that ``path`` names, lists all videos.
+    Captions of a folder without a manifest are those of its caption tables and sidecar files. The tables need not name
+    all of its videos: the others have the captions of their sidecar files. A manifest, or a table that ``path`` names,
+    lists all videos.
 
     All folders in the folder are listed, or none is. A video file is left out if its name is not Unicode, if a link
     leads to no file, or if a sidecar file is invalid, cannot be read or is outside of ``root``.
@@ -88,35 +90,50 @@ def list_folder_videos(
         InvalidInput: the manifest is invalid or outside of ``root``, the folder has no videos, or all are left out.
         OSError: the folder, a folder in it, or the manifest cannot be read.
     """
-    manifest = path if path.is_file() else find_manifest(path)
+    manifest = path if path.is_file() else _find_full_manifest(path)
+    base = path if manifest is None else manifest.parent
     encoding = encoding or "utf-8"
-    videos: list[VideoSpec] = []
+
+    @cache
+    def list_names() -> list[str]:
+        return sorted(_list_files(base, report_progress))
+
+    tables = CaptionTables(list_names)
+    for name in find_tables(list_names()) if manifest is None else [manifest.name]:
+        with _open_inside(base / name, root) as stream:
+            tables.add(name, stream, encoding, typed_tables=typed_tables)
+    videos = tables.videos()
     files: list[str] = []
     left_out: dict[str, FieldError] = {}
     uploaded: Sequence[str] = ()
-    if manifest is not None:
-        with _open_inside(manifest, root) as stream:
-            videos = parse_manifest(stream, manifest.name, encoding, typed_tables=typed_tables)
-    if manifest is None or (manifest != path and manifest.name in CAPTION_TABLE_NAMES):
-        names = sorted(_list_files(path, report_progress))
-        files, uploaded = _find_videos(path, names)
-        if manifest is None:
+    if manifest is None:
+        files, uploaded = _find_videos(path, list_names())
+        if not videos:
             _require_videos(path, files, uploaded)
         else:
             files = _without_row(path, files, videos)
-        found, left_out = _read_folder(path, names, files, encoding, root, report_progress)
+        found, left_out = _read_folder(path, list_names(), files, encoding, root, report_progress)
         videos += found
-        if not videos:
-            raise InvalidInput.of(list(left_out.values()))
+    if not videos:
+        raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
     return FolderVideos(
-        path if manifest is None else manifest.parent,
+        base,
         videos,
-        manifest is not None,
         left_out,
         uploaded,
-        [name for name in files if name not in left_out] if manifest is not None else (),
+        [name for name in files if name not in left_out] if tables.tables and manifest is None else (),
+        tables.missing,
+        {table.path: table.format for table in tables.tables},
+    )
+
+
+def _find_full_manifest(folder: Path) -> Path | None:
+    """The file of a folder that lists all of its videos; None if there is none."""
+    names = [name for name in MANIFEST_NAMES if name not in CAPTION_TABLE_NAMES]
+    return next(
+        (folder / name for name in (*names, *TYPED_MANIFEST_NAMES) if (folder / name).is_file()), None
     )
 
 

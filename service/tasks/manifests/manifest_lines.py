@@ -3,22 +3,104 @@
 from __future__ import annotations
 
 import codecs
+import io
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, Protocol
 
 from service.core import request_limits
 from service.core.errors import InvalidInput
 
 MAX_LINE_BYTES = 4 * 1024**2  # a video with all captions of the maximum length, escaped
 
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Python also names codecs of host names, escapes and mail as encodings; they decode ASCII to other characters, take
 # quadratic time, or raise errors of other types.
 _PROBE = "".join(map(chr, range(32, 127))) + "\\u0041\t\r\n"
 
 
-def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a text with their ends. A byte order mark of UTF-8 is removed and overrides the encoding.
+class TextStream(Protocol):
+    """Bytes of a text."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most ``size`` bytes."""
+
+    def readline(self, size: int, /) -> bytes:
+        """Return at most ``size`` bytes of a line with its end."""
+
+
+class PeekedText:
+    """Bytes of a text, whose first lines can be looked at before they are read. UTF-16 is decoded to UTF-8.
+
+    Args:
+        stream: Content of the file.
+        name: Name of the file in errors.
+    """
+
+    def __init__(self, stream: TextStream, name: str) -> None:
+        first = stream.readline(MAX_LINE_BYTES + 1)
+        if first.startswith(UTF16_MARKS):
+            stream = io.BufferedReader(_Utf16Reader(first, stream, name))
+            first = stream.readline(MAX_LINE_BYTES + 1)
+        self._stream = stream
+        self._name = name
+        self._lines = [first] if first else []
+
+    def peek_line(self) -> bytes:
+        """Return the first line that is not blank, or its first bytes; empty if there is none.
+
+        Raises:
+            InvalidInput: the text has too many lines.
+        """
+        while not self._lines or not self._lines[-1].removeprefix(codecs.BOM_UTF8).strip():
+            line = self._stream.readline(MAX_LINE_BYTES + 1)
+            if not line:
+                return b""
+            self._lines.append(line)
+            check_line_number(len(self._lines), self._name)
+        return self._lines[-1].removeprefix(codecs.BOM_UTF8)
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most ``size`` bytes that were not read."""
+        head = b"".join(self._lines)
+        self._lines = [head[size:]] if len(head) > size else []
+        return head[:size] + (self._stream.read(size - len(head)) if size > len(head) else b"")
+
+    def readline(self, size: int, /) -> bytes:
+        """Return the next line, as the stream returned it."""
+        return self._lines.pop(0) if self._lines else self._stream.readline(size)
+
+
+class _Utf16Reader(io.RawIOBase):
+    """UTF-8, with a byte order mark, of a text in UTF-16."""
+
+    def __init__(self, first: bytes, stream: TextStream, name: str) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+        self._encoded = codecs.BOM_UTF8
+        self._first = first
+        self._stream = stream
+        self._name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._encoded:
+            raw, self._first = self._first or self._stream.read(io.DEFAULT_BUFFER_SIZE), b""
+            try:
+                self._encoded = self._decoder.decode(raw, not raw).encode()
+            except UnicodeDecodeError:
+                message = "The file begins with a mark of UTF-16, but is not UTF-16."
+                raise InvalidInput.at(self._name, message, "Save it as UTF-8.") from None
+            if not raw:
+                break
+        part = self._encoded[: len(buffer)]
+        buffer[: len(part)] = part
+        self._encoded = self._encoded[len(part) :]
+        return len(part)
+
+
+def read_lines(stream: TextStream, name: str, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines of a text with their ends. A byte order mark is removed and overrides the encoding.
 
     Args:
         stream: Content of the file.
@@ -27,15 +109,22 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
 
     Raises:
         InvalidInput: a line is too long, contains a NUL or cannot be decoded, or the encoding is not supported; the
-            error names the line. Or the text has too many lines.
+            error names the line. Or the text has too many lines or bytes.
     """
-    _check_encoding(encoding)
+    check_encoding(encoding)
     number = 0
+    total = 0
+    stream = PeekedText(stream, name)
     while raw := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
+        total += len(raw)
         check_line_number(number, name)
-        if number == 1 and raw.startswith(_UTF16_MARKS):
-            raise InvalidInput.at(f"{name}:1", "The file is UTF-16.", "Save it as UTF-8.")
+        if total > request_limits.MAX_TABLE_BYTES:
+            raise InvalidInput.at(
+                f"{name}:{number}",
+                f"The file is larger than {request_limits.MAX_TABLE_BYTES} bytes.",
+                "Split it, and append the parts to the domain.",
+            )
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw, encoding = raw[len(codecs.BOM_UTF8) :], "utf-8"
         if len(raw) > MAX_LINE_BYTES:
@@ -52,7 +141,7 @@ def read_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator
             raise InvalidInput.at(
                 f"{name}:{number}",
                 f"Byte {error.start + 1} of the line is not {encoding.upper()}.",
-                _encoding_hint(encoding),
+                encoding_hint(encoding),
             ) from None
         yield text
 
@@ -74,7 +163,8 @@ def check_line_number(number: int, name: str) -> None:
         )
 
 
-def _check_encoding(encoding: str) -> None:
+def check_encoding(encoding: str) -> None:
+    """Raise InvalidInput for an encoding that is not a superset of ASCII."""
     try:
         raw = _PROBE.encode("ascii")
         is_supported = _PROBE.encode(encoding) == raw and raw.decode(encoding) == _PROBE
@@ -88,7 +178,8 @@ def _check_encoding(encoding: str) -> None:
         )
 
 
-def _encoding_hint(encoding: str) -> str:
+def encoding_hint(encoding: str) -> str:
+    """Return what to do about bytes that an encoding does not have."""
     if codecs.lookup(encoding).name == "utf-8":
         return "Save it as UTF-8, or read it as Windows text: cinestrata ingest --encoding cp1252."
     return "Save it as UTF-8, or name another encoding."

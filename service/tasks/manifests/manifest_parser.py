@@ -1,70 +1,73 @@
-"""Parser of manifests: lists of videos with captions as JSONL, CSV, Parquet or a spreadsheet.
+"""Parser of manifests and caption tables, in the formats of :mod:`service.tasks.manifests.caption_formats`.
 
-A JSONL manifest has one video per line, with the fields of a video in ``POST /tasks``; other fields become metadata.
-Tables have the columns of :mod:`service.tasks.manifests.video_tables`. The delimiter of a CSV follows from its header.
-A file may have several lines: its captions are merged. URIs are paths relative to the folder of the manifest.
+The content selects the format, not the name of the file: JSON, JSON lines, or a delimited table with the columns of
+:mod:`service.tasks.manifests.video_tables`. A video may have several rows: its captions are merged.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.videos import Cue
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.ingestion_checks import storage_problem
-from service.tasks.manifests.manifest_lines import read_lines
+from service.tasks.manifests.caption_formats import Rows, read_document_rows, recognize
+from service.tasks.manifests.json_documents import parse_json, read_document
+from service.tasks.manifests.manifest_lines import PeekedText, check_encoding, read_lines
 from service.tasks.manifests.video_tables import (
-    FILE_COLUMNS,
     TYPED_SUFFIXES,
-    map_columns,
+    find_delimiter,
+    has_files,
+    is_lsmdc,
     read_delimited_table,
     read_typed_table,
+    split_header,
 )
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_CUES = 1_000_000  # of all videos
 _MAX_METADATA_BYTES = 64 * 1024**2  # of all videos, as in the body of a JSON request
 
 
 class _Entry(NamedTuple):
     """Fields of a video; much smaller than a :class:`VideoSpec`, since a manifest may have millions of lines."""
 
-    line: int
+    location: str
     captions: tuple[str, ...]
     id: str | None
     split: str | None
     metadata: dict[str, Any] | None
+    transcript: list[Cue]
 
 
 class ManifestEntries:
-    """Videos of a manifest in the order of their first line. Lines of the same file become one video.
+    """Videos of manifests in the order of their first row. Rows of the same file become one video."""
 
-    Args:
-        name: Name of the manifest in errors.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._metadata_bytes = 0
+        self._cues = 0
 
-    def add(self, line: int, fields: Any) -> None:
-        """Add the video of a line.
+    def add(self, location: str, fields: Any) -> None:
+        """Add the video of a row.
 
         Args:
+            location: Name of the manifest and place of the row in errors.
             fields: Fields of a video as in ``POST /tasks``.
 
         Raises:
-            InvalidInput: a field is invalid, a file has too many captions, its line contradicts an earlier line, or
-                the lines name more videos than a task may have.
+            InvalidInput: a field is invalid, a file has too many captions, its row contradicts an earlier row, or
+                the rows name more videos than a task may have.
         """
-        location = f"{self._name}:{line}"
         try:
             video = VideoSpec.model_validate(fields)
         except ValidationError as error:
@@ -74,19 +77,33 @@ class ManifestEntries:
             ) from None
         if _CONTROL.search(video.uri):
             raise InvalidInput.at(f"{location}.uri", "The path contains a control character.", "Remove it.")
-        for field, value in (("captions", video.captions), ("metadata", video.metadata or {})):
+        texts = [cue.text for cue in video.transcript]
+        for field, value in (
+            ("captions", video.captions),
+            ("transcript", texts),
+            ("metadata", video.metadata or {}),
+        ):
             if problem := storage_problem(value):
                 raise InvalidInput.at(f"{location}.{field}", problem, "Keep to plain JSON values.")
         self._check_metadata(location, video.metadata)
+        self._cues += len(video.transcript)
+        if self._cues > _MAX_CUES:
+            raise InvalidInput.at(
+                f"{location}.transcript",
+                f"The transcripts of the manifest have more than {_MAX_CUES} texts.",
+                "Split the manifest.",
+            )
         uri = video.uri.removeprefix("./") or video.uri
-        entry = _Entry(line, tuple(video.captions), video.id, video.split, video.metadata)
+        entry = _Entry(
+            location, tuple(video.captions), video.id, video.split, video.metadata, video.transcript
+        )
         if earlier := self._entries.get(uri):
             entry = self._merge(uri, earlier, entry)
         elif len(self._entries) >= request_limits.MAX_VIDEOS_PER_TASK:
             limit = request_limits.MAX_VIDEOS_PER_TASK
             raise InvalidInput.at(
-                self._name,
-                f"It lists more than {limit} videos; line {line} names a further file.",
+                location,
+                f"The rows before it name {limit} other videos, which is the limit.",
                 f"Post {limit} videos at most, and append the others to the domain.",
             )
         if len(entry.captions) > request_limits.MAX_CAPTIONS:
@@ -124,11 +141,12 @@ class ManifestEntries:
         for key, value in (entry.metadata or {}).items():
             self._check_equal(uri, key, metadata.setdefault(key, value), value, earlier, entry)
         return _Entry(
-            earlier.line,
+            earlier.location,
             tuple(dict.fromkeys((*earlier.captions, *entry.captions))),
             earlier.id or entry.id,
             earlier.split or entry.split,
             metadata or None,
+            _join(earlier.transcript, entry.transcript),
         )
 
     def _check_equal(
@@ -136,23 +154,28 @@ class ManifestEntries:
     ) -> None:
         if None not in (first, second) and first != second:
             raise InvalidInput.at(
-                f"{self._name}:{entry.line}",
-                f"{field[:80]!r} of {uri!r} differs from its row in line {earlier.line}.",
+                entry.location,
+                f"{field[:80]!r} of {uri!r} differs from its row at {earlier.location}.",
                 "Repeat the same id, split and metadata, or omit them.",
             )
 
 
+def _join(first: Sequence[Cue], second: Sequence[Cue]) -> list[Cue]:
+    """Return the texts of two transcripts, those of both once."""
+    return list({(cue.start, cue.end, cue.text): cue for cue in (*first, *second)}.values())
+
+
 def _make_video(uri: str, entry: _Entry) -> VideoSpec:
     """Return the video of an entry; `ManifestEntries.add` has validated its fields."""
-    fields: dict[str, Any] = {key: value for key, value in entry._asdict().items() if key != "line" and value}
+    fields: dict[str, Any] = {
+        key: value for key, value in entry._asdict().items() if key != "location" and value
+    }
     return VideoSpec.model_construct(uri=uri, **fields | {"captions": list(entry.captions)})
 
 
 CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # found beside videos, they need not name all of them
 MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", *CAPTION_TABLE_NAMES)
 TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
-
-_DELIMITED_SUFFIXES = (".csv", ".tsv")
 
 
 def require_text_table(name: str, field: str) -> None:
@@ -173,80 +196,97 @@ def require_text_table(name: str, field: str) -> None:
         )
 
 
-def parse_manifest(
-    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
-) -> list[VideoSpec]:
-    """Parse the videos of a manifest.
+@dataclass(frozen=True)
+class CaptionTableRows:
+    """Rows of a manifest or caption table.
+
+    Attributes:
+        format: Name of the format.
+        rows: Location and fields of each video, as in ``POST /tasks``; the fields are not validated.
+        is_partial: Whether the table may list videos that are not there, as data sets do.
+        delimiter: Delimiter of a table in text.
+        is_description: Whether the file describes a data set, and has no videos.
+    """
+
+    format: str
+    rows: Rows
+    is_partial: bool = False
+    delimiter: str | None = None
+    is_description: bool = False
+
+
+def read_rows(
+    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = True
+) -> CaptionTableRows:
+    """Recognize the format of a manifest, and read its rows.
 
     Args:
-        name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
+        stream: Content of the manifest, which is read with the rows.
+        name: Name of the manifest in errors; the ending of a typed table selects its parser.
         typed_tables: Whether Parquet files and spreadsheets are read. A few kilobytes of them may fill the memory, so
             only a command reads them, for its own user.
 
     Raises:
-        InvalidInput: a line is invalid; the error names the line. Or the file is a typed table that is not read.
+        InvalidInput: the format is not known, or a row is invalid; the error names the line or the key.
     """
-    if not typed_tables:
-        require_text_table(name, name)
-    entries = ManifestEntries(name)
-    for line, fields in read_rows(stream, name, encoding):
-        entries.add(line, fields)
+    if PurePath(name).suffix.lower() in TYPED_SUFFIXES:
+        if not typed_tables:
+            require_text_table(name, name)
+        return CaptionTableRows("table", read_typed_table(stream, name))
+    check_encoding(encoding)
+    text = PeekedText(stream, name)
+    line = text.peek_line()
+    if line.lstrip()[:1] not in (b"{", b"["):
+        return _read_table(text, line, name, encoding)
+    first = _parse_object(line.decode(encoding, "replace")) if line.lstrip()[:1] == b"{" else None
+    known = None if first is None else recognize(first, name)
+    if known is None or known.layout != "objects":
+        document = read_document(text, name, encoding)
+        known = recognize(document, name)
+        rows = read_document_rows(known, document, name)
+        names = document[0] if isinstance(document, list) else document
+    else:
+        rows = (
+            known.read(_parse_lines(read_lines(text, name, encoding), name), name) if known.read else iter(())
+        )
+        names = first
+    is_partial = known.is_partial or (isinstance(names, dict) and not has_files(names))
+    return CaptionTableRows(known.name, rows, is_partial, is_description=known.read is None)
+
+
+def _read_table(text: PeekedText, line: bytes, name: str, encoding: str) -> CaptionTableRows:
+    header = line.decode("utf-8", "replace")
+    rows = read_delimited_table(read_lines(text, name, encoding), name)
+    if is_lsmdc(header):
+        return CaptionTableRows("LSMDC", rows, True, "\t")
+    delimiter = find_delimiter(header)
+    is_partial = not has_files(split_header(header, delimiter))
+    return CaptionTableRows("table", rows, is_partial, delimiter)
+
+
+def _parse_object(line: str) -> dict[str, Any] | None:
+    """Return the object of a line; None if the line is only a part of a JSON document."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parse_lines(lines: Iterable[str], name: str) -> Rows:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield f"{name}:{number}", parse_json(line, name, number)
+
+
+def parse_manifest(
+    stream: BinaryIO, name: str, encoding: str = "utf-8", *, typed_tables: bool = False
+) -> list[VideoSpec]:
+    """Parse the videos of a manifest; arguments and errors as for :func:`read_rows`."""
+    entries = ManifestEntries()
+    for location, fields in read_rows(stream, name, encoding, typed_tables=typed_tables).rows:
+        entries.add(location, fields)
     videos = entries.videos()
     if not videos:
         raise InvalidInput.at(name, "It lists no video.", "Write one video per line.")
     return videos
-
-
-def read_rows(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[tuple[int, Any]]:
-    """Yield the line and the fields of each video, as in ``POST /tasks``; the fields are not validated.
-
-    Args:
-        stream: Content of the manifest.
-        name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
-
-    Raises:
-        InvalidInput: a line has another format; the error names the line.
-    """
-    suffix = PurePath(name).suffix.lower()
-    if suffix in TYPED_SUFFIXES:
-        return read_typed_table(stream, name)
-    lines = read_lines(stream, name, encoding)
-    if suffix in _DELIMITED_SUFFIXES:
-        return read_delimited_table(lines, name)
-    return _read_objects(lines, name)
-
-
-def _read_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InvalidInput.at(
-                f"{name}:{number}", "The line is not JSON.", "Write one object per line."
-            ) from None
-        yield number, _move_unknown_to_metadata(_rename_aliases(fields, f"{name}:{number}"))
-
-
-def _rename_aliases(fields: Any, location: str) -> Any:
-    """Rename the fields of an object without ``uri`` as for the columns of a table."""
-    if (
-        not isinstance(fields, dict)
-        or "uri" in fields
-        or not {name.lower() for name in fields} & {*FILE_COLUMNS}
-    ):
-        return fields
-    renamed = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
-    if isinstance(renamed.get("captions"), str):
-        renamed["captions"] = [renamed["captions"]]
-    return renamed
-
-
-def _move_unknown_to_metadata(fields: Any) -> Any:
-    """Move fields that a video does not have to its metadata, as for columns of a table."""
-    if not isinstance(fields, dict) or not isinstance(fields.get("metadata") or {}, dict):
-        return fields  # refused by the validation
-    unknown = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
-    known = {key: value for key, value in fields.items() if key in VideoSpec.model_fields}
-    return known | ({"metadata": unknown | (fields.get("metadata") or {})} if unknown else {})

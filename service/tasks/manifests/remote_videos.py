@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import quote
 
@@ -14,19 +13,19 @@ from media import MediaError
 from media.errors import SourceOutage
 from media.sources.media_source import ListedFile, SourceUri, is_source_uri
 from media.video_limits import VIDEO_SUFFIXES
+from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, SourceUnavailable
 from service.storage.video_access import SourceReader
+from service.tasks.manifests.caption_tables import TABLE_SUFFIXES, CaptionTables, find_tables
+from service.tasks.manifests.file_matching import is_video_name
 from service.tasks.manifests.manifest_parser import (
     CAPTION_TABLE_NAMES,
     MANIFEST_NAMES,
     TYPED_MANIFEST_NAMES,
-    parse_manifest,
     require_text_table,
 )
 from service.tasks.manifests.sidecar_captions import add_caption_from_name, is_hidden, read_sidecars
-
-_MANIFEST_SUFFIXES = tuple({PurePosixPath(name).suffix for name in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES)})
-_MAX_MANIFEST_BYTES = 256 * 1024**2
+from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,19 @@ class RemoteVideos:
     Attributes:
         base: URI of the folder that URIs are relative to, with a slash at the end.
         files: The files of the folder by their path; None for a web server, which cannot be listed.
-        has_manifest: Whether a manifest or a table of captions lists the videos or a part of them.
         left_out: Errors of the videos that are not listed, by path.
-        without_row: Paths of the videos that the table of captions in the folder does not name.
+        without_row: Paths of the videos that the caption tables in the folder do not name.
+        missing: Reasons of the rows that are left out, because they name none of the files, or several.
+        formats: Format of each caption table or manifest by its path.
     """
 
     base: SourceUri
     videos: Sequence[VideoSpec]
     files: Mapping[str, ListedFile] | None
-    has_manifest: bool
     left_out: Mapping[str, FieldError]
     without_row: Sequence[str] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def require_all(self) -> None:
         """Raise InvalidInput if a video is not listed."""
@@ -73,8 +74,8 @@ def list_remote_videos(
 ) -> RemoteVideos:
     """List the videos of a folder in an object store, or of a manifest in an object store or on a web server.
 
-    A table of captions that is found in the folder need not name all of its videos: the others have the captions of
-    their sidecar files. A manifest, or a table that ``source`` names, lists all videos.
+    Caption tables that are found in the folder need not name all of its videos: the others have the captions of their
+    sidecar files. A manifest, or a table that ``source`` names, lists all videos.
 
     A video is left out if its name is no part of a URI, if a sidecar file is invalid or forbidden, or if the manifest
     names a missing file or a file outside of its folder.
@@ -108,27 +109,28 @@ def _list(
     typed_tables: bool,
 ) -> RemoteVideos:
     named = SourceUri.parse(source)
-    manifest = named.segments[-1] if named.segments[-1].endswith(_MANIFEST_SUFFIXES) else None
+    is_table = named.segments[-1].lower().endswith((*TABLE_SUFFIXES, *TYPED_SUFFIXES))
+    manifest = named.segments[-1] if is_table else None
     folder = source.partition("?")[0] if named.port is not None else source
     base = SourceUri.parse(folder[: folder.rindex("/") + 1] if manifest else folder.rstrip("/") + "/")
     files: dict[str, ListedFile] | None = None
-    is_folder = manifest is None
     if manifest is None or named.port is None:
         files = {file.name: file for file in reader.list_files(base, report_progress)}
-        manifest = manifest or next((n for n in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES) if n in files), None)
-    videos: list[VideoSpec] = []
-    names: list[str] = []
-    left_out: dict[str, FieldError] = {}
-    if manifest is not None:
+        full = [n for n in (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES) if n not in CAPTION_TABLE_NAMES]
+        manifest = manifest or next((name for name in full if name in files), None)
+    tables = CaptionTables(lambda: [*(files or ())])
+    for name in find_tables(files or ()) if manifest is None else [manifest]:
         if not typed_tables:
-            require_text_table(manifest, manifest)  # before the download
-        uri = named if named.segments[-1] == manifest else SourceUri.parse(base.text + manifest)
-        content = reader.read(uri, _MAX_MANIFEST_BYTES, report_progress)
-        listed = parse_manifest(io.BytesIO(content), manifest, encoding, typed_tables=typed_tables)
-        videos, left_out = _split(base, listed, files)
-    if files is not None and is_folder and (manifest is None or manifest in CAPTION_TABLE_NAMES):
-        names = sorted(name for name in files if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES)
-        if manifest is None:
+            require_text_table(name, name)  # before the download
+        uri = named if named.segments[-1] == name else SourceUri.parse(base.text + _encode(base, name))
+        content = reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress)
+        tables.add(name, io.BytesIO(content), encoding, typed_tables=typed_tables)
+    listed = tables.videos()
+    videos, left_out = _split(base, listed, files)
+    names: list[str] = []
+    if files is not None and manifest is None:
+        names = sorted(name for name in files if is_video_name(name))
+        if not listed:
             _require_videos(base, names)
         else:
             rows = {row.uri.removeprefix(base.text) for row in listed}
@@ -140,8 +142,9 @@ def _list(
         raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
         videos = list(map(add_caption_from_name, videos))
-    without_row = [name for name in names if name not in left_out] if manifest is not None else ()
-    return RemoteVideos(base, videos, files, manifest is not None, left_out, without_row)
+    without_row = [name for name in names if name not in left_out] if tables.tables else ()
+    formats = {table.path: table.format for table in tables.tables}
+    return RemoteVideos(base, videos, files, left_out, without_row, tables.missing, formats)
 
 
 def _require_videos(base: SourceUri, names: Sequence[str]) -> None:
@@ -168,7 +171,7 @@ def _read_folder(
         if name not in files:
             return None
         uri = SourceUri.parse(base.text + name)
-        return io.BytesIO(reader.read(uri, _MAX_MANIFEST_BYTES, report_progress))
+        return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
     videos: list[VideoSpec] = []
     left_out: dict[str, FieldError] = {}

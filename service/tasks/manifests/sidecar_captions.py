@@ -1,27 +1,29 @@
 """Captions, transcript and metadata of a video from the sidecar files of downloaders, editors and datasets.
 
-For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.info.json`` (``title`` and
-``description`` are captions, other plain fields are metadata), and ``clip.srt`` or else ``clip.vtt`` (the transcript),
-also with a language code, as in ``clip.en.vtt``.
+For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
+``text`` and ``description`` are captions, other plain fields are metadata), ``clip.info.json`` and ``clip.description``
+of yt-dlp (``title`` and ``description`` are captions), and ``clip.srt`` or else ``clip.vtt`` (the transcript), also
+with a language code, as in ``clip.en.vtt``.
 """
 
 from __future__ import annotations
 
-import json
-import math
+import io
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
 from service.core import request_limits
 from service.core.errors import InvalidInput
-from service.tasks.manifests.manifest_lines import read_lines
+from service.tasks.manifests.json_documents import read_document
+from service.tasks.manifests.manifest_lines import PeekedText, read_lines
+from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
 from service.tasks.manifests.subtitle_files import read_subtitles
 
-SIDECAR_SUFFIXES = (".txt", ".info.json", ".srt", ".vtt")
+SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", ".srt", ".vtt")
 
 # Downloaders name the subtitles of clip.mp4 clip.en.vtt, clip.pt-BR.srt or clip.en-orig.vtt.
 _LANGUAGE_SUBTITLES = re.compile(
@@ -30,10 +32,11 @@ _LANGUAGE_SUBTITLES = re.compile(
 
 OpenSidecar = Callable[[str], BinaryIO | None]
 
+_JSON_CAPTIONS = {  # fields that are captions; shards of WebDataset have clip.json
+    ".json": ("caption", "captions", "text", "description"),
+    ".info.json": ("title", "description"),
+}
 _MAX_INFO_BYTES = 8 * 1024**2  # parsed JSON takes up to 20 times as much memory
-_MAX_METADATA_CHARS = 1000  # of one text; longer ones are prose or signed addresses
-# Local paths and addresses of a download, which may contain credentials.
-_PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_url", "cookies"))
 
 
 def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
@@ -53,9 +56,14 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
     for line in _read(f"{stem}.txt", open_sidecar, encoding, read_lines):
         if text := line.strip():
             captions[text] = None
-    for info in _read(f"{stem}.info.json", open_sidecar, encoding, _read_info):
-        captions |= dict.fromkeys(_shorten(info[key]) for key in ("title", "description") if info.get(key))
-        metadata = _plain_fields(info)
+    for suffix, keys in _JSON_CAPTIONS.items():
+        for info in _read(f"{stem}{suffix}", open_sidecar, encoding, _read_info):
+            values = (info.get(key) for key in keys)
+            texts = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
+            captions |= dict.fromkeys(shorten_caption(text) for text in texts if text)
+            metadata |= plain_fields(info, frozenset(keys))
+    for line in _read(f"{stem}.description", open_sidecar, encoding, _read_description):
+        captions[line] = None
     subtitles = (
         _read(f"{stem}{suffix}", open_sidecar, encoding, read_subtitles) for suffix in (".srt", ".vtt")
     )
@@ -86,6 +94,15 @@ def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
     return aliases
 
 
+def is_sidecar(path: str, stems: Collection[str]) -> bool:
+    """Whether a path is that of a sidecar file.
+
+    Args:
+        stems: Paths of the videos without their endings.
+    """
+    return any(path.endswith(suffix) and path.removesuffix(suffix) in stems for suffix in SIDECAR_SUFFIXES)
+
+
 def is_hidden(path: str) -> bool:
     """Whether a path is that of a hidden file, such as those that systems add to folders and archives."""
     return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
@@ -111,59 +128,17 @@ def _read(
             yield from read(stream, name, encoding)
 
 
+def _read_description(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
+    yield shorten_caption("".join(read_lines(stream, name, encoding)))
+
+
 def _read_info(stream: BinaryIO, name: str, encoding: str) -> Iterator[dict[str, Any]]:
-    raw = stream.read(_MAX_INFO_BYTES + 1)
+    raw = PeekedText(stream, name).read(_MAX_INFO_BYTES + 1)
     if len(raw) > _MAX_INFO_BYTES:
         raise InvalidInput.at(
             name, f"The file is larger than {_MAX_INFO_BYTES} bytes.", "Remove its comments."
         )
-    try:
-        info = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise InvalidInput.at(name, "The file is not JSON.", "Correct or remove it.") from None
+    info = read_document(io.BytesIO(raw), name, "utf-8")
     if not isinstance(info, dict):
         raise InvalidInput.at(name, "The file is not a JSON object.", "Correct or remove it.")
     yield info
-
-
-def _plain_fields(info: dict[str, Any]) -> dict[str, Any]:
-    """Texts, numbers, booleans and lists of texts, in order and within the limit of metadata."""
-    fields: dict[str, Any] = {}
-    size = 2
-    for key, value in info.items():
-        if key in ("title", "description") or key in _PRIVATE_FIELDS or not _is_plain(value):
-            continue
-        if key.startswith("_") or not _is_plain(key):
-            continue
-        size += len(json.dumps({key: value}, ensure_ascii=False).encode())
-        if size > request_limits.MAX_METADATA_BYTES:
-            break
-        fields[key] = value
-    return fields
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, str):
-        is_storable = not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
-        return is_storable and 0 < len(value) <= _MAX_METADATA_CHARS
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(item, str) and _is_plain(item) for item in value)
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and abs(value) < 2**63
-
-
-def _shorten(value: Any) -> str:
-    """Return a text as one line within the limit of a caption, without control characters."""
-    text = "".join(
-        c
-        for c in str(value)[: 4 * request_limits.MAX_CAPTION_CHARS]
-        if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")
-    )
-    text = " ".join(text.split())
-    if len(text) > request_limits.MAX_CAPTION_CHARS:
-        text = (
-            text[: request_limits.MAX_CAPTION_CHARS].rpartition(" ")[0]
-            or text[: request_limits.MAX_CAPTION_CHARS]
-        )
-    return text

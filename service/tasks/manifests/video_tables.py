@@ -1,9 +1,10 @@
 """Tables of videos: delimited texts, Parquet and spreadsheets, and the fields of a video that their columns contain.
 
-A column of files is named ``uri``, ``file``, ``filename``, ``path`` or ``video``; a column of captions ``captions``,
-``caption``, ``text`` or ``description``. ``id`` and ``split`` are fields of a video; all other columns are metadata.
-The case of these names has no meaning. Tables with typed cells are read with pandas, which is not a dependency of the
-project.
+A column of files is named ``uri``, ``file``, ``file_name``, ``filename``, ``path`` or ``video``; a column of captions
+``captions``, ``caption``, ``text`` or ``description``. Tables of data sets without these may have a column of IDs, such
+as ``video_id``, and of sentences. ``id``, ``split``, ``metadata`` and ``transcript`` are fields of a video; all other
+columns are metadata. The case of these names has no meaning. Tables of LSMDC have no header. Tables with typed cells
+are read with pandas, which is not a dependency of the project.
 """
 
 from __future__ import annotations
@@ -13,26 +14,49 @@ import importlib
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO
 
+from cinestrata_schemas.tasks import VideoSpec
 from service.core.errors import InvalidInput
+from service.tasks.manifests.json_documents import parse_json
 from service.tasks.manifests.manifest_lines import check_line_number
 
-FILE_COLUMNS = ("file", "filename", "path", "video", "uri")
+FILE_COLUMNS = ("file", "file_name", "filename", "path", "video", "uri")
 
+_ID_COLUMNS = ("video_id", "videoid", "clip_id", "clip_name", "video_name", "filepath", "video_path")
+_CAPTION_COLUMNS = ("caption", "captions", "text", "description")
+_SENTENCE_COLUMNS = ("sentence", "sentences", "encap")
 _FIELDS = {
     **dict.fromkeys(FILE_COLUMNS, "uri"),
-    **dict.fromkeys(("caption", "captions", "text", "description"), "captions"),
-    "id": "id",
-    "split": "split",
+    **dict.fromkeys(_CAPTION_COLUMNS, "captions"),
+    **{field: field for field in ("id", "split", "metadata", "transcript")},
 }
+_JSON_FIELDS = ("captions", "metadata", "transcript")  # a cell may be JSON
+
+# LSMDC: clip, aligned and extracted start and end, and sentence. The name of a clip ends with its times in the movie.
+_LSMDC_FIELDS = ("uri", "start_aligned", "end_aligned", "start_extracted", "end_extracted", "captions")
+_LSMDC_CLIP = re.compile(r".*_\d\d\.\d\d\.\d\d\.\d+-\d\d\.\d\d\.\d\d\.\d+")
+
+
+def file_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that name the file of a row: those of files, or else the first of IDs."""
+    by_key = {name.strip().lower(): name for name in names}
+    files = [by_key[key] for key in FILE_COLUMNS if key in by_key]
+    return files or [by_key[key] for key in _ID_COLUMNS if key in by_key][:1]
+
+
+def has_files(names: Iterable[str]) -> bool:
+    """Whether a column names files. The IDs of a data set often include videos that a folder does not have."""
+    return not {name.strip().lower() for name in names}.isdisjoint(FILE_COLUMNS)
 
 
 def count_known_columns(names: Sequence[str]) -> int:
     """Number of names that are fields of a video."""
-    return sum(name.strip().lower() in _FIELDS for name in names)
+    known = {*_FIELDS, *_ID_COLUMNS, *_SENTENCE_COLUMNS}
+    return sum(name.strip().lower() in known for name in names)
 
 
 def map_columns(names: Sequence[str], location: str) -> list[str]:
@@ -44,7 +68,15 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
     Raises:
         InvalidInput: there is no column of files, or two columns have the same meaning.
     """
-    fields = [_FIELDS.get(name.strip().lower(), name.strip()) for name in names]
+    keys = [name.strip().lower() for name in names]
+    meanings = dict(_FIELDS)
+    for columns, others, field in (
+        (FILE_COLUMNS, _ID_COLUMNS, "uri"),
+        (_CAPTION_COLUMNS, _SENTENCE_COLUMNS, "captions"),
+    ):
+        if not set(columns) & set(keys):
+            meanings |= dict.fromkeys([key for key in others if key in keys][:1], field)
+    fields = [meanings.get(key, name.strip()) for key, name in zip(keys, names, strict=True)]
     first: dict[str, str] = {}
     for name, field in zip(names, fields, strict=True):
         if field and field in first:
@@ -55,12 +87,38 @@ def map_columns(names: Sequence[str], location: str) -> list[str]:
             )
         first[field] = name
     if "uri" not in first:
+        shown = ", ".join(repr(name.strip()[:40]) for name in names[:12])
         raise InvalidInput.at(
             location,
-            f"There is no column {', '.join(map(repr, FILE_COLUMNS[:-1]))} or {FILE_COLUMNS[-1]!r}.",
-            "Name the columns in the first line.",
+            f"There is no column {', '.join(map(repr, FILE_COLUMNS[:-1]))} or {FILE_COLUMNS[-1]!r} of files, and none "
+            f"of IDs such as {_ID_COLUMNS[0]!r}; the columns are {shown}{' and more' if len(names) > 12 else ''}.",
+            "Name the columns in the first line, as in: file_name,text.",
         )
     return fields
+
+
+def object_fields(value: Any, location: str) -> Any:
+    """Return the fields of a video of a JSON object, whose keys have the meanings of columns."""
+    return _move_unknown_to_metadata(_rename_aliases(value, location))
+
+
+def _rename_aliases(fields: Any, location: str) -> Any:
+    """Rename the fields of an object without ``uri`` as for the columns of a table."""
+    if not isinstance(fields, dict) or "uri" in fields or not file_columns(fields):
+        return fields
+    renamed = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
+    captions = renamed.get("captions", [])
+    renamed["captions"] = [captions] if isinstance(captions, str) else captions or []
+    return renamed
+
+
+def _move_unknown_to_metadata(fields: Any) -> Any:
+    """Move fields that a video does not have to its metadata, as for columns of a table."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("metadata") or {}, dict):
+        return fields  # refused by the validation
+    unknown = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
+    known = {key: value for key, value in fields.items() if key in VideoSpec.model_fields}
+    return known | ({"metadata": unknown | (fields.get("metadata") or {})} if unknown else {})
 
 
 def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> dict[str, Any]:
@@ -85,14 +143,30 @@ def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> di
         )
     if not values:
         return {}
+    parsed = {
+        field: _parse_cell(values.pop(field), f"{location}.{field}")
+        for field in _JSON_FIELDS
+        if field in values
+    }
     video: dict[str, Any] = {
         "uri": str(values.pop("uri", "")),
-        "captions": _captions(values.pop("captions", "")),
+        "captions": _captions(parsed.pop("captions", "")),
     }
     for field in ("id", "split"):
         if field in values:
             video[field] = str(values.pop(field))
-    return video | ({"metadata": values} if values else {})
+    metadata = parsed.pop("metadata", {})
+    metadata = values | (metadata if isinstance(metadata, dict) else {"metadata": metadata})
+    return video | parsed | ({"metadata": metadata} if metadata else {})
+
+
+def _parse_cell(cell: Any, location: str) -> Any:
+    """Return the list or object of a cell that is JSON, as exports have it; any other cell unchanged."""
+    is_json = isinstance(cell, str) and (cell[0], cell[-1]) in (("[", "]"), ("{", "}"))
+    try:
+        return parse_json(cell, location) if is_json else cell
+    except InvalidInput:
+        return cell  # a text in brackets
 
 
 def _captions(cell: Any) -> list[str]:
@@ -103,8 +177,8 @@ def _captions(cell: Any) -> list[str]:
 _DELIMITERS = (",", ";", "\t", "|")
 
 
-def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the line and the fields of the video of each row. The header decides the delimiter.
+def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the location and the fields of the video of each row. The header decides the delimiter.
 
     Args:
         lines: Lines of the file with their ends.
@@ -123,16 +197,25 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[int,
     if not header.strip():
         return
     # A quoted cell that never ends is refused at the field limit of the reader (131,072 characters).
-    reader = csv.reader(chain([header], lines), delimiter=find_delimiter(header), strict=True)
     fields: list[str] = []
+    if is_headless := is_lsmdc(header):
+        fields = [*_LSMDC_FIELDS]
+        reader = csv.reader(chain([header], lines), delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(chain([header], lines), delimiter=find_delimiter(header), strict=True)
     number = blank + 1
     try:
         for cells in reader:
             location = f"{name}:{number}"
+            if is_headless:
+                cells = [
+                    *cells[:-1],
+                    json.dumps(cells[-1:]),
+                ]  # a sentence may contain the separator of captions
             if not fields:
                 fields = map_columns(cells, location)
             elif video := row_fields(fields, cells, location):
-                yield number, video
+                yield location, video
             number = blank + reader.line_num + 1
     except csv.Error as error:
         raise InvalidInput.at(
@@ -142,6 +225,12 @@ def read_delimited_table(lines: Iterable[str], name: str) -> Iterator[tuple[int,
         ) from None
 
 
+def is_lsmdc(line: str) -> bool:
+    """Whether a line is a row of an LSMDC table, which has no header."""
+    cells = line.split("\t")
+    return len(cells) == len(_LSMDC_FIELDS) and _LSMDC_CLIP.fullmatch(cells[0]) is not None
+
+
 def find_delimiter(header: str) -> str:
     """Return the delimiter that gives the most known columns; of several the first.
 
@@ -149,13 +238,15 @@ def find_delimiter(header: str) -> str:
         header: First line of a table that is not blank.
     """
 
-    def known(delimiter: str) -> int:
-        try:
-            return count_known_columns(next(csv.reader([header], delimiter=delimiter)))
-        except csv.Error:
-            return 0
+    return max(_DELIMITERS, key=lambda delimiter: count_known_columns(split_header(header, delimiter)))
 
-    return max(_DELIMITERS, key=known)
+
+def split_header(header: str, delimiter: str) -> list[str]:
+    """Return the columns of a header; none if it is no row of a table."""
+    try:
+        return next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _limit(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -173,8 +264,8 @@ def _split_returns(line: str) -> Iterable[str]:
 TYPED_SUFFIXES = (".parquet", ".xlsx", ".xls", ".ods")
 
 
-def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the row number and the fields of the video of each row of a Parquet file or of a first sheet.
+def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the location and the fields of the video of each row of a Parquet file or of a first sheet.
 
     The rows of a Parquet file are counted from 1, and the rows of a sheet like the spreadsheet does.
 
@@ -202,8 +293,9 @@ def read_typed_table(stream: BinaryIO, name: str) -> Iterator[tuple[int, dict[st
     fields = map_columns([str(column) for column in frame.columns], name if is_parquet else f"{name}:1")
     columns = [frame.iloc[:, index].tolist() for index in range(len(fields))]
     for number, cells in enumerate(zip(*columns, strict=True), 1 if is_parquet else 2):
-        if video := row_fields(fields, [_plain(cell) for cell in cells], f"{name}:{number}"):
-            yield number, video
+        location = f"{name}:{number}"
+        if video := row_fields(fields, [_plain(cell) for cell in cells], location):
+            yield location, video
 
 
 def _plain(cell: Any) -> Any:

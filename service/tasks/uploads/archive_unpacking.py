@@ -1,7 +1,7 @@
 """Unpacking of uploaded archives: zip or tar(.gz) with a manifest, or with sidecar files of its videos.
 
 An archive is not trusted. Only plain files that the manifest lists are written, each to a validated path; without a
-manifest, or beside a table of captions, also files whose names end like those of videos. Manifests of typed tables are
+manifest, also files whose names end like those of videos. Manifests of typed tables are
 not read, because their parsers do not bound the memory that a file takes.
 """
 
@@ -23,7 +23,8 @@ from service.core import request_limits
 from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
-from service.tasks.manifests.manifest_parser import CAPTION_TABLE_NAMES, MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.caption_tables import CaptionTables, find_tables
+from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, require_text_table
 from service.tasks.manifests.sidecar_captions import (
     SIDECAR_SUFFIXES,
     is_hidden,
@@ -65,8 +66,8 @@ def archive_digest(archive: BinaryIO) -> bytes:
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:
     """Unpack the videos of an archive into ``uploads_dir / upload``. On an error nothing is left on disk.
 
-    A manifest lists all videos. Without one, or with a table of captions, all videos of the archive are unpacked; those
-    that the table does not name have the captions of their sidecar files.
+    A manifest lists all videos. Without one, all videos of the archive are unpacked; those that no caption table names
+    have the captions of their sidecar files.
 
     Returns:
         The videos, with URIs ``upload://<upload>/<path>``; those of remote sources keep their URIs.
@@ -80,8 +81,8 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     try:
         with open_archive(archive, filename) as opened:
             members = list_members(opened)
-            videos, base = _read_videos(opened, members)
-            _write_videos(opened, members, videos, base, folder)
+            videos = _read_videos(opened, members)
+            _write_videos(opened, members, videos, folder)
     except BaseException as error:
         remove_upload(upload)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -95,56 +96,48 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     return [
         video
         if is_source_uri(video.uri)
-        else video.model_copy(
-            update={"uri": f"{UPLOAD_SCHEME}{upload}/{(base / safe_path(video.uri)).as_posix()}"}
-        )
+        else video.model_copy(update={"uri": f"{UPLOAD_SCHEME}{upload}/{safe_path(video.uri).as_posix()}"})
         for video in videos
     ]
 
 
-def _read_videos(
-    archive: Archive, members: dict[PurePosixPath, ArchiveMember]
-) -> tuple[list[VideoSpec], PurePosixPath]:
-    """Return the videos of the archive, and the folder that their URIs are relative to."""
-    found = [p for p in members if p.name in MANIFEST_NAMES and len(p.parts) <= 2]
-    found = [p for p in found if p.stem == "manifest"] or found
-    found = [p for p in found if len(p.parts) == 1] or found
-    if len(found) > 1:
+def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) -> list[VideoSpec]:
+    """Return the videos of the archive."""
+    named = [p for p in members if p.name in MANIFEST_NAMES and p.stem == "manifest" and len(p.parts) <= 2]
+    named = [p for p in named if len(p.parts) == 1] or named
+    if len(named) > 1:
         raise invalid_archive("It contains several manifests.", _MANIFEST_HINT)
-    if not found:
-        return _read_bare_videos(archive, members), PurePosixPath()
-    with archive.open(members[found[0]]) as stream:
-        raw = stream.read(_MAX_MANIFEST_BYTES + 1)
-    if len(raw) > _MAX_MANIFEST_BYTES:
-        raise TooLarge(
-            f"{found[0]}: The manifest is larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
-        )
-    videos, base = parse_manifest(io.BytesIO(raw), found[0].name), found[0].parent
-    if found[0].name not in CAPTION_TABLE_NAMES:
-        return videos, base
-    rows = [
-        row
-        if is_source_uri(row.uri)
-        else row.model_copy(update={"uri": str(base / safe_path(row.uri, f"videos[{number}].uri"))})
-        for number, row in enumerate(videos)
-    ]
-    named = {row.uri for row in rows}
-    others = [uri for uri in _video_paths(members) if uri not in named and not is_hidden(uri)]
-    return rows + _read_videos_with_sidecars(archive, members, others), PurePosixPath()
+    tables = CaptionTables(lambda: [str(path) for path in members])
+    budget = _MAX_MANIFEST_BYTES
+    # In the order of the archive: a gzip stream cannot seek backwards.
+    for path in named or map(PurePosixPath, find_tables(map(str, members))):
+        require_text_table(path.name, str(path))
+        with archive.open(members[path]) as stream:
+            raw = stream.read(budget + 1)
+        budget -= len(raw)
+        if budget < 0:
+            raise TooLarge(
+                f"{path}: The caption tables are larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
+            )
+        tables.add(str(path), io.BytesIO(raw))
+    rows = tables.videos()
+    for number, row in enumerate(rows):
+        if not is_source_uri(row.uri):
+            safe_path(row.uri, f"videos[{number}].uri")
+    if named:
+        return rows
+    with_row = {row.uri for row in rows}
+    others = [uri for uri in _video_paths(members) if uri not in with_row and not (rows and is_hidden(uri))]
+    videos = rows + _read_videos_with_sidecars(archive, members, others)
+    # A manifest with a wrong name must not become a domain without captions.
+    if not rows and not any(video.captions or video.transcript for video in videos):
+        raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
+    return videos
 
 
 def _video_paths(members: Iterable[PurePosixPath]) -> list[str]:
     """Return the paths of the files whose names end like those of videos."""
     return [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
-
-
-def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) -> list[VideoSpec]:
-    """Return the videos of an archive without a manifest, with the captions of their sidecar files."""
-    videos = _read_videos_with_sidecars(archive, members, _video_paths(members))
-    # A manifest with a wrong name must not become a domain without captions.
-    if not any(video.captions or video.transcript for video in videos):
-        raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
-    return videos
 
 
 def _read_videos_with_sidecars(
@@ -182,7 +175,6 @@ def _write_videos(
     archive: Archive,
     members: dict[PurePosixPath, ArchiveMember],
     videos: list[VideoSpec],
-    base: PurePosixPath,
     folder: Path,
 ) -> None:
     budget = request_limits.MAX_UNPACKED_BYTES
@@ -191,7 +183,7 @@ def _write_videos(
     for number, video in enumerate(videos):
         if is_source_uri(video.uri):
             continue
-        path = base / safe_path(video.uri, f"videos[{number}].uri")
+        path = safe_path(video.uri, f"videos[{number}].uri")
         if path in members:
             wanted[path] = None
         else:

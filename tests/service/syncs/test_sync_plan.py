@@ -44,7 +44,7 @@ def listed(folder: Path, names: Sequence[str] = NAMES, captions: Sequence[str] =
 
 
 def source_files(folder: Path, *videos: VideoSpec) -> SourceFiles:
-    return local_files(FolderVideos(folder, videos, False, {}))
+    return local_files(FolderVideos(folder, videos, {}))
 
 
 def stored(video: VideoSpec, folder: Path, **fields: object) -> VideoSummary:

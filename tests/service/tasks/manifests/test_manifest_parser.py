@@ -79,9 +79,23 @@ def test_text_that_is_not_utf8_names_the_line_and_the_option() -> None:
     assert "--encoding cp1252" in message
     assert [video.captions for video in parse(raw, encoding="cp1252")] == [["plain"], ["Küche"], ["Öl"]]
     assert "manifest.csv:1: Byte 6 of the line is not CP1252" in refusal(b"file,\x81", encoding="cp1252")
-    assert "UTF-16" in refusal("file,caption\n".encode("utf-16"))
     for unsupported in ("utf-16", "rot13", "no such", "\0", "idna", "utf-7", "hz", "raw_unicode_escape"):
         assert "not supported" in refusal(raw, encoding=unsupported)
+
+
+@pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "file,text\na.mp4,Küche\n",
+        '\n{"file": "a.mp4", "text": "Küche"}',
+        '[{"file": "a.mp4",\n"text": "Küche"}]',
+    ],
+)
+def test_byte_order_mark_selects_the_encoding(mark: str, content: str) -> None:
+    raw = content.encode(mark) if mark in ("utf-8-sig", "utf-16") else ("\ufeff" + content).encode(mark)
+    assert parse(raw, encoding="cp1252")[0].captions == ["Küche"]
+    assert "is not UTF-16" in refusal(("\ufeff" + content).encode("utf-16-le") + b"\x00\xd8")
 
 
 def test_mark_of_utf8_overrides_the_encoding() -> None:
@@ -102,7 +116,7 @@ def test_rows_of_a_file_are_merged() -> None:
 @pytest.mark.parametrize("column", ["id", "split", "place"])
 def test_contradicting_rows_name_both_lines(column: str) -> None:
     message = refusal(f"file,{column}\na.mp4,train\nb.mp4,val\n\na.mp4,test\n")
-    assert f"manifest.csv:5: '{column}' of 'a.mp4' differs from its row in line 2" in message
+    assert f"manifest.csv:5: '{column}' of 'a.mp4' differs from its row at manifest.csv:2" in message
 
 
 def test_captions_of_a_file_are_limited() -> None:
@@ -117,7 +131,10 @@ def test_captions_of_a_file_are_limited() -> None:
         ("", "lists no video"),
         ("\n\n", "lists no video"),
         ("file,caption\n", "lists no video"),
-        ("name,caption\na.mp4,x\n", "no column 'file', 'filename', 'path', 'video' or 'uri'"),
+        (
+            "name,caption\na.mp4,x\n",
+            "or 'uri' of files, and none of IDs such as 'video_id'; the columns are 'name', 'caption'",
+        ),
         ("\nfile,caption\n\na.mp4,x,y\n", ":4: There are more cells than columns"),
         ("file,caption\n,x\n", ":2.uri"),
         ("file,split\na.mp4,x\n", ":2.split"),
@@ -127,7 +144,6 @@ def test_captions_of_a_file_are_limited() -> None:
         ('file,caption\na.mp4,"x" y\n', ":2: The row that begins here"),
         ('"file\n', ":1: The row that begins here"),
         ('file,caption\n"a\nb.mp4",x\n', ":2.uri: The path contains a control character"),
-        ("[" * 100_000, "no column"),
     ],
 )
 def test_bad_line_of_a_table_is_named(content: str, expected: str) -> None:
@@ -138,8 +154,14 @@ def test_bad_line_of_a_table_is_named(content: str, expected: str) -> None:
     ("content", "expected"),
     [
         ('{"uri": "a.mp4"}\n\n{"uri": ', ":3: The line is not JSON"),
-        ('{"a": ' * 100_000, ":1: The line is not JSON"),
-        ('{"captions": ["x"]}', ":1.uri"),
+        ('{"a": ' * 100_000, "nested too deep"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"uri": "a.mp4"}\n' + '{"a": ' * 100_000, ":2: The line is nested too deep"),
+        ('{"uri": "a.mp4", "split": "val", "split": "test"}', ":1: An object has the key 'split' twice"),
+        ('{"uri": "a.mp4", "n": ' + "9" * 5000 + "}", "number with too many digits"),
+        ('{"uri": "a.mp4", "n": 1e999}', ":1.metadata: A number is not finite"),
+        ('{"uri": "a.mp4", "n": NaN}', ":1.metadata: A number is not finite"),
+        ('{"uri": "a.mp4"}\n{"captions": ["x"]}', ":2.uri"),
         ('{"uri": "a\\u0000.mp4"}', ":1.uri: The path contains a control character"),
         ('{"uri": "a.mp4", "captions": 3}', ":1.captions"),
         ("3", ":1"),
@@ -180,7 +202,9 @@ def test_lines_after_more_videos_than_a_task_may_have_are_not_read(monkeypatch: 
     monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 1000)
     rows = [b'{"uri": "%d.mp4", "captions": ["x"]}\n' % number for number in range(3000)]
     stream = _Lines(iter(rows))
-    with pytest.raises(InvalidInput, match=r"more than 1000 videos; line 1001 names a further file"):
+    with pytest.raises(
+        InvalidInput, match=r"manifest\.jsonl:1001: The rows before it name 1000 other videos"
+    ):
         parse_manifest(stream, "manifest.jsonl")  # type: ignore[arg-type]
     assert stream.read_lines == 1001
     merged = parse_manifest(io.BytesIO(b"".join(rows[:1000] + rows[:1000])), "manifest.jsonl")

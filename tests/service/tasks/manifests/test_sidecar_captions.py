@@ -129,8 +129,9 @@ def test_texts_are_kept_within_the_limits() -> None:
         ),
         ("srt", b"1\n00:00:01,000 --> 00:00:02,000\n" + b"word\n" * 900_000, "clip.1.srt: It has more than"),
         ("srt", (b"x" * 999 + b"\n") * 9000, "clip.1.srt: The file has more than"),
-        ("info.json", b"{", "day/clip.1.info.json: The file is not JSON"),
-        ("info.json", b'{"a":' * 100_000, "not JSON"),
+        ("srt", b"\xff\xfe1", "day/clip.1.srt: The file begins with a mark of UTF-16, but is not UTF-16"),
+        ("info.json", b"{", "day/clip.1.info.json:1: The file is not JSON"),
+        ("info.json", b'{"a":' * 100_000, "nested too deep"),
         ("info.json", b"[1]", "not a JSON object"),
     ],
 )

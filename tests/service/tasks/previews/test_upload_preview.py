@@ -15,7 +15,6 @@ from cinestrata_schemas.uploads import PreviewRequest, UploadPreview
 from service.core import request_limits
 from service.core.settings import settings
 from service.tasks import commands
-from service.tasks.selected_files import FileMatcher
 from service.tasks.upload_preview import preview_upload
 from service.tasks.uploads.upload_store import create_upload
 
@@ -55,13 +54,17 @@ def test_table_of_a_folder() -> None:
     assert _captions(preview) == {"kitchen/clips/a.mp4": ["eggs", "a pan"], "kitchen/clips/b.mp4": []}
     assert (preview.domain, preview.bytes, preview.captions) == ("kitchen", 2000, 2)
     assert preview.without_captions == ["kitchen/clips/b.mp4"]
-    assert _omitted(preview.missing) == {"clips/gone.mp4": "not selected"}
+    assert _omitted(preview.missing) == {"clips/gone.mp4": "not found"}
     assert _omitted(preview.skipped) == {
         "kitchen/notes.pdf": "not a video",
         "kitchen/.DS_Store": "hidden file",
     }
-    assert preview.table is not None
-    assert (preview.table.delimiter, preview.table.encoding, preview.table.videos) == (";", "utf-8", 2)
+    assert len(preview.tables) == 1
+    assert (preview.tables[0].delimiter, preview.tables[0].encoding, preview.tables[0].videos) == (
+        ";",
+        "utf-8",
+        2,
+    )
     assert preview.problems == []
 
 
@@ -86,8 +89,8 @@ def test_table_that_is_selected_alone_finds_the_files() -> None:
         "clip.mp4": "several files have this name",
         "other/solo.mp4": "another row names the same file",
     }
-    assert preview.table is not None
-    assert preview.table.delimiter is None
+    assert len(preview.tables) == 1
+    assert preview.tables[0].delimiter is None
 
 
 def test_sidecars_of_a_folder_and_names_as_captions() -> None:
@@ -137,12 +140,14 @@ def test_table_in_another_encoding_is_offered() -> None:
     assert _preview(["a.mp4"], {"captions.csv": "file,caption\n".encode("utf-16")}).suggested_encoding is None
 
 
-def test_table_is_chosen_by_name_or_asked_for() -> None:
+def test_all_tables_are_read_unless_one_is_named() -> None:
     tables: dict[str, str | bytes] = {
         "one.csv": "file,caption\na.mp4,one\n",
         "two.csv": "file,caption\na.mp4,two\n",
     }
-    assert [problem.field for problem in _preview(["a.mp4"], tables).problems] == ["table"]
+    assert _captions(_preview(["a.mp4"], tables)) == {"a.mp4": ["one", "two"]}
+    manifests: dict[str, str | bytes] = {"x/manifest.csv": "file\na.mp4\n", "y/manifest.csv": "file\na.mp4\n"}
+    assert [problem.field for problem in _preview(["a.mp4"], manifests).problems] == ["table"]
     assert _captions(_preview(["a.mp4"], tables, table="two.csv")) == {"a.mp4": ["two"]}
     assert [problem.field for problem in _preview(["a.mp4"], {}, table="gone.csv").problems] == ["table"]
 
@@ -202,40 +207,3 @@ def test_destination_is_checked() -> None:
         assert preview.problems[0].message
     assert "queued" in by_field["into"].problems[0].message
     assert [problem.field for problem in _preview(["a.mp4"], into="tsk_0").problems] == ["into"]
-
-
-def test_rows_of_files_with_the_same_name_are_found() -> None:
-    """One folder for each video: the comparison of each row with each file would take hours for 100,000 videos."""
-    rows = [f"/data/clips/{number}/video.mp4" for number in range(20_000)]
-    matcher = FileMatcher([row.removeprefix("/data/") for row in rows], "")
-    assert all(matcher.find(row) == [row.removeprefix("/data/")] for row in rows)
-    matcher = FileMatcher([f"kitchen/{number}/video.mp4" for number in range(20_000)], "")
-    assert matcher.find("/data/kitchen/17/video.mp4") == ["kitchen/17/video.mp4"]
-    assert all(matcher.find(row) == [] for row in rows)
-    assert len(matcher.find("video.mp4")) == 2
-
-
-@pytest.mark.parametrize(
-    ("row", "found"),
-    [
-        ("a.mp4", ["b/a.mp4"]),
-        ("b/a.mp4", ["b/a.mp4"]),
-        ("/x/y/b/a.mp4", ["b/a.mp4"]),
-        ("/x/top.mp4", ["top.mp4"]),
-        ("p.mp4", []),
-        ("c/a.mp4", []),
-        ("same.mp4", ["table/same.mp4"]),
-        ("/x/1/s.mp4", ["1/s.mp4", "s.mp4"]),
-    ],
-)
-def test_paths_are_compared_from_their_ends(row: str, found: list[str]) -> None:
-    paths = ["b/a.mp4", "top.mp4", "same.mp4", "table/same.mp4", "1/s.mp4", "s.mp4"]
-    assert FileMatcher(paths, "table").find(row) == found
-
-
-def test_rows_of_deep_paths_are_compared_by_their_last_folders() -> None:
-    """Each folder of a row costs a lookup with a path of up to 4 KB."""
-    matcher = FileMatcher(["clips/a.mp4", "/".join(["x"] * 100) + "/b.mp4"], "")
-    assert matcher.find("x/" * 2000 + "clips/a.mp4") == ["clips/a.mp4"]
-    assert matcher.find("x/" * 100 + "b.mp4") == ["x/" * 100 + "b.mp4"]
-    assert matcher.find("x/" * 2000 + "b.mp4") == []

@@ -1,0 +1,438 @@
+"""The table of caption formats (``FORMATS``): how each is recognized by its keys, and how it becomes videos.
+
+A format reads the fields of a video as in ``POST /tasks``, with the times of dense captions as ``transcript``. Its
+``uri`` is a path or an ID: the stem of the file's name. No caption of a whole video is made from timed texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import chain, islice
+from typing import Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from media.video_limits import VIDEO_SUFFIXES
+from service.core.errors import InvalidInput
+from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
+from service.tasks.manifests.video_tables import file_columns, object_fields
+
+Rows = Iterator[tuple[str, Any]]  # location and fields of each video
+
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "validate", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_SHORTEST = 1.0  # seconds of a timed text that does not end after its start
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
+_MAX_KEYS = 12  # of an error
+
+
+@dataclass(frozen=True)
+class CaptionFormat:
+    """A caption format.
+
+    Attributes:
+        name: Name as users know it.
+        layout: ``document``: an object with ``keys``. ``objects``: a list, or JSON lines, of objects with ``keys``.
+            ``mapping``: an object of objects with ``keys``, by the ID of the video.
+        keys: Keys that only this format has together.
+        read: Yields the videos of a document, or of the ``(location, object)`` pairs of the other layouts. None: the
+            file describes a data set, and has no videos.
+        is_partial: Whether it usually lists videos that a folder does not have, as data sets do.
+    """
+
+    name: str
+    layout: Literal["document", "objects", "mapping"]
+    keys: frozenset[str]
+    read: Callable[[Any, str], Rows] | None
+    is_partial: bool = True
+
+
+def recognize(value: Any, location: str) -> CaptionFormat:
+    """Return the format of a JSON document, or of the first object of JSON lines.
+
+    Raises:
+        InvalidInput: no format has these keys; the error has the keys and the nearest format.
+    """
+    layouts = _keys_by_layout(value)
+    for known in FORMATS:
+        if known.keys <= layouts.get(known.layout, frozenset()):
+            return known
+    first = (
+        next((item for item in value if isinstance(item, dict)), None) if isinstance(value, list) else value
+    )
+    if isinstance(first, dict) and any(isinstance(first[key], str | int) for key in file_columns(first)):
+        return VIDEO_OBJECTS
+    raise InvalidInput.at(location, *_not_understood(layouts))
+
+
+def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
+    """Yield location and fields of each video of a JSON document.
+
+    Raises:
+        InvalidInput: a value has the wrong type; the error names its keys.
+    """
+    if known.read is None:
+        return iter(())
+    if known.layout == "document":
+        return known.read(value, name)
+    if isinstance(value, list):
+        return known.read(((f"{name}:[{number}]", item) for number, item in enumerate(value)), name)
+    if known.layout == "objects":
+        return known.read([(name, value)], name)
+    items = ({**_typed(item, dict, f"{name}:{key[:80]}"), "video_id": key} for key, item in value.items())
+    return known.read(((f"{name}:{item['video_id'][:80]}", item) for item in items), name)
+
+
+def nearest_format(keys: Iterable[str]) -> str:
+    """Return the name and the keys of the format whose keys are most like these, as a part of a sentence."""
+    found = list(islice(keys, 1000))
+
+    def similarity(known: CaptionFormat) -> float:
+        ratios = (
+            max((SequenceMatcher(None, key.lower(), each[:80].lower()).ratio() for each in found), default=0)
+            for key in known.keys
+        )
+        return sum(ratios) / len(known.keys)
+
+    nearest = max((known for known in (*FORMATS, VIDEO_OBJECTS) if known.read), key=similarity)
+    return f"{nearest.name}, with {' and '.join(sorted(map(repr, nearest.keys)))}"
+
+
+def _keys_by_layout(value: Any) -> dict[str, frozenset[str]]:
+    if isinstance(value, list):
+        first = next((item for item in value if isinstance(item, dict)), None)
+        return {} if first is None else {"objects": frozenset(first)}
+    if not isinstance(value, dict):
+        return {}
+    inner = next(iter(value.values()), None)
+    layouts = {"document": frozenset(value), "objects": frozenset(value)}
+    return layouts | ({"mapping": frozenset(inner)} if isinstance(inner, dict) else {})
+
+
+def _not_understood(layouts: Mapping[str, frozenset[str]]) -> tuple[str, str]:
+    if not layouts:
+        return (
+            "The file has no objects of videos.",
+            "Write one JSON object per line, with the keys 'file_name' and 'text'.",
+        )
+    keys = sorted({*chain.from_iterable(layouts.values())})
+    shown = ", ".join(repr(key[:40]) for key in keys[:_MAX_KEYS])
+    more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
+    return (
+        f"The keys {shown}{more} are those of no known caption format.",
+        f"The nearest format is {nearest_format(keys)}. "
+        "Correct the file, move it out of the folder, or list the videos in manifest.jsonl.",
+    )
+
+
+def _typed(value: Any, kind: type, location: str) -> Any:
+    if not isinstance(value, kind):
+        name = _KINDS[kind]
+        raise InvalidInput.at(location, f"The value is not {name}.", "Export the file again.")
+    return value
+
+
+def _list(record: Mapping[str, Any], key: str, location: str) -> list[Any]:
+    return [] if record.get(key) is None else _typed(record[key], list, f"{location}.{key}")
+
+
+def _objects(record: Mapping[str, Any], key: str, location: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, item in enumerate(_list(record, key, location)):
+        place = f"{location}:{key}[{number}]"
+        yield place, _typed(item, dict, place)
+
+
+def _key(record: Mapping[str, Any], key: str, location: str) -> str:
+    """Return an ID, which some files have as a number."""
+    value = record.get(key)
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise InvalidInput.at(f"{location}.{key}", "The ID is neither a text nor a number.", "Correct it.")
+    return str(value)
+
+
+def _captions(values: Iterable[Any]) -> list[str]:
+    return list(filter(None, (shorten_caption(value) for value in values if isinstance(value, str))))
+
+
+def _video(
+    uri: str,
+    *,
+    captions: Iterable[Any] = (),
+    transcript: list[dict[str, Any]] | None = None,
+    split: Any = None,
+    metadata: Mapping[str, Any] | None = None,
+    omitted: Iterable[str] = (),
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {"uri": uri, "captions": _captions(captions)}
+    if transcript:
+        fields["transcript"] = transcript
+    if isinstance(split, str) and split.lower() in _SPLITS:
+        fields["split"] = _SPLITS[split.lower()]
+    if plain := plain_fields(metadata or {}, frozenset(omitted)):
+        fields["metadata"] = plain
+    return fields
+
+
+def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
+    """Return a timed text; some data sets have a few spans whose end is before the start."""
+    is_span = isinstance(times, list) and len(times) == 2
+    if not is_span or not all(isinstance(t, int | float) and not isinstance(t, bool) for t in times):
+        raise InvalidInput.at(location, "The times are not a list of start and end.", "Give both in seconds.")
+    start, end = sorted(times)
+    if not (start >= 0 and math.isfinite(end) and end < 2**53):  # also false for NaN
+        raise InvalidInput.at(
+            location, f"{start} and {end} are no times of a video.", "Give seconds from its start."
+        )
+    end = end if end > start else start + _SHORTEST
+    return {"start": float(start), "end": float(end), "text": shorten_caption(_typed(text, str, location))}
+
+
+def _transcript(record: Mapping[str, Any], times: str, texts: str, location: str) -> list[dict[str, Any]]:
+    spans, sentences = _list(record, times, location), _list(record, texts, location)
+    if len(spans) != len(sentences):
+        raise InvalidInput.at(
+            f"{location}.{times}",
+            f"There are {len(spans)} times and {len(sentences)} texts.",
+            f"Give one item of {times!r} for each of {texts!r}.",
+        )
+    pairs = enumerate(zip(spans, sentences, strict=True))
+    cues = [_cue(span, text, f"{location}.{times}[{number}]") for number, (span, text) in pairs]
+    return [cue for cue in cues if cue["text"]]
+
+
+def _read_objects(items: Iterable[tuple[str, Any]], name: str) -> Rows:
+    for location, item in items:
+        yield location, object_fields(item, location)
+
+
+def _read_msr_vtt(document: dict[str, Any], name: str) -> Rows:
+    captions: dict[str, list[Any]] = defaultdict(list)
+    for location, sentence in _objects(document, "sentences", name):
+        captions[_key(sentence, "video_id", location)].append(sentence.get("caption"))
+    for location, video in _objects(document, "videos", name):
+        uri = _key(video, "video_id", location)
+        yield (
+            location,
+            _video(
+                uri,
+                captions=captions.pop(uri, ()),
+                split=video.get("split"),
+                metadata=video,
+                omitted=("video_id", "id", "split"),
+            ),
+        )
+    yield from ((f"{name}:sentences", _video(uri, captions=texts)) for uri, texts in captions.items())
+
+
+def _read_vatex(items: Iterable[tuple[str, Any]], name: str) -> Rows:
+    for location, item in items:
+        item = _typed(item, dict, location)
+        captions = _list(item, "enCap", location)
+        yield (
+            location,
+            _video(
+                _key(item, "videoID", location),
+                captions=captions,
+                metadata=item,
+                omitted=("videoID", "enCap"),
+            ),
+        )
+
+
+def _read_coco(document: dict[str, Any], name: str) -> Rows:
+    of = "videos" if "videos" in document else "images"
+    captions: dict[str, list[Any]] = defaultdict(list)
+    for location, annotation in _objects(document, "annotations", name):
+        if not isinstance(annotation.get("caption"), str):
+            keys = ", ".join(repr(key[:40]) for key in islice(annotation, _MAX_KEYS))
+            raise InvalidInput.at(
+                location, f"It has no 'caption'; its keys are {keys}.", "Export captions, not boxes."
+            )
+        key = "video_id" if "video_id" in annotation else "image_id"
+        captions[_key(annotation, key, location)].append(annotation["caption"])
+    for location, video in _objects(document, of, name):
+        columns = file_columns(video)
+        if not columns:
+            raise InvalidInput.at(location, "It has no 'file_name'.", "Name the file of each video.")
+        uri = _key(video, columns[0], location)
+        texts = captions.pop(_key(video, "id", location), ())
+        yield (
+            location,
+            _video(
+                uri,
+                captions=texts,
+                split=video.get("split"),
+                metadata=video,
+                omitted=(*columns, "id", "split"),
+            ),
+        )
+    if captions:
+        missing = next(iter(captions))
+        raise InvalidInput.at(f"{name}:annotations", f"{missing!r} is the id of none of the {of}.", "Add it.")
+
+
+def _read_dense(items: Iterable[tuple[str, Any]], name: str) -> Rows:
+    for location, item in items:
+        item = _typed(item, dict, location)
+        columns = file_columns(item)
+        if not columns:
+            raise InvalidInput.at(location, "It has no 'video_id'.", "Name the video of each object.")
+        yield (
+            location,
+            _video(
+                _key(item, columns[0], location),
+                transcript=_transcript(item, "timestamps", "sentences", location),
+                split=item.get("split"),
+                metadata=item,
+                omitted=(*columns, "sentences", "timestamps", "split"),
+            ),
+        )
+
+
+def _read_youcook(document: dict[str, Any], name: str) -> Rows:
+    for uri, item in _typed(document["database"], dict, f"{name}:database").items():
+        location = f"{name}:database.{uri[:80]}"
+        item = _typed(item, dict, location)
+        parts = list(_objects(item, "annotations", location))
+        cues = [_cue(part.get("segment"), part.get("sentence"), place) for place, part in parts]
+        yield (
+            location,
+            _video(
+                uri,
+                transcript=cues,
+                split=item.get("subset"),
+                metadata=item,
+                omitted=("subset", "annotations"),
+            ),
+        )
+
+
+def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
+    for location, item in items:
+        item = _typed(item, dict, location)
+        data = _typed(item.get("data"), dict, f"{location}.data")
+        texts = {key: value for key, value in data.items() if isinstance(value, str)}
+        paths = {key: _label_studio_path(value) for key, value in texts.items()}
+        key = next((key for key, path in paths.items() if path.lower().endswith(tuple(VIDEO_SUFFIXES))), None)
+        if key is None:
+            raise InvalidInput.at(
+                f"{location}.data", "No field of the task is a video.", "Export it with its data."
+            )
+        captions: list[Any] = []
+        cues: list[dict[str, Any]] = []
+        metadata: dict[str, Any] = {other: value for other, value in data.items() if other != key}
+        annotated = "annotations" if "annotations" in item else "completions"
+        for place, annotation in _objects(item, annotated, location):
+            if annotation.get("was_cancelled"):
+                continue
+            for where, result in _objects(annotation, "result", place):
+                value = _typed(result.get("value"), dict, f"{where}.value")
+                if isinstance(written := value.get("text"), str | list):
+                    given = [written] if isinstance(written, str) else written
+                    if "start" in value and "end" in value:
+                        cues += [_cue([value["start"], value["end"]], text, where) for text in given]
+                    else:
+                        captions += given
+                for kind in ("choices", "labels", "timelinelabels", "taxonomy"):
+                    chosen = value.get(kind)
+                    if isinstance(chosen, list) and isinstance(result.get("from_name"), str):
+                        earlier = metadata.get(result["from_name"], [])
+                        merged = [*(earlier if isinstance(earlier, list) else [earlier]), *chosen]
+                        metadata[result["from_name"]] = list(
+                            dict.fromkeys(filter(lambda c: isinstance(c, str), merged))
+                        )
+        yield location, _video(paths[key], captions=captions, transcript=cues, metadata=metadata)
+
+
+def _label_studio_path(value: str) -> str:
+    """Return the path of a file that Label Studio serves, of an uploaded file without the server's folder."""
+    try:
+        parts = urlsplit(value)
+        if parts.path.startswith("/data/local-files"):
+            return unquote(parse_qs(parts.query)["d"][0])
+        return unquote(parts.path).rpartition("/")[2] if parts.path.startswith("/data/") else value
+    except (ValueError, KeyError):
+        return value
+
+
+def _read_fiftyone_samples(document: dict[str, Any], name: str) -> Rows:
+    for location, sample in _objects(document, "samples", name):
+        uri = _typed(sample.get("filepath"), str, f"{location}.filepath")
+        metadata: dict[str, Any] = {}
+        captions: list[Any] = []
+        tags = [tag for tag in _list(sample, "tags", location) if isinstance(tag, str)]
+        for key, value in sample.items():
+            label = value.get("label") if isinstance(value, dict) else None
+            if key.lower() in ("caption", "captions", "text", "description") and label is None:
+                captions += value if isinstance(value, list) else [value]
+            elif key not in ("filepath", "tags", "metadata"):
+                metadata[key] = label if isinstance(label, str) else _fiftyone_labels(value)
+        split = next((tag for tag in tags if tag.lower() in _SPLITS), None)
+        metadata["tags"] = [tag for tag in tags if tag != split]
+        yield location, _video(uri, captions=captions, split=split, metadata=metadata)
+
+
+def _fiftyone_labels(value: Any) -> Any:
+    """Return the labels of classifications or temporal detections; any other value unchanged."""
+    if not isinstance(value, dict):
+        return value
+    parts = value.get("classifications", value.get("detections"))
+    labels = (
+        (part.get("label") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    )
+    return list(dict.fromkeys(label for label in labels if isinstance(label, str)))
+
+
+def _read_fiftyone_labels(document: dict[str, Any], name: str) -> Rows:
+    classes = _list(document, "classes", f"{name}:classes")
+
+    def text_of(label: Any, location: str) -> str:
+        if isinstance(label, int) and 0 <= label < len(classes):
+            label = classes[label]
+        return str(_typed(label, str, location))
+
+    for uri, label in _typed(document["labels"], dict, f"{name}:labels").items():
+        location = f"{name}:labels.{uri[:80]}"
+        if isinstance(label, list):  # temporal detections
+            parts = [_typed(part, dict, location) for part in label]
+            cues = [_cue(p.get("timestamps"), text_of(p.get("label"), location), location) for p in parts]
+            yield location, _video(uri, transcript=cues)
+        elif label is not None:
+            yield location, _video(uri, metadata={"label": text_of(label, location)})
+
+
+def _format(
+    name: str,
+    layout: Literal["document", "objects", "mapping"],
+    keys: str,
+    read: Callable[[Any, str], Rows] | None,
+) -> CaptionFormat:
+    return CaptionFormat(name, layout, frozenset(keys.split()), read)
+
+
+VIDEO_OBJECTS = CaptionFormat("videos", "objects", frozenset(("file_name", "text")), _read_objects, False)
+FORMATS = (
+    _format("MSR-VTT", "document", "videos sentences", _read_msr_vtt),
+    _format("COCO captions", "document", "images annotations", _read_coco),
+    _format("COCO captions", "document", "videos annotations", _read_coco),
+    _format("YouCook2", "document", "database", _read_youcook),
+    _format("FiftyOne samples", "document", "samples", _read_fiftyone_samples),
+    _format("FiftyOne labels", "document", "classes labels", _read_fiftyone_labels),
+    _format("ActivityNet Captions", "mapping", "timestamps sentences", _read_dense),
+    _format("dense captions", "objects", "timestamps sentences", _read_dense),
+    _format("VATEX", "objects", "videoID enCap", _read_vatex),
+    _format("Label Studio", "objects", "data annotations", _read_label_studio),
+    _format("Label Studio", "objects", "data completions", _read_label_studio),
+    _format("description of a FiftyOne data set", "document", "sample_fields", None),
+    _format("description of a FiftyOne data set", "document", "media_type", None),
+    _format("description of a Hugging Face data set", "document", "features splits", None),
+    _format("state of a Hugging Face data set", "document", "_data_files", None),
+    _format("description of a yt-dlp playlist", "document", "extractor webpage_url", None),
+    _format("statistics of video2dataset", "document", "successes failed_to_download", None),
+)

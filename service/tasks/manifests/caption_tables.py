@@ -1,0 +1,142 @@
+"""Caption tables beside videos: which files they are, and the videos of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import BinaryIO
+
+from cinestrata_schemas.tasks import VideoSpec
+from media.sources.media_source import is_source_uri
+from service.core.errors import InvalidInput
+from service.tasks.manifests.file_matching import FileMatcher, is_video_name
+from service.tasks.manifests.manifest_parser import ManifestEntries, read_rows
+from service.tasks.manifests.sidecar_captions import is_hidden, is_sidecar
+from service.tasks.manifests.video_tables import TYPED_SUFFIXES
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+
+_REASONS = ("not found", "", "several files have this name")  # by the number of files that a row can name
+_MAX_MISSING = 100_000
+_MAX_NAMED = 3
+
+
+def find_tables(
+    paths: Iterable[str], suffixes: tuple[str, ...] = (*TABLE_SUFFIXES, *TYPED_SUFFIXES)
+) -> list[str]:
+    """Return the paths of the files of a folder that are caption tables, unless their content says otherwise.
+
+    Hidden files and sidecar files are none, nor are the locks of spreadsheets.
+    """
+    found = list(paths)
+    stems = {path.removesuffix(PurePosixPath(path).suffix) for path in found if is_video_name(path)}
+    return [
+        path
+        for path in found
+        if path.lower().endswith(suffixes)
+        and not is_hidden(path)
+        and not is_sidecar(path, stems)
+        and not PurePosixPath(path).name.startswith("~$")
+    ]
+
+
+@dataclass(frozen=True)
+class CaptionTableSummary:
+    """A table that was read.
+
+    Attributes:
+        path: Path of the table.
+        format: Name of its format.
+        delimiter: Delimiter of a table in text.
+        videos: Number of files that it names.
+    """
+
+    path: str
+    format: str
+    delimiter: str | None
+    videos: int
+
+
+class CaptionTables:
+    """Videos of the caption tables of a folder.
+
+    Args:
+        list_files: Returns the paths of the files; called if a row has to be searched among them.
+        is_searched: Whether rows are searched in all tables, and not only in those of data sets, whose IDs have no
+            folders and endings. A row of another table names a path relative to the folder of the table.
+
+    Attributes:
+        tables: The tables that were read.
+        missing: Reasons of the rows that are left out, because they name none of the files, or several.
+    """
+
+    def __init__(self, list_files: Callable[[], Sequence[str]], *, is_searched: bool = False) -> None:
+        self._list_files = list_files
+        self._is_searched = is_searched
+        self._entries = ManifestEntries()
+        self.tables: list[CaptionTableSummary] = []
+        self.missing: dict[str, str] = {}
+
+    @cached_property
+    def _matcher(self) -> FileMatcher:
+        return FileMatcher(self._list_files())
+
+    def add(
+        self, path: str, stream: BinaryIO, encoding: str = "utf-8", *, typed_tables: bool = False
+    ) -> None:
+        """Read the rows of a table.
+
+        Args:
+            path: Path of the table, to which the paths in it are relative.
+            typed_tables: As for :func:`read_rows`.
+
+        Raises:
+            InvalidInput: the table is not understood, is invalid, or names no video, or none of those that are there.
+        """
+        table = read_rows(stream, path, encoding, typed_tables=typed_tables)
+        folder = str(PurePosixPath(path).parent).removeprefix(".")
+        named: dict[str, str] = {}  # path in the first row of each file
+        missing: list[str] = []
+        for location, fields in table.rows:
+            uri = fields.get("uri") if isinstance(fields, dict) else None
+            if isinstance(uri, str) and not is_source_uri(uri):
+                if table.is_partial and ".." in uri.replace("\\", "/").split("/"):
+                    raise InvalidInput.at(
+                        location, f"{uri[:200]!r} is outside of the folder.", "Remove '..'."
+                    )
+                if table.is_partial or self._is_searched:
+                    found = self._matcher.find(uri, folder)
+                    reason = _REASONS[len(found)]
+                    if len(found) == 1 and named.setdefault(found[0], uri) != uri:
+                        reason = "another row names the same file"
+                    if reason:
+                        missing.append(uri)
+                        if len(self.missing) < _MAX_MISSING:
+                            self.missing[uri] = reason
+                        continue
+                    uri = found[0]
+                elif folder:
+                    uri = str(PurePosixPath(folder, uri))
+                fields = {**fields, "uri": uri}
+            self._entries.add(location, fields)
+            named.setdefault(str(uri), "")
+        if table.is_description:
+            return
+        if missing and not named and table.is_partial:
+            some = ", ".join(repr(uri[:80]) for uri in missing[:_MAX_NAMED])
+            raise InvalidInput.at(
+                path,
+                f"None of the videos that it names is in the folder, such as {some} ({table.format}).",
+                "Put it into the folder of the videos. IDs are the names of files without their endings.",
+            )
+        if not named and not missing:
+            raise InvalidInput.at(path, "It lists no video.", "Write one video per line.")
+        self.tables.append(
+            CaptionTableSummary(path, table.format, table.delimiter, len(named) + len(missing))
+        )
+
+    def videos(self) -> list[VideoSpec]:
+        """Return the videos in the order of their first row; ``uri`` is the path of the file, if a row is searched."""
+        return self._entries.videos()

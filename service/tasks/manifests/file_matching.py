@@ -1,0 +1,106 @@
+"""Assignment of the paths and IDs in a caption table to files."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import PurePosixPath
+
+from media.video_limits import VIDEO_SUFFIXES
+
+_MAX_FOLDERS = 64  # of a row that names a file by the end of its path; each folder is one lookup
+
+
+def normalize_path(path: str) -> str:
+    """Return a path with composed characters (NFC), slashes, and without a leading ``./`` or ``/``.
+
+    Some systems list names with decomposed characters, while tables contain composed ones.
+    """
+    parts = unicodedata.normalize("NFC", path).replace("\\", "/").split("/")
+    return "/".join(part for part in parts if part not in ("", "."))
+
+
+class FileMatcher:
+    """Finds the file that a row of a table names.
+
+    Neither the browser nor the table knows the folder of the other, so the paths are compared from their ends: a row
+    ``clips/a.mp4`` names the file ``kitchen/clips/a.mp4``, and a row ``/data/clips/a.mp4`` the file ``a.mp4``, if no
+    other file fits. IDs of data sets are paths of videos without the ending.
+
+    Args:
+        paths: Paths of the files; spellings that :func:`normalize_path` unifies are the same.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._original = {normalize_path(path): path for path in paths}
+        videos = [path for path in self._original if is_video_name(path)]
+        self._files = _PathEnds(self._original)
+        self._stems: dict[str, list[str]] = defaultdict(list)
+        for path in videos:
+            self._stems[path.removesuffix(PurePosixPath(path).suffix)].append(path)
+        self._ids = _PathEnds(self._stems)
+
+    def find(self, uri: str, folder: str = "") -> list[str]:
+        """Return files that a row can name: one, if it is clear; two, if there are several.
+
+        Args:
+            folder: Folder of the table, which is searched first.
+        """
+        wanted = normalize_path(uri)
+        found = self._files.find(wanted, folder)
+        if not found:
+            stems = self._ids.find(wanted, folder)
+            found = list(chain.from_iterable(self._stems[stem] for stem in stems))
+        if not found and (upload := _UPLOAD_PREFIX.fullmatch(wanted)):
+            found = self._files.find(f"{upload['folder']}{upload['name']}", folder)
+        return [self._original[path] for path in found[:2]]
+
+
+def is_video_name(path: str) -> bool:
+    """Whether the ending of a path is that of a video."""
+    return PurePosixPath(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+# Label Studio stores an uploaded clip.mp4 as 1a2b3c4d-clip.mp4.
+_UPLOAD_PREFIX = re.compile(r"(?P<folder>(.*/)?)[0-9a-f]{8}-(?P<name>[^/]+)", re.DOTALL)
+
+
+class _PathEnds:
+    """Finds paths by their ends."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = set(paths)
+        # Paths with the same end are neighbors in this order, so that a row is compared with few of them.
+        self._reversed = sorted((_reverse(path), path) for path in self._paths)
+
+    def find(self, wanted: str, folder: str) -> list[str]:
+        in_folder = f"{folder}/{wanted}" if folder else wanted
+        for path in (in_folder, wanted):
+            if path in self._paths:
+                return [path]
+        return list(islice(chain(self._longer_paths(wanted), self._shorter_paths(wanted)), 2))
+
+    def _longer_paths(self, wanted: str) -> Iterator[str]:
+        """Yield files whose path ends with a path."""
+        start = _reverse(wanted)
+        for position in range(bisect_left(self._reversed, (start,)), len(self._reversed)):
+            found, path = self._reversed[position]
+            if not found.startswith(start):
+                break
+            yield path
+
+    def _shorter_paths(self, wanted: str) -> Iterator[str]:
+        """Yield files whose path is the end of a path."""
+        wanted = "/".join(["", *wanted.split("/")[1:][-_MAX_FOLDERS:]])
+        while wanted := wanted.partition("/")[2]:
+            if wanted in self._paths:
+                yield wanted
+
+
+def _reverse(path: str) -> str:
+    """Return the parts of a path from the last to the first, each with a slash behind it."""
+    return "".join(f"{part}/" for part in reversed(path.split("/")))

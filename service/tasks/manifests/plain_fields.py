@@ -1,0 +1,62 @@
+"""Texts and metadata from files of other programs, within the limits of a video."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from service.core import request_limits
+
+_MAX_METADATA_CHARS = 1000  # of one text; longer ones are prose or signed addresses
+# Local paths and addresses of a download, which may contain credentials.
+_PRIVATE_FIELDS = frozenset(("filename", "url", "manifest_url", "fragment_base_url", "cookies"))
+
+
+def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return the texts, numbers, booleans and lists of texts, in order and within the limit of metadata.
+
+    Args:
+        omitted: Keys that are left out, besides private ones.
+    """
+    plain: dict[str, Any] = {}
+    size = 2
+    for key, value in fields.items():
+        if key in omitted or key in _PRIVATE_FIELDS or not _is_plain(value):
+            continue
+        if key.startswith("_") or not _is_plain(key):
+            continue
+        size += len(json.dumps({key: value}, ensure_ascii=False).encode())
+        if size > request_limits.MAX_METADATA_BYTES:
+            break
+        plain[key] = value
+    return plain
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        is_storable = not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
+        return is_storable and 0 < len(value) <= _MAX_METADATA_CHARS
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, str) and _is_plain(item) for item in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def shorten_caption(value: Any) -> str:
+    """Return a text as one line within the limit of a caption, without control characters."""
+    text = "".join(
+        c
+        for c in str(value)[: 4 * request_limits.MAX_CAPTION_CHARS]
+        if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")
+    )
+    text = " ".join(text.split())
+    if len(text) > request_limits.MAX_CAPTION_CHARS:
+        text = (
+            text[: request_limits.MAX_CAPTION_CHARS].rpartition(" ")[0]
+            or text[: request_limits.MAX_CAPTION_CHARS]
+        )
+    return text

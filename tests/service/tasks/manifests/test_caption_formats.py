@@ -1,0 +1,499 @@
+"""Caption formats of the field: recognized by their content, in folders, archives and the upload form alike."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.uploads import LocalFile, LocalText, PreviewRequest
+from service.core import request_limits
+from service.core.errors import InvalidInput
+from service.core.settings import settings
+from service.tasks.manifests.caption_formats import FORMATS
+from service.tasks.manifests.caption_tables import CaptionTables
+from service.tasks.manifests.folder_videos import list_folder_videos
+from service.tasks.upload_preview import preview_upload
+from service.tasks.uploads.archive_unpacking import unpack_archive
+from tests.packed_files import pack_tar, pack_zip
+
+pytestmark = pytest.mark.usefixtures("sqlite_catalog")
+
+
+def _cues(*cues: tuple[float, float, str]) -> list[dict[str, Any]]:
+    return [{"start": start, "end": end, "text": text} for start, end, text in cues]
+
+
+_DENSE = {"duration": 9.5, "timestamps": [[0, 4.5], [8, 4]], "sentences": ["A dog.", " It runs. "]}
+_DENSE_VIDEO = {"transcript": _cues((0, 4.5, "A dog."), (4, 8, "It runs.")), "metadata": {"duration": 9.5}}
+_DOG, _CAT = {"captions": ["a dog"]}, {"captions": ["a cat", "it sleeps"]}
+
+# Name of the format, content of the table, and the videos by their files.
+CASES: dict[str, tuple[str, Any, dict[str, dict[str, Any]]]] = {
+    "metadata.jsonl": (
+        "videos",
+        '{"file_name": "a.mp4", "text": "a dog"}\n{"file_name": "b.mp4", "captions": ["a cat", "it sleeps"]}',
+        {"a.mp4": _DOG, "b.mp4": _CAT},
+    ),
+    "metadata.csv": (
+        "table",
+        "file_name,text,fps\na.mp4,a dog,25\n",
+        {"a.mp4": _DOG | {"metadata": {"fps": "25"}}},
+    ),
+    "list.json": (
+        "videos",
+        [{"video": "a.mp4", "caption": "a dog", "split": "val"}],
+        {"a.mp4": _DOG | {"split": "val"}},
+    ),
+    "one.json": ("videos", {"path": "a.mp4", "caption": "a dog"}, {"a.mp4": _DOG}),
+    "msrvtt.json": (
+        "MSR-VTT",
+        {
+            "info": {"year": "2016"},
+            "videos": [
+                {
+                    "video_id": "video0",
+                    "id": 0,
+                    "split": "validate",
+                    "category": 9,
+                    "start time": 1.5,
+                    "url": "x",
+                },
+                {"video_id": "a", "id": 1, "split": "train"},
+                {"video_id": "video7", "id": 2, "split": "test"},
+            ],
+            "sentences": [
+                {"sen_id": 0, "video_id": "video0", "caption": "a cat"},
+                {"sen_id": 1, "video_id": "video0", "caption": "it sleeps"},
+                {"sen_id": 2, "video_id": "video7", "caption": "not here"},
+                {"sen_id": 3, "video_id": "a", "caption": "a dog"},
+            ],
+        },
+        {
+            "video0.mp4": _CAT | {"split": "val", "metadata": {"category": 9, "start time": 1.5}},
+            "a.mp4": _DOG | {"split": "train"},
+        },
+    ),
+    "MSRVTT_JSFUSION_test.csv": (
+        "table",
+        "key,vid_key,video_id,sentence\nret0,msr0,video0,a cat\nret1,msr1,video9,no\n",
+        {"video0.mp4": {"captions": ["a cat"], "metadata": {"key": "ret0", "vid_key": "msr0"}}},
+    ),
+    "vatex.json": (
+        "VATEX",
+        [
+            {"videoID": "id_000010_000020", "enCap": ["a cat", "it sleeps"], "chCap": ["猫"]},
+            {"videoID": "no", "enCap": []},
+        ],
+        {"clips/id_000010_000020.webm": _CAT | {"metadata": {"chCap": ["猫"]}}},
+    ),
+    "captions_train2017.json": (
+        "COCO captions",
+        {
+            "images": [{"id": 7, "file_name": "a.mp4", "height": 480}, {"id": 8, "file_name": "no.mp4"}],
+            "annotations": [
+                {"image_id": 7, "id": 1, "caption": "a dog"},
+                {"image_id": 8, "id": 2, "caption": "no"},
+            ],
+        },
+        {"a.mp4": _DOG | {"metadata": {"height": 480}}},
+    ),
+    "coco_videos.json": (
+        "COCO captions",
+        {
+            "videos": [{"id": "v", "file_name": "a.mp4"}],
+            "annotations": [{"video_id": "v", "caption": "a dog"}],
+        },
+        {"a.mp4": _DOG},
+    ),
+    "activitynet.json": ("ActivityNet Captions", {"a": _DENSE, "v_no": _DENSE}, {"a.mp4": _DENSE_VIDEO}),
+    "dense.jsonl": ("dense captions", json.dumps({"video_id": "a"} | _DENSE) + "\n", {"a.mp4": _DENSE_VIDEO}),
+    "youcook.json": (
+        "YouCook2",
+        {
+            "database": {
+                "a": {
+                    "subset": "validation",
+                    "duration": 9.5,
+                    "annotations": [{"segment": [0, 4.5], "id": 0, "sentence": "A dog."}],
+                }
+            }
+        },
+        {"a.mp4": {"split": "val", "metadata": {"duration": 9.5}, "transcript": _cues((0, 4.5, "A dog."))}},
+    ),
+    "LSMDC16_annos.csv": (
+        "LSMDC",
+        '1_Film_00.00.46.763-00.00.50.301\t00.00.46\t00.00.50\t00.00.46\t00.00.50\tSOMEONE says "no | yes\n'
+        "1_Film_00.00.51.000-00.00.52.000\t0\t1\t0\t1\tnot here\n",
+        {
+            "1_Film/1_Film_00.00.46.763-00.00.50.301.avi": {
+                "captions": ['SOMEONE says "no | yes'],
+                "metadata": {
+                    "start_aligned": "00.00.46",
+                    "end_aligned": "00.00.50",
+                    "start_extracted": "00.00.46",
+                    "end_extracted": "00.00.50",
+                },
+            }
+        },
+    ),
+    "project-1.json": (
+        "Label Studio",
+        [
+            {
+                "id": 1,
+                "data": {"video": "/data/upload/1/0123abcd-b.mp4", "camera": "north"},
+                "annotations": [
+                    {
+                        "was_cancelled": False,
+                        "result": [
+                            {
+                                "type": "textarea",
+                                "from_name": "cap",
+                                "value": {"text": ["a cat", "it sleeps"]},
+                            },
+                            {
+                                "type": "textarea",
+                                "from_name": "t",
+                                "value": {"start": 1, "end": 2, "text": ["purr"]},
+                            },
+                            {"type": "choices", "from_name": "kind", "value": {"choices": ["animal"]}},
+                        ],
+                    },
+                    {"was_cancelled": True, "result": [{"value": {"text": ["skipped"]}}]},
+                ],
+            }
+        ],
+        {
+            "b.mp4": _CAT
+            | {"transcript": _cues((1, 2, "purr")), "metadata": {"camera": "north", "kind": ["animal"]}}
+        },
+    ),
+    "samples.json": (
+        "FiftyOne samples",
+        {
+            "samples": [
+                {
+                    "filepath": "/home/me/data/a.mp4",
+                    "tags": ["validation", "night"],
+                    "metadata": {"frame_rate": 25},
+                    "caption": "a dog",
+                    "weather": {"_cls": "Classification", "label": "rain", "confidence": 0.5},
+                    "events": {"detections": [{"label": "bark", "support": [1, 9]}, {"label": "run"}]},
+                    "_rand": 0.5,
+                }
+            ]
+        },
+        {
+            "a.mp4": _DOG
+            | {"split": "val", "metadata": {"weather": "rain", "events": ["bark", "run"], "tags": ["night"]}}
+        },
+    ),
+    "labels.json": (
+        "FiftyOne labels",
+        {
+            "classes": ["dog", "cat"],
+            "labels": {"a": 0, "b": [{"label": 1, "timestamps": [0, 2]}], "no": "cat"},
+        },
+        {"a.mp4": {"metadata": {"label": "dog"}}, "b.mp4": {"transcript": _cues((0, 2, "cat"))}},
+    ),
+}
+NAMES = (
+    "a.mp4",
+    "b.mp4",
+    "video0.mp4",
+    "clips/id_000010_000020.webm",
+    "1_Film/1_Film_00.00.46.763-00.00.50.301.avi",
+)
+
+
+def _content(content: Any) -> bytes:
+    return (content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)).encode()
+
+
+def _shown(videos: list[VideoSpec], prefix: str = "") -> dict[str, dict[str, Any]]:
+    return {
+        video.uri.removeprefix(prefix): fields
+        for video in videos
+        if (fields := video.model_dump(exclude_defaults=True, exclude={"uri"}))
+    }
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_format_is_read_everywhere(name: str, tmp_path: Path) -> None:
+    format_name, content, expected = CASES[name]
+    files = dict.fromkeys(NAMES, b"video") | {name: _content(content)}
+    folder = _write(tmp_path / "data", files)
+    listing = list_folder_videos(folder)
+    assert listing.formats == {name: format_name}
+    assert _shown(list(listing.videos)) == expected
+    assert {video.uri for video in listing.videos} == {*NAMES}
+    assert _shown(list(list_folder_videos(folder / name).videos)) == expected
+
+    unpacked = unpack_archive(pack_tar(files), "data.tar", "tsk_1")
+    assert _shown(unpacked, "upload://tsk_1/") == expected
+
+    request = PreviewRequest(
+        name="pets",
+        files=[LocalFile(path=f"data/{path}", size=len(raw)) for path, raw in files.items()],
+        texts=[LocalText.model_construct(path=f"data/{name}", content=files[name])],
+    )
+    preview = preview_upload(request)
+    assert (preview.problems, [table.format for table in preview.tables]) == ([], [format_name])
+    assert _shown(preview.videos, "data/") == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_format_is_recognized_under_any_name_and_in_utf16(name: str, tmp_path: Path) -> None:
+    format_name, content, expected = CASES[name]
+    files = dict.fromkeys(NAMES, b"video") | {"x/y.json": _content(content).decode().encode("utf-16")}
+    if name.endswith("csv") or name in ("metadata.jsonl", "list.json", "one.json"):
+        files["y.json"] = files.pop("x/y.json")  # their paths are relative to the table
+    listing = list_folder_videos(_write(tmp_path, files))
+    assert [*listing.formats.values()] == [format_name]
+    assert _shown(list(listing.videos)) == expected
+
+
+def test_every_format_has_a_case() -> None:
+    assert {known.name for known in FORMATS if known.read} <= {case[0] for case in CASES.values()}
+
+
+def test_tables_of_several_folders_are_merged(tmp_path: Path) -> None:
+    files = {
+        "train/a.mp4": b"A",
+        "train/metadata.csv": b"file_name,text\na.mp4,a dog\n",
+        "test/a.mp4": b"B",
+        "test/metadata.csv": b"file_name,text\na.mp4,a cat\n",
+        "val_1.json": json.dumps({"test/a": _DENSE}).encode(),
+        "val_2.json": json.dumps({"test/a": _DENSE}).encode(),
+        "dataset_info.json": b'{"features": {}, "splits": {}}',
+    }
+    listing = list_folder_videos(_write(tmp_path, files))
+    assert _shown(list(listing.videos)) == {
+        "train/a.mp4": _DOG,
+        "test/a.mp4": {"captions": ["a cat"]} | _DENSE_VIDEO,
+    }
+    assert [*listing.formats] == ["test/metadata.csv", "train/metadata.csv", "val_1.json", "val_2.json"]
+    (tmp_path / "b.csv").write_text("file,split\ntest/a.mp4,train\n")
+    (tmp_path / "c.csv").write_text("file,split\ntest/a.mp4,test\n")
+    with pytest.raises(
+        InvalidInput, match=r"c\.csv:2: 'split' of 'test/a\.mp4' differs from its row at b\.csv:2"
+    ):
+        list_folder_videos(tmp_path)
+
+
+def test_shard_of_webdataset_is_read() -> None:
+    """Keys with a video, a text and JSON; the text of the JSON is often the same."""
+    files = {
+        "00000/000.mp4": b"A",
+        "00000/000.txt": b"a dog",
+        "00000/000.json": b'{"caption": "a dog", "key": "000", "width": 640, "exif": {"x": 1}, "error": null}',
+        "00000/001.mp4": b"B",
+        "00000/001.json": b'{"captions": ["a cat", "it sleeps"]}',
+    }
+    videos = unpack_archive(pack_tar(files), "shard-00000.tar", "tsk_1")
+    assert _shown(videos, "upload://tsk_1/00000/") == {
+        "000.mp4": _DOG | {"metadata": {"key": "000", "width": 640}},
+        "001.mp4": _CAT,
+    }
+
+
+def test_sidecars_of_a_downloader_are_read(tmp_path: Path) -> None:
+    files = {
+        "a [x].mp4": b"A",
+        "a [x].info.json": b'{"title": "Dogs", "description": "a dog", "extractor": "y", "formats": [{"url": "s"}]}',
+        "a [x].description": b"a dog",
+        "b.webm": b"B",
+        "b.description": b"two\nlines",
+        "list [p].info.json": b'{"title": "All", "extractor": "y", "webpage_url": "https://e.example"}',
+    }
+    assert _shown(list(list_folder_videos(_write(tmp_path, files)).videos)) == {
+        "a [x].mp4": {"captions": ["Dogs", "a dog"], "metadata": {"extractor": "y"}},
+        "b.webm": {"captions": ["two lines"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (
+            "x.json",
+            {"items": [{"vid": 1}]},
+            ["x.json: The keys 'items' are those of no known", "nearest format is"],
+        ),
+        (
+            "x.json",
+            {"video": [], "sentence": []},
+            ["'sentence', 'video'", "MSR-VTT, with 'sentences' and 'videos'"],
+        ),
+        ("x.jsonl", '{"clip": 1, "cap": "x"}\n', ["The keys 'cap', 'clip'"]),
+        ("x.csv", "clip;words\n1;x\n", ["x.csv:1: There is no column", "the columns are 'clip;words'"]),
+        ("x.json", [1, 2], ["x.json: The file has no objects of videos"]),
+        ("x.json", "", ["x.json: It lists no video"]),
+        ("x.json", {"videos": [], "sentences": []}, ["x.json: It lists no video"]),
+        ("x.json", {"videos": 1, "sentences": []}, ["x.json.videos: The value is not a list"]),
+        ("x.json", {"videos": [[]], "sentences": []}, ["x.json:videos[0]: The value is not an object"]),
+        (
+            "x.json",
+            {"videos": [{"video_id": None}], "sentences": []},
+            ["x.json:videos[0].video_id: The ID is neither"],
+        ),
+        (
+            "x.json",
+            {"videos": [{"video_id": "gone"}], "sentences": []},
+            ["None of the videos", "'gone' (MSR-VTT)"],
+        ),
+        (
+            "x.json",
+            {"videos": [{"video_id": "../a"}], "sentences": []},
+            ["x.json:videos[0]: '../a' is outside"],
+        ),
+        (
+            "x.json",
+            {"a": {"timestamps": [[0, 1]], "sentences": []}},
+            ["x.json:a.timestamps: There are 1 times and 0"],
+        ),
+        (
+            "x.json",
+            {"a": {"timestamps": [[-1, 1]], "sentences": ["x"]}},
+            ["x.json:a.timestamps[0]: -1 and 1 are no"],
+        ),
+        (
+            "x.json",
+            '{"a": {"timestamps": [[NaN, 1]], "sentences": ["x"]}}',
+            ["x.json:a.timestamps[0]", "no times"],
+        ),
+        ("x.json", '{"a": {"timestamps": [[0, 1e999]], "sentences": ["x"]}}', ["inf are no times"]),
+        (
+            "x.json",
+            '{"a": {"timestamps": [["0", "1"]], "sentences": ["x"]}}',
+            ["not a list of start and end"],
+        ),
+        (
+            "x.json",
+            {"images": [], "annotations": [{"bbox": [], "id": 1}]},
+            ["[0]: It has no 'caption'; its keys"],
+        ),
+        (
+            "x.json",
+            {"images": [], "annotations": [{"image_id": 1, "caption": "x"}]},
+            ["'1' is the id of none of the"],
+        ),
+        (
+            "x.json",
+            [{"data": {"text": "x"}, "annotations": []}],
+            ["x.json:[0].data: No field of the task is a video"],
+        ),
+        ("x.json", '{"a": 1,\n"a": 2}', ["x.json: An object has the key 'a' twice"]),
+        ("x.json", '{"a": 1,\n"b"', ["x.json:2: The file is not JSON"]),
+        ("x.json", "[" * 100_000, ["x.json: The file is nested too deep"]),
+        ("x.json", '{"videos":' * 100_000, ["x.json: The file is nested too deep"]),
+        (
+            "x.json",
+            b'[{"video": "a.mp4",\n"text": "K\xfcche"}]',
+            ["x.json:2: Byte 11 of the line is not UTF-8"],
+        ),
+        ("x.parquet", b"PAR1", ["x.parquet"]),
+    ],
+)
+def test_table_that_is_not_understood_stops(
+    name: str, content: Any, expected: list[str], tmp_path: Path
+) -> None:
+    files = {
+        "a.mp4": b"A",
+        "a.txt": b"a dog",
+        name: content if isinstance(content, bytes) else _content(content),
+    }
+    with pytest.raises(InvalidInput) as caught:
+        list_folder_videos(_write(tmp_path, files))
+    for text in expected:
+        assert text in str(caught.value)
+    with pytest.raises(InvalidInput):
+        unpack_archive(pack_zip(files), "a.zip", "tsk_1")
+    assert not (settings().uploads_dir / "tsk_1").exists()
+
+
+def test_html_in_captions_is_text(tmp_path: Path) -> None:
+    text = '<script>alert("x")</script> <b>a dog</b> &amp;'
+    content = {"videos": [{"video_id": "a"}], "sentences": [{"video_id": "a", "caption": text}]}
+    listing = list_folder_videos(_write(tmp_path, {"a.mp4": b"A", "x.json": _content(content)}))
+    assert listing.videos[0].captions == [text]
+
+
+class _Endless(io.RawIOBase):
+    """A file of 1 GB that consists of one part, and remembers how much of it was read."""
+
+    def __init__(self, head: bytes, part: bytes) -> None:
+        self._parts = self._generate(head, part)
+        self._rest = b""
+        self.sent = 0
+
+    def _generate(self, head: bytes, part: bytes) -> Iterator[bytes]:
+        yield head
+        for _ in range(2**30 // len(part)):
+            yield part
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._rest = self._rest or next(self._parts, b"")
+        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        self.sent += len(part)
+        return len(part)
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "expected"),
+    [
+        (b"file,text\n", b"a.mp4," + b"x" * 8000 + b"\n", "The file is larger than"),
+        (b"video_id,text\n", b"gone," + b"x" * 8000 + b"\n", "The file is larger than"),
+        (b"[", b'{"video_id": "gone", "text": "' + b"x" * 8000 + b'"},', "The JSON document is larger than"),
+        (b"[", b"[]," * 2000, "The JSON document is larger than"),
+        (b'{"file": "', b"x" * 8192, "The JSON document is larger than"),
+        (
+            b"\xff\xfe" + "[".encode("utf-16-le"),
+            "[],".encode("utf-16-le") * 2000,
+            "The JSON document is larger than",
+        ),
+    ],
+)
+def test_table_of_a_gigabyte_is_refused_before_it_is_read(
+    head: bytes, part: bytes, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 2**21
+    monkeypatch.setattr(request_limits, "MAX_TABLE_BYTES", limit)
+    monkeypatch.setattr(request_limits, "MAX_DOCUMENT_BYTES", limit)
+    source = _Endless(head, part)
+    tables = CaptionTables(lambda: ["a.mp4"])
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match=expected):
+            tables.add("x.json", io.BufferedReader(source))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert source.sent < 8 * limit
+    assert peak < 32 * limit
+
+
+def test_values_of_a_document_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes up to 72 bytes of memory, and 3 bytes of the file."""
+    monkeypatch.setattr(request_limits, "MAX_DOCUMENT_VALUES", 1000)
+    tables = CaptionTables(lambda: ["a.mp4"])
+    with pytest.raises(InvalidInput, match="has more than 1000 values"):
+        tables.add("x.json", io.BytesIO(b"[" + b"[]," * 1000 + b"[]]"))
