@@ -22,6 +22,7 @@ from api.pages import html_pages, openid_pages, reference_page, sign_in_pages, u
 from api.request_observer import RequestObserver
 from api.request_paths import VersionPrefixMiddleware, first_segment
 from api.request_threads import limit_request_threads
+from api.routes import agent_routes
 from api.routes.resource_routers import RESOURCE_ROUTERS
 from api.security.authentication import Authenticator, require_network_credentials
 from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
@@ -90,6 +91,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         reference_page.router,
         sign_in_pages.router,
         openid_pages.router,
+        *([agent_routes.router] if configured.mcp else []),
     ):
         app.include_router(router)
     app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")

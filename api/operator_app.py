@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from service.search.engine import SearchEngine
 
 
-def create_operator_app(settings: Settings) -> FastAPI:
-    """Create an application without network access, pages, load shedding and background threads.
+def create_operator_app(settings: Settings, *, follow_index: bool = False) -> FastAPI:
+    """Create an application without network access, pages and load shedding.
 
     Requests have all scopes, and changes are those of the login name of the operating system. Unexpected errors are
     raised.
 
     Args:
         settings: Settings of the data folder.
+        follow_index: Whether searches of a process that keeps running see later changes of the index.
     """
     app = FastAPI(openapi_url=None, form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS})
-    app.state = _OperatorState(settings)
+    app.state = _OperatorState(settings, follow_index)
     for router in RESOURCE_ROUTERS:
         app.include_router(router, prefix="/v1")
     problem_details.install_error_handlers(app)
@@ -40,10 +41,11 @@ def create_operator_app(settings: Settings) -> FastAPI:
 class _OperatorState(State):
     """State of the application; the first search loads the search engine."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, follow_index: bool) -> None:
         super().__init__(
             {"settings": settings, "authenticator": _OperatorAuthenticator(), "search_rate": SearchRate()}
         )
+        self._state["follow_index"] = follow_index
 
     @cached_property
     def query_service(self) -> SearchEngine:
@@ -53,6 +55,8 @@ class _OperatorState(State):
 
         engine = SearchEngine(self.settings)
         engine.snapshots.refresh()
+        if self.follow_index:
+            engine.start()
         return engine
 
 

@@ -10,6 +10,7 @@ import typer
 from cli.commands import (
     access_commands,
     adding_commands,
+    agent_command,
     audit_command,
     backup_commands,
     bench_commands,
@@ -57,6 +58,7 @@ for module in (
     maintenance_commands,
     move_command,
     audit_command,
+    agent_command,
 ):
     app.add_typer(module.app)
 app.add_typer(task_commands.app, name="tasks")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -98,7 +100,20 @@ def connect(url: str | None, data: Path | None, *, ask_running: bool = False) ->
     return ServiceClient(url or None, data)
 
 
-def _load_application(data: Path | None) -> ASGIApp:
+def open_agent_api(url: str | None, data: Path | None) -> Callable[[object], httpx.AsyncClient]:
+    """A function that opens a client of the API: of a service, or of a data folder on which none runs."""
+    url = url or _running_service(data)
+    if url is None:
+        transport = httpx.ASGITransport(
+            _load_application(data, follow_index=True), raise_app_exceptions=False
+        )
+        return lambda _: httpx.AsyncClient(transport=transport, base_url=_IN_PROCESS_URL)
+    service, key = ServiceClient(url), os.environ.get("CINESTRATA_API_KEY")
+    headers = {"X-API-Key": key} if key else {}
+    return lambda _: httpx.AsyncClient(base_url=service.base_url, headers=headers, timeout=60)
+
+
+def _load_application(data: Path | None, *, follow_index: bool = False) -> ASGIApp:
     # A client over HTTP needs neither a database nor the application.
     import logging
 
@@ -114,7 +129,7 @@ def _load_application(data: Path | None) -> ASGIApp:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     upgrade(settings)
     set_process_actor(command_line_actor())
-    return create_operator_app(settings)
+    return create_operator_app(settings, follow_index=follow_index)
 
 
 def _running_service(data: Path | None) -> str | None:

@@ -81,6 +81,11 @@ def test_help_is_cheap(arguments: list[str]) -> None:
     assert _expensive_imports(code, EXPENSIVE_FOR_HELP) == ""
 
 
+@pytest.mark.parametrize("module", ["api.app", "cli.main"])
+def test_sdk_of_agents_is_not_imported_before_an_agent_calls(module: str) -> None:
+    assert _expensive_imports(f"import {module}", ("mcp",)) == ""
+
+
 def test_command_over_http_is_cheap(empty_service: str) -> None:
     arguments = ["tasks", "list", "--url", empty_service]
     code = f"from cli.main import app\ntry:\n    app({arguments!r})\nexcept SystemExit as end:\n    assert not end.code"

@@ -17,6 +17,7 @@ MAX_FORM_FILES, MAX_FORM_FIELDS = 1, 8  # a form is kept in memory until it is c
 _APPEND_PATH = re.compile(r"/tasks/[^/]+/videos")
 _MAX_TASK_BYTES = 128 * 1024**2  # a task of 100,000 videos with 1.3 KB each, as JSON
 _MAX_BATCH_BYTES = 4 * 1024**2  # 256 long queries with long filters
+_MAX_AGENT_BYTES = 4 * 1024**2  # a domain of 1,000 videos with captions; also the limit of the SDK
 _MAX_EDIT_BYTES = 2 * 1024**2  # 64 long captions and the metadata of a video, with every character escaped
 _MAX_OTHER_BYTES = 64 * 1024  # small forms and JSON objects
 
@@ -26,6 +27,8 @@ def body_limit(request: Request, settings: Settings) -> int:
     path = route_path(request.scope)
     if path == "/search":
         return _MAX_BATCH_BYTES
+    if path == "/mcp":
+        return _MAX_AGENT_BYTES
     if path == "/search/clip":
         return (
             request_limits.MAX_CLIP_BYTES + _MAX_OTHER_BYTES

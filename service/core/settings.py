@@ -142,6 +142,7 @@ class Settings(BaseSettings):
     # origins such as https://app.example.com whose pages may call the API with a key; default: none
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     oidc: OidcSettings = OidcSettings()
+    mcp: bool = True  # whether agents may use the tools of POST /mcp
 
     # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards of the other store stay searchable.
     vector_store: Literal["faiss", "milvus"] = "faiss"

@@ -33,7 +33,7 @@ from tests.cli.invocation import run
 from tests.web_files import WebFiles
 
 # Commands that run until they are stopped, or write their results to files.
-WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench")
+WITHOUT_JSON = ("up", "serve", "worker", "migrate", "demo", "bench", "mcp")
 
 
 def _leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:

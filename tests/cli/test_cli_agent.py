@@ -1,0 +1,96 @@
+"""``cinestrata mcp``, started by the client of the protocol's SDK as an agent starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult, TextContent
+
+from cinestrata_schemas.access import KeySpec
+from service.access.api_keys import create_key
+from tests.api.browser import serve
+from tests.api.conftest import client, configured, learned_folder, library, rendered_world, world
+from tests.api.learned_library import FIRST, SECOND
+from tests.cli.invocation import run
+
+__all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
+
+
+@asynccontextmanager
+async def _agent(*options: str, **variables: str) -> AsyncIterator[Callable[..., Awaitable[CallToolResult]]]:
+    """Calls of tools of a started command: the name of a tool and its arguments."""
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "cli.main", "mcp", *options], env={**os.environ, **variables}
+    )
+    async with Client(command) as session:
+        yield lambda tool, **arguments: session.call_tool(tool, arguments)
+
+
+def _text(result: CallToolResult) -> str:
+    assert isinstance(result.content[0], TextContent)
+    return result.content[0].text
+
+
+def _data(result: CallToolResult) -> Any:
+    assert not result.is_error, result.content
+    return json.loads(_text(result))["untrusted_data"]
+
+
+def test_agent_uses_a_data_folder_without_a_service(
+    learned_folder: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    async def use(folder: Path) -> None:
+        async with _agent("--data", str(folder)) as call:
+            listed = _data(await call("list_domains"))["domains"]
+            assert [domain["name"] for domain in listed] == [FIRST, SECOND]
+            found = await call("search", query="a clip", k=1)
+            assert [content.type for content in found.content] == ["text", "image"]
+            video = _data(found)["results"][0]["video_id"]
+            caption = _data(await call("look_at_video", video_id=video))["captions"][0]
+            corrected = "a purple xylophone"
+            await call("correct_caption", video_id=video, caption=caption, corrected=corrected)
+            assert _data(await call("search", query="xylophone", k=1))["results"][0]["video_id"] == video
+
+    folder = tmp_path / "data"
+    shutil.copytree(learned_folder[0], folder)
+    asyncio.run(use(folder))
+
+
+def test_agent_uses_a_service_with_the_scope_of_its_key(client: TestClient, library: list[str]) -> None:
+    key = create_key(KeySpec(name="stdio", scope="search")).key
+
+    async def use() -> None:
+        async with _agent("--url", url, CINESTRATA_API_KEY=key) as call:
+            listed = _data(await call("list_domains"))["domains"]
+            assert [domain["id"] for domain in listed] == library
+            assert "403" in _text(await call("add_domain", name="refused", videos=[{"uri": "a.mp4"}]))
+        async with _agent("--url", url, CINESTRATA_API_KEY="") as call:
+            assert "401" in _text(await call("list_domains"))
+
+    with serve(client.app) as url:
+        asyncio.run(use())
+
+
+def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
+    async def use() -> None:
+        async with _agent("--url", "http://127.0.0.1:9") as call:
+            assert "The service does not answer" in _text(await call("list_domains"))
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host"])
+def test_url_that_is_none_is_refused(url: str) -> None:
+    outcome = run("mcp", "--url", url)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
