@@ -12,7 +12,14 @@ from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from cinestrata_schemas.choice_types import ActorKind, EffectiveSplit, TaskKind, TaskState, VideoStatus
+from cinestrata_schemas.choice_types import (
+    ActorKind,
+    EffectiveSplit,
+    TaskKind,
+    TaskState,
+    Verdict,
+    VideoStatus,
+)
 
 
 def _without_nul(text: str) -> str:
@@ -154,6 +161,20 @@ class AuditListParameters(_LimitedPageParameters):
         datetime | None, Query(description="Latest time, excluded; without a time zone in UTC.")
     ] = None
 
+    sort: Annotated[
+        Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")
+    ] = "-time"
+
+
+class FeedbackListParameters(_LimitedPageParameters):
+    """Parameters of ``GET /feedback``."""
+
+    video_id: Annotated[_Text | None, Query(description="Only feedback on this video.")] = None
+    text: Annotated[
+        _Text | None, Query(description="Only feedback for texts that contain this one, regardless of case.")
+    ] = None
+    verdict: Annotated[Verdict | None, Query(description="Only feedback with this verdict.")] = None
+    caller: Annotated[_Text | None, Query(description="Only feedback of this user or key.")] = None
     sort: Annotated[
         Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")
     ] = "-time"

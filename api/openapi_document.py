@@ -117,6 +117,7 @@ _PARAMETERS: Mapping[str, str] = {
     "alert_id": "Id of the alert.",
     "content-type": "`application/offset+octet-stream`.",
     "delivery_id": "Id of the message.",
+    "feedback_id": "Id of the feedback.",
     "idempotency-key": "Key of 1 to 255 characters. A repeated request with the key returns the task of the first.",
     "key_id": "Id of the key, not the key itself.",
     "last-event-id": "Id of the last event that the client has received; later ones are sent.",

@@ -16,6 +16,7 @@ from cli.commands import (
     bench_commands,
     deletion_commands,
     doctor,
+    feedback_commands,
     maintenance_commands,
     move_command,
     process_commands,
@@ -63,6 +64,7 @@ for module in (
     app.add_typer(module.app)
 app.add_typer(task_commands.app, name="tasks")
 app.add_typer(video_commands.app, name="videos")
+app.add_typer(feedback_commands.app, name="feedback")
 app.add_typer(webhook_commands.app, name="webhooks")
 app.add_typer(access_commands.keys, name="keys")
 app.add_typer(access_commands.users, name="users")

@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse
 
 from api.routes import (
     access_routes,
+    feedback_routes,
     health_routes,
     library_routes,
     operation_routes,
@@ -39,6 +40,7 @@ RESOURCE_ROUTERS: tuple[APIRouter, ...] = (
     search_routes.query_report_router,
     search_routes.router,
     video_routes.router,
+    feedback_routes.router,
     sync_routes.router,
     library_routes.router,
     access_routes.router,

@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 
-const ORIGINS = { caption: "Caption", transcript: "Transcript", name: "File name" };
+const ORIGINS = { caption: "Caption", transcript: "Transcript", confirmed: "Confirmed", name: "File name" };
 const MAX_LEAD = 40; // code points before the first marked word of a text that is shown from its beginning
 const LEAD = 24; // code points before it in other texts, at most
 

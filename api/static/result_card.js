@@ -2,6 +2,7 @@
 
 import { drawing, el } from "./dom.js";
 import { badge } from "./domain_layers.js";
+import { feedbackControls } from "./feedback_controls.js";
 import { timeRange } from "./formatting.js";
 import { markedText, matchLine, startNearMark, textOrigin } from "./matched_texts.js";
 import { videoPath } from "./page_links.js";
@@ -15,8 +16,14 @@ export function resultCard(result) {
   return card(result, videoTitle(result), [], null);
 }
 
-/** The card of a result of a text search, which says why the video was found; a matched caption is its title. */
-export function foundCard(result) {
+/** The card of a result of the search for a text, which says why the video was found; a matched caption is its title. */
+export function foundCard(result, text) {
+  const node = describedCard(result);
+  node.querySelector(".meta").append(feedbackControls(text, result.video_id, videoTitle(result)));
+  return node;
+}
+
+function describedCard(result) {
   const [best] = result.words;
   if (!best) return card(result, videoTitle(result), [], looksLikeIt(result));
   const shown = startNearMark(best);

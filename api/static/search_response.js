@@ -103,9 +103,10 @@ function showResults(response, createCard) {
 }
 
 /** Add cards: those that match before a heading, the others below it. Returns the cards in their order on the page. */
-function addResults({ results, matches }, createCard) {
-  const others = results.filter((result) => result.matches === false).map(createCard);
-  const matching = results.filter((result) => result.matches !== false).map(createCard);
+function addResults({ results, matches, query, corrected }, createCard) {
+  const cardOf = (result) => createCard(result, corrected ?? query);
+  const others = results.filter((result) => result.matches === false).map(cardOf);
+  const matching = results.filter((result) => result.matches !== false).map(cardOf);
   let heading = $("results").querySelector(".answer-end");
   if (others.length && !heading) {
     const text = matches === false ? "Most similar videos" : "Other videos";

@@ -320,9 +320,8 @@ def _caption_cell(result: SearchResult) -> Text:
     cell = Text(best.text)
     for start, end in best.marks:
         cell.stylize("bold underline", start, end)
-    origin = {"metadata": best.field or "metadata", "name": "file name", "transcript": "transcript"}.get(
-        best.kind
-    )
+    origins = {"metadata": best.field or "metadata", "name": "file name", "caption": None}
+    origin = origins.get(best.kind, best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
 
 

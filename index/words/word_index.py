@@ -34,11 +34,17 @@ _VIDEOS_OF_A_SEGMENT = 1 << 16  # indexed at once
 
 
 class VideoText(NamedTuple):
-    """A text of a video; ``field`` is the metadata field."""
+    """A text of a video.
+
+    Attributes:
+        field: Metadata field of the text.
+        votes: Of a confirmed text: callers who confirmed it, less those who refused it.
+    """
 
     kind: TextKind
     text: str
     field: str | None = None
+    votes: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +59,7 @@ class WordMatches:
 
     videos: Ids  # [documents]
     kinds: npt.NDArray[np.uint8]  # [documents], TextKind
+    votes: npt.NDArray[np.int16]  # [documents], of confirmed texts
     lengths: npt.NDArray[np.int32]  # [documents], number of words
     strengths: npt.NDArray[np.float32]  # [documents, units]: 1 exact, 0.9 same stem, 0 absent
     frequencies: npt.NDArray[np.int64]  # [units], documents in the index with each unit
@@ -108,7 +115,11 @@ class WordIndex:
         was_captioned = self.captioned(changed)
         kept, removed = remove_videos(self._segments, changed)
         added = build_segment(
-            [Document(video, text.kind, text.text) for video, group in texts.items() for text in group]
+            [
+                Document(video, text.kind, text.text, text.votes)
+                for video, group in texts.items()
+                for text in group
+            ]
         )
         if len(added):
             kept = (*kept, LiveSegment.of(added))
@@ -136,6 +147,7 @@ class WordIndex:
         return WordMatches(
             videos=np.ascontiguousarray(joined["video"]),
             kinds=joined["kind"].astype(np.uint8),
+            votes=np.ascontiguousarray(joined["votes"]),
             lengths=np.ascontiguousarray(joined["length"]),
             strengths=np.concatenate(strengths),
             frequencies=frequencies,

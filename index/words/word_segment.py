@@ -25,7 +25,7 @@ from index.words.word_stems import ALL_STOP_WORDS, stem_words
 Documents = npt.NDArray[np.int32]  # document numbers within a segment
 Flags = npt.NDArray[np.bool_]
 # What a search returns of a document, in one place: a read of memory costs more than the copy of a row.
-ROW = np.dtype([("video", np.int64), ("length", np.int32), ("kind", np.int32)])
+ROW = np.dtype([("video", np.int64), ("length", np.int32), ("kind", np.int16), ("votes", np.int16)])
 
 
 class TextKind(IntEnum):
@@ -33,8 +33,9 @@ class TextKind(IntEnum):
 
     CAPTION = 0
     TRANSCRIPT = 1
-    METADATA = 2
-    NAME = 3
+    CONFIRMED = 2
+    METADATA = 3
+    NAME = 4
 
 
 class Document(NamedTuple):
@@ -43,6 +44,7 @@ class Document(NamedTuple):
     video: int
     kind: int
     text: str
+    votes: int = 0
 
 
 class _TermNumbers(dict[str, int]):
@@ -186,12 +188,14 @@ def build_segment(texts: Sequence[Document]) -> WordSegment:
     kinds: list[int] = []
     lengths: list[int] = []
     sizes: list[int] = []
-    for video, kind, text in texts:
+    votes: list[int] = []
+    for video, kind, text, voted in texts:
         words = analyze_text(text)
         if not words.terms:
             continue
         videos.append(video)
         kinds.append(kind)
+        votes.append(voted)
         lengths.append(words.length)
         sizes.append(len(words.terms))
         tokens.extend(map(numbers.__getitem__, words.terms))
@@ -204,7 +208,7 @@ def build_segment(texts: Sequence[Document]) -> WordSegment:
     by_term = np.argsort(ranked, kind="stable")
     documents = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[by_term]
     return _segment(
-        np.fromiter(zip(videos, lengths, kinds, strict=True), dtype=ROW, count=len(videos)),
+        np.fromiter(zip(videos, lengths, kinds, votes, strict=True), dtype=ROW, count=len(videos)),
         TermTable.of([encoded[index] for index in order]),
         np.bincount(ranked, minlength=len(order)),
         documents,

@@ -23,6 +23,9 @@ captioned ones that say something else.
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
 nats, so that it precedes all others: all of them for the words as they were typed in a caption, fewer for another form
 of a word, or in a name.
+
+A text that people confirmed counts as one of the video, with a share of the nats that grows with the votes for it but
+stays below that of a caption. A refusal is evidence against one video for one text, and is bounded, too.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ _COMPLETE_FROM = 0.8  # share of the mass of a query from which a video gains th
 _IS_COMPLETE = 0.95  # share of the mass that a complete video contains
 _SAME_STEM = 0.3  # share of the nats for another form of a word
 _NOT_A_CAPTION = 0.8  # share of the nats for a word in a name or a value
+_CONFIRMED = 0.8  # highest share of the nats for a text that people confirmed
+_REFUSED = 12.0  # highest nats against a video that people refused for the query
 _AS_TYPED = 0.75  # share of the nats from which a video contains the words as they were typed
 _SPARE_NATS = (
     7.0  # routing evidence by which a domain can fall behind the best one where a text is written down
@@ -80,6 +85,8 @@ class MatchedDocuments:
         lengths: Number of words, ``[D]``.
         strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, below 1 in another form of the
             word, 0 not at all.
+        votes: Of a text that people confirmed: those who confirmed it, less those who refused it; 0 for other texts,
+            ``[D]``.
         is_partial: Whether texts with each unit are left out because it is too common, ``[U]``.
         frequencies: Number of texts of the library with each unit, ``[U]``.
         documents: Number of texts of the library.
@@ -91,6 +98,7 @@ class MatchedDocuments:
     is_captioned: npt.NDArray[np.bool_]
     lengths: Ints
     strengths: npt.NDArray[np.floating]
+    votes: Ints
     is_partial: npt.NDArray[np.bool_]
     frequencies: Ints
     documents: int
@@ -117,6 +125,34 @@ class WordEvidence:
     is_typed: npt.NDArray[np.bool_]
     absent: npt.NDArray[np.float32]
     may_be_complete: bool = True
+
+    def with_refused(self, videos: Ids, domains: Ints, votes: Ints, unmatched: Floats) -> WordEvidence:
+        """The evidence after people refused these videos, ascending, for the query.
+
+        Args:
+            videos: Vector IDs.
+            domains: Position of the domain of each.
+            votes: People who refused each, less those who confirmed it.
+            unmatched: Evidence of each where no text of it matches.
+        """
+        found = np.isin(videos, self.videos, assume_unique=True)
+        known = np.isin(self.videos, videos, assume_unique=True)
+        against = _REFUSED * _saturated(votes)
+        nats = self.nats.copy()
+        nats[known] -= against[found].astype(np.float32)
+        new = ~found
+        added = int(new.sum())
+        order = np.argsort(np.concatenate([self.videos, videos[new]]), kind="stable")
+        no = np.zeros(added, np.bool_)
+        return WordEvidence(
+            np.concatenate([self.videos, videos[new]])[order],
+            np.concatenate([self.domains, domains[new]])[order],
+            np.concatenate([nats, unmatched[new] - against[new]]).astype(np.float32)[order],
+            np.concatenate([self.is_complete, no])[order],
+            np.concatenate([self.is_typed, no])[order],
+            self.absent,
+            self.may_be_complete,
+        )
 
     def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
         """The evidence where these videos, ascending, are all that contain the whole query.
@@ -171,14 +207,15 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
     mean_mass = statistics.lengths * statistics.word_masses
     absent = _text_evidence(query_mass, mean_mass, np.zeros(domains), mean_mass)
     absent = np.where(statistics.captions > 0, absent, 0.0)
+    confirmed = np.where(matches.votes > 0, _CONFIRMED * _saturated(matches.votes), 1.0)
+    evidence = np.where(evidence > 0, confirmed * evidence, evidence)
     # A name or a value does not speak against a video without captions.
     evidence = np.where(matches.is_captioned, evidence, np.maximum(evidence, 0.0))
     videos, firsts, video_of = np.unique(matches.videos, return_index=True, return_inverse=True)
     best = np.full(len(videos), -np.inf)
     np.maximum.at(best, video_of, evidence)
-    forms = np.where(strengths >= 1, 1.0, _SAME_STEM) * np.where(
-        matches.is_caption[texts], 1.0, _NOT_A_CAPTION
-    )
+    sources = np.where(matches.is_caption | (matches.votes > 0), confirmed, _NOT_A_CAPTION)
+    forms = np.where(strengths >= 1, 1.0, _SAME_STEM) * sources[texts]
     contained = np.zeros(len(videos) * units)
     np.maximum.at(contained, video_of[texts] * units + unit_of, forms)
     contained = contained.reshape(len(videos), units)
@@ -203,6 +240,11 @@ def word_evidence(matches: MatchedDocuments, statistics: CaptionStatistics) -> W
         np.clip(absent, _LOWEST, 0.0).astype(np.float32),
         may_be_complete,
     )
+
+
+def _saturated(votes: Ints) -> Floats:
+    """Share of the highest nats that votes have: a half, three quarters, seven eighths … of one, two, three …"""
+    return np.asarray(1 - 0.5 ** np.asarray(votes, np.float64))
 
 
 def written_routing(counts: npt.NDArray[np.integer], videos: npt.NDArray[np.integer]) -> Floats:

@@ -355,6 +355,29 @@ class Passage(Base):
     cues: Mapped[list[tuple[float, float, str]]] = mapped_column(StoredCues())
 
 
+class Feedback(Base):
+    """What a caller said about a video as a result for a text. A repetition replaces it."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (
+        UniqueConstraint("video_vector_id", "words_key", "caller_kind", "caller"),
+        CheckConstraint("verdict IN ('right', 'wrong')", name="verdict"),
+        Index("ix_feedback_caller_id", "caller", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(GrowingId, primary_key=True, autoincrement=True)
+    video_vector_id: Mapped[int] = mapped_column(
+        GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE")
+    )
+    text: Mapped[str] = mapped_column(Text)  # as typed
+    words_key: Mapped[str] = mapped_column(String(64))  # digest of its words
+    verdict: Mapped[str] = mapped_column(String(8))
+    caller: Mapped[str] = mapped_column(String(255))  # actor and its kind, as in the audit log
+    caller_kind: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime]
+
+
 class Release(Base):
     """A release in the index folder."""
 

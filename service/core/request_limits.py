@@ -18,6 +18,8 @@ MAX_PAGED_RESULTS = (
 MAX_WORST_QUERIES = 50  # of a report on a domain
 MAX_CLIP_BYTES = 256 * _MIB  # a clip or picture to search with
 MAX_CLIP_SECONDS = 30.0  # time to decode it
+MAX_FEEDBACK = 10_000  # entries of one caller
+MAX_FEEDBACK_ON_A_VIDEO = 100  # of these
 
 # Tasks.
 MAX_VIDEOS_PER_TASK = 100_000

@@ -62,7 +62,7 @@ def edit_video(
         Unavailable: the catalog cannot be written.
     """
     with session_scope(write=True) as session:
-        task, video = _lock_video(session, video_id)
+        task, video = lock_video(session, video_id)
         _refuse_copy(session, video)
         if expected_tag is not None and not _matches(expected_tag, read_video(session, video_id)):
             raise PreconditionFailed(
@@ -116,7 +116,7 @@ def entity_tag(video: VideoDetails) -> str:
     return f'"{hashlib.sha256(video.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
-def _lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
+def lock_video(session: Session, video_id: str) -> tuple[Task, Video]:
     """Return a video and its task, with the row of the task locked until commit; raises NotFound."""
     while "\0" not in video_id:
         task_id = session.scalar(select(Video.task_id).where(Video.id == video_id))

@@ -107,7 +107,7 @@ def _texts(state: SearchState, vector_id: int) -> list[MatchedText]:
     return [
         text
         for row in read_rows([vector_id]).values()
-        for text in state.words.matched_texts(row, *passages.values())
+        for text in state.words.matched_texts(vector_id, row, *passages.values())
     ]
 
 

@@ -16,6 +16,7 @@ from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import VideosDeleted
 from service.core.settings import settings
+from service.search.words.judged_texts import read_confirmed_texts
 from service.tasks.lifecycle import Claim, ClaimedTask
 from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
@@ -39,13 +40,22 @@ def load_clips(
 ) -> tuple[Clip, ...]:
     """The accepted videos of a task in a range of vector ids, by vector id.
 
+    Texts that people confirmed are captions of training videos; those of held-out videos stay unseen.
+
     Args:
         backbone: Backbone, which determines the frame files.
         last_id: Last vector id; None: no limit.
     """
     frames, size = backbone.spec
     query = (
-        select(Video.id, Video.vector_id, Video.content_hash, Video.captions, Video.effective_split)
+        select(
+            Video.id,
+            Video.vector_id,
+            Video.copy_of,
+            Video.content_hash,
+            Video.captions,
+            Video.effective_split,
+        )
         .where(Video.task_id == task_id, Video.status == "accepted", Video.vector_id >= first_id)
         .order_by(Video.vector_id)
     )
@@ -53,15 +63,18 @@ def load_clips(
         query = query.where(Video.vector_id <= last_id)
     with session_scope() as session:
         # Columns instead of objects: a task may have 100,000 videos.
+        rows = session.execute(query).all()
+        trained = [row.copy_of or row.vector_id for row in rows if row.effective_split == "train"]
+        confirmed = read_confirmed_texts(session, trained)
         return tuple(
             Clip(
                 id=video,
                 vector_id=vector_id,
                 frames_path=frame_cache_path(settings().cache_dir, frames, size, content or ""),
-                captions=tuple(captions),
+                captions=tuple(dict.fromkeys([*captions, *confirmed.get(original or vector_id, ())])),
                 split=split,  # type: ignore[arg-type]
             )
-            for video, vector_id, content, captions, split in session.execute(query)
+            for video, vector_id, original, content, captions, split in rows
         )
 
 

@@ -27,9 +27,11 @@ from cinestrata_schemas.choice_types import (
     SearchScope,
     TaskKind,
     TaskState,
+    Verdict,
     VideoStatus,
 )
 from cinestrata_schemas.explanations import QueryReport, ResultExplanation
+from cinestrata_schemas.feedback import FeedbackDetails, FeedbackPage, FeedbackSpec
 from cinestrata_schemas.library import (
     LibraryStatus,
     RecallMatrix,
@@ -80,6 +82,7 @@ VideoSort = Literal["added", "-added", "id", "-id", "duration", "-duration", "by
 ShardSort = Literal["created", "-created", "count", "-count", "bytes", "-bytes"]
 ReleaseSort = Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"]
 AuditSort = Literal["time", "-time"]
+FeedbackSort = Literal["time", "-time"]
 
 
 class Operations:
@@ -291,6 +294,35 @@ class Operations:
         self, video_id: str, *, k: int | None = None, scope: SearchScope | None = None
     ) -> CaptionsResponse:
         """Captions of the library that describe a video best, each with the video that it belongs to."""
+
+    # --- Feedback ---
+
+    @operation("POST", "/feedback")
+    def give_feedback(self, body: FeedbackSpec) -> FeedbackDetails:
+        """State whether a video is right or wrong for a text. Idempotent; each caller has one verdict on both.
+
+        The next search in every process counts it: a confirmed text is a text of the video, below a caption,
+        and a refused one is evidence against this video for the same words. The next training of the video
+        learns confirmed texts like captions.
+        """
+
+    @operation("GET", "/feedback")
+    def list_feedback(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        video_id: str | None = None,
+        text: str | None = None,
+        verdict: Verdict | None = None,
+        caller: str | None = None,
+        sort: FeedbackSort | None = None,
+    ) -> FeedbackPage:
+        """Feedback of the caller, or, for an administrator, of all callers; in pages, newest first."""
+
+    @operation("DELETE", "/feedback/{feedback_id}")
+    def take_back_feedback(self, feedback_id: int) -> None:
+        """Take feedback back: the next search no longer counts it. Callers delete their own, administrators any."""
 
     # --- Library and measures ---
 
@@ -573,4 +605,5 @@ class Operations:
     iter_releases = Pages(list_releases, ReleaseSummary)
     iter_shards = Pages(list_shards, ShardSummary)
     iter_audit_entries = Pages(list_audit_entries, AuditRecord)
+    iter_feedback = Pages(list_feedback, FeedbackDetails)
     iter_search = Pages(search, SearchResult)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Literal
 
 QueryMode = Literal["pinned", "latest"]
-TextKind = Literal["caption", "transcript", "metadata", "name"]  # texts of a video that words are searched in
+# Texts of a video that words are searched in; people confirmed that a *confirmed* one describes the video.
+TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
 SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
 AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it
 ActorKind = Literal[
@@ -19,6 +20,7 @@ TaskState = Literal["queued", "probing", "training", "indexing", "evaluating", "
 TaskKind = Literal["domain", "append"]
 Gallery = Literal["local", "global", "local_all", "global_all"]
 
+Verdict = Literal["right", "wrong"]  # on a video, for a text
 VideoStatus = Literal["pending", "accepted", "rejected"]
 Split = Literal["train", "val", "test"]
 EffectiveSplit = Literal["train", "val", "test", "appended"]

@@ -32,6 +32,7 @@ from service.search.text_search.written_words import SearchWords, find_words
 from service.search.video_filters import NO_FILTER, VideoFilter, find_passing_videos
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.words.domain_captions import DomainCaptions
+from service.search.words.judged_texts import JudgedTexts
 from service.search.words.transcript_words import TranscriptWords
 
 Ids = npt.NDArray[np.int64]
@@ -111,16 +112,17 @@ def start_searches(
 
     start = time.perf_counter()
     if with_words:
-        index, transcripts = cache.words.current(), cache.words.transcripts
+        index, transcripts, judged = cache.words.current(), cache.words.transcripts, cache.words.judged
         captions = cache.words.captions.of(index, snapshot.video_positions)
     else:
-        index, transcripts = WordIndex.empty(), TranscriptWords.empty()
+        index, transcripts, judged = WordIndex.empty(), TranscriptWords.empty(), JudgedTexts()
         captions = DomainCaptions.unknown(snapshot.video_positions)
     words = [
         SearchWords(
             *find_words(request.text, index, transcripts, snapshot.query_vectors.are_words),
             index,
             transcripts,
+            judged,
             captions,
             snapshot,
             tasks,
@@ -252,7 +254,8 @@ def _plan_scans(state: SearchState, vectors: Sequence[Vector]) -> list[_PlannedS
         groups = words.groups(state.depth)
         # Of the videos of a domain, only those in the groups may still enter.
         if not groups or state.planner.can_enter(task, DEFAULT_PRIOR * words.absent):
-            planned.append(_PlannedScan(ShardScan(task, vector, state.depth, allowed), True))
+            count = state.depth + words.refused
+            planned.append(_PlannedScan(ShardScan(task, vector, count, allowed), True))
         for videos, count in groups:
             among = state.with_moments(task, videos)
             if allowed is not None:

@@ -227,7 +227,7 @@ def build_results(
         texts: list[MatchedText] = []
         if words is not None and hit.id in matched:
             (spoken,) = words.passages([hit.id]) or [-1]
-            texts = words.matched_texts(row, passages.get(spoken, ()))
+            texts = words.matched_texts(hit.id, row, passages.get(spoken, ()))
         results.append(
             SearchResult(
                 rank=first_rank + len(results),

@@ -29,6 +29,7 @@ from service.catalog.transcripts import TimedText
 from service.search.catalog_mirror import VideoRow
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.words.domain_captions import DomainCaptions
+from service.search.words.judged_texts import JudgedTexts
 from service.search.words.transcript_words import TranscriptWords, spoken_text
 from service.search.words.video_texts import texts_of
 
@@ -51,11 +52,13 @@ class QueryWords:
 
     Attributes:
         units: Words and quoted phrases.
+        typed: The query.
         text: The text to encode: the query with corrected words and without the quotes of phrases.
         corrected: The query with corrected words; None without a correction.
     """
 
     units: Sequence[QueryUnit]
+    typed: str
     text: str
     corrected: str | None
 
@@ -68,13 +71,16 @@ class DomainWords:
         videos: Vector IDs of the videos with a matched text and more evidence than ``absent``, ascending.
         nats: Evidence of each, ``float32 [V]``.
         absent: Evidence of captioned videos without a matched text, in nats, at most 0.
-        uncaptioned: Vector IDs of the videos without captions, whose evidence is 0 or more, ascending.
+        uncaptioned: Vector IDs of the videos without captions, whose evidence is 0 or more unless they are refused,
+            ascending.
+        refused: Number of videos that people refused for the query: as many more are found where they may fall back.
     """
 
     videos: Ids
     nats: npt.NDArray[np.float32]
     absent: float
     uncaptioned: Ids
+    refused: int
 
     def groups(self, depth: int) -> list[tuple[Ids, int]]:
         """Groups of videos to search besides the whole domain, and the number of nearest videos to find in each.
@@ -91,7 +97,7 @@ class DomainWords:
         if len(videos) + len(uncaptioned) <= _MAX_SCORED:
             together = np.union1d(videos, uncaptioned) if len(uncaptioned) else videos
             return [(together, len(together))] if len(together) else []
-        groups = [(uncaptioned, depth)] if len(uncaptioned) else []
+        groups = [(uncaptioned, depth + self.refused)] if len(uncaptioned) else []
         steps = np.floor(self.nats / _STEP_NATS).astype(np.int64)
         found = 0
         for step in np.unique(steps)[::-1]:
@@ -111,6 +117,7 @@ class SearchWords:
         matches: Texts that contain its units; not kept, since they may be many.
         index: Words of the library.
         transcripts: Words of its transcripts.
+        judged: Texts that people confirmed or refused.
         captions: Facts about the captions of the tasks of the snapshot.
         snapshot: Snapshot that is searched.
         tasks: Tasks that are searched.
@@ -126,6 +133,7 @@ class SearchWords:
         matches: WordMatches,
         index: WordIndex,
         transcripts: TranscriptWords,
+        judged: JudgedTexts,
         captions: DomainCaptions,
         snapshot: SearchSnapshot,
         tasks: Sequence[str],
@@ -134,13 +142,15 @@ class SearchWords:
         self._masses: list[float] = inverse_document_frequency(
             matches.frequencies, matches.documents
         ).tolist()
-        self._index, self._captions, self._snapshot = index, captions, snapshot
+        self._index, self._judged, self._captions, self._snapshot = index, judged, captions, snapshot
         self._transcripts = transcripts.index
         self._positions = snapshot.positions
         searched = np.zeros(len(snapshot.shards) + 1, np.bool_)  # the last one is that of unknown videos
         searched[self._places(tasks)] = True
         self._passages: dict[int, int] = {}  # the passage of a video that has the words
-        self._evidence = found = self._add_transcripts(self._find_evidence(matches, searched), searched)
+        self._refused = np.empty(0, np.int32)  # positions of the tasks of refused videos
+        self._evidence = self._add_transcripts(self._find_evidence(matches, searched), searched)
+        self._evidence = found = self._with_refusals(searched)
         self.is_written = bool(found.is_complete.any())
         self._highest = np.where(captions.uncaptioned_counts > 0, np.float32(0), found.absent)
         np.maximum.at(self._highest, found.domains, found.nats)
@@ -166,6 +176,7 @@ class SearchWords:
             self._better_nats[own],
             float(self._evidence.absent[position]),
             self._captions.uncaptioned(position),
+            int((self._refused == position).sum()),
         )
 
     def nats(self, videos: Ids) -> npt.NDArray[np.float32]:
@@ -190,16 +201,20 @@ class SearchWords:
         """IDs of the passages of transcripts that have the words, one for each of the videos with such a passage."""
         return [self._passages[video] for video in videos if video in self._passages]
 
-    def matched_texts(self, row: VideoRow, passage: Sequence[TimedText] = ()) -> list[MatchedText]:
+    def matched_texts(
+        self, video: int, row: VideoRow, passage: Sequence[TimedText] = ()
+    ) -> list[MatchedText]:
         """Texts of a video that contain words of the query, best first; at most :data:`_MAX_TEXTS`.
 
         Args:
-            row: The video.
+            video: Vector ID of the video.
+            row: Its row.
             passage: Cues of the passage of its transcript that has the words.
         """
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
         spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(passage))] if passage else []
-        for place, text in enumerate([*texts_of(row.uri, row.captions, row.metadata), *spoken]):
+        texts = [*texts_of(row.uri, row.captions, row.metadata), *self._judged.confirmed(video), *spoken]
+        for place, text in enumerate(texts):
             units, marks = self._mark(split_words(text.text))
             mass = sum(self._masses[unit] for unit in units)
             if marks and mass >= _MIN_TEXT_SHARE * sum(self._masses):
@@ -263,6 +278,7 @@ class SearchWords:
                 self._captions.are_captioned(videos, domains[kept]),
                 matches.lengths[kept],
                 matches.strengths[kept],
+                matches.votes[kept],
                 is_partial,
                 matches.frequencies,
                 matches.documents,
@@ -291,6 +307,17 @@ class SearchWords:
             return found
         self._passages = dict(zip(videos[kept].tolist(), matches.videos[kept].tolist(), strict=True))
         return with_transcripts(found, videos[kept], domains[kept], nats[kept], says_it[kept])
+
+    def _with_refusals(self, searched: npt.NDArray[np.bool_]) -> WordEvidence:
+        """The evidence with what people refused for these words."""
+        videos, votes = self._judged.refused([self.query.typed, self.query.text])
+        if not len(videos):
+            return self._evidence
+        domains = self._snapshot.locate(videos)
+        kept = searched[domains]
+        videos, domains = videos[kept], domains[kept]
+        self._refused = domains
+        return self._evidence.with_refused(videos, domains, votes[kept], self.nats(videos).astype(np.float64))
 
     def _count_typed(self) -> npt.NDArray[np.int64]:
         """Number of videos of each task of the snapshot whose texts contain the query as it was typed, ``[T]``."""
@@ -338,7 +365,7 @@ def find_words(
         units = parse_query(corrected)
         matches = index.lookup(units)
     encoded = QUOTE.sub(" ", corrected).strip()
-    return QueryWords(units, encoded or corrected, corrected if better else None), matches
+    return QueryWords(units, text, encoded or corrected, corrected if better else None), matches
 
 
 def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

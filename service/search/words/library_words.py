@@ -24,6 +24,7 @@ from service.catalog.tables import Passage, Video
 from service.catalog.transcripts import TimedText
 from service.core.errors import CatalogDamaged, Unavailable
 from service.search.words.domain_captions import CaptionsOfSnapshots
+from service.search.words.judged_texts import JudgedTexts, read_judged_texts
 from service.search.words.transcript_words import TranscriptWords
 from service.search.words.video_positions import VideoPositions
 from service.search.words.video_texts import texts_of
@@ -56,6 +57,11 @@ class ReadTexts(NamedTuple):
     texts: dict[int, Sequence[VideoText]]
     passages: dict[int, list[list[TimedText]]]
 
+    @classmethod
+    def none(cls, videos: Ids) -> ReadTexts:
+        """No texts of videos."""
+        return cls(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
+
 
 class _State(NamedTuple):
     """The words at a time; replaced as a whole.
@@ -63,14 +69,25 @@ class _State(NamedTuple):
     Attributes:
         words: Index of the texts of the videos.
         transcripts: Index of their transcripts.
+        judged: Confirmed and refused texts.
         videos: ``int64``, ascending; vector IDs of the videos.
         edit: Number of the last edit that the index contains; None before the first videos.
     """
 
     words: WordIndex
     transcripts: TranscriptWords
+    judged: JudgedTexts
     videos: Ids
     edit: int | None
+
+    def replace(self, read: ReadTexts) -> _State:
+        """Replace the texts of videos. A refused text is none of the video."""
+        own = ((video, [text for text in found if text.votes >= 0]) for video, found in read.texts.items())
+        return self._replace(
+            words=self.words.replace(own),
+            transcripts=self.transcripts.replace(read.passages),
+            judged=self.judged.replace(read.texts),
+        )
 
 
 class LibraryWords:
@@ -86,7 +103,9 @@ class LibraryWords:
     def __init__(self, reads: CatalogReads | None = None) -> None:
         self._reads = reads or CatalogReads()
         self.captions = CaptionsOfSnapshots()
-        self._state = _State(WordIndex.empty(), TranscriptWords.empty(), np.empty(0, np.int64), None)
+        self._state = _State(
+            WordIndex.empty(), TranscriptWords.empty(), JudgedTexts(), np.empty(0, np.int64), None
+        )
         self._preparation = Lock()  # one at a time
         self._replacement = Lock()  # of the state; not held while many videos are read
 
@@ -107,13 +126,11 @@ class LibraryWords:
             for chunk in batches(missing, _CHUNK):
                 read = read_texts(chunk)
                 with self._replacement:
-                    words, transcripts, known, edit = self._state
+                    known, edit = self._state.videos, self._state.edit
                     # Edits since the read concerned videos that the index did not know: they are read again.
-                    self._state = _State(
-                        words.replace(read.texts.items()),
-                        transcripts.replace(read.passages),
-                        np.insert(known, np.searchsorted(known, chunk), chunk),
-                        since if edit is None else min(edit, since),
+                    self._state = self._state.replace(read)._replace(
+                        videos=np.insert(known, np.searchsorted(known, chunk), chunk),
+                        edit=since if edit is None else min(edit, since),
                     )
 
     def count_captions(self, positions: VideoPositions) -> None:
@@ -123,15 +140,16 @@ class LibraryWords:
     def retain(self, videos: Ids) -> None:
         """Remove the words of all other videos, once the snapshot of the given videos is served."""
         with self._preparation, self._replacement:
-            words, transcripts, known, edit = self._state
+            known = self._state.videos
             gone = np.setdiff1d(known, videos, assume_unique=True)
             if len(gone):
-                self._state = _State(
-                    words.replace((video, ()) for video in gone.tolist()),
-                    transcripts.replace(dict.fromkeys(gone.tolist(), ())),
-                    np.setdiff1d(known, gone, assume_unique=True),
-                    edit,
-                )
+                removed = self._state.replace(ReadTexts.none(gone))
+                self._state = removed._replace(videos=np.setdiff1d(known, gone, assume_unique=True))
+
+    @property
+    def judged(self) -> JudgedTexts:
+        """Confirmed and refused texts, at least as new as the last answer of :meth:`current`."""
+        return self._state.judged
 
     def current(self) -> WordIndex:
         """The index with all edits that were committed before the call.
@@ -156,7 +174,8 @@ class LibraryWords:
 
     def _apply_edits(self, number: int) -> None:
         with self._replacement:
-            words, transcripts, known, edit = self._state
+            state = self._state
+            known, edit = state.videos, state.edit
             if edit is None or number <= edit:  # another search has read them
                 return
             edited = np.sort(np.array(self._reads.read(lambda: read_edited_videos(edit)), np.int64))
@@ -164,9 +183,8 @@ class LibraryWords:
             first, end = (np.searchsorted(known, edited, side) for side in ("left", "right"))
             for chunk in batches(edited[end > first], _IDS_PER_QUERY):
                 read = self._reads.read(lambda chunk=chunk: read_texts(chunk))  # type: ignore[misc]
-                words = words.replace(read.texts.items())
-                transcripts = transcripts.replace(read.passages)
-            self._state = _State(words, transcripts, known, number)
+                state = state.replace(read)
+            self._state = state._replace(edit=number)
 
 
 def read_texts(videos: Ids) -> ReadTexts:
@@ -180,7 +198,7 @@ def read_texts(videos: Ids) -> ReadTexts:
     Raises:
         Unavailable: The catalog cannot be read.
     """
-    found = ReadTexts(dict.fromkeys(videos.tolist(), ()), {video: [] for video in videos.tolist()})
+    found = ReadTexts.none(videos)
     for batch in batches(videos, _IDS_PER_QUERY):
         _read_batch(batch, found)
     return found
@@ -194,6 +212,8 @@ def _read_batch(videos: Ids, found: ReadTexts) -> None:
         with session_scope() as session:
             rows = session.connection().execute(_BETWEEN if is_range else _OF_IDS, parameters)
             texts = {video: texts_of(uri, captions, metadata) for video, uri, captions, metadata in rows}
+            for video, judged in read_judged_texts(session, videos.tolist()).items():
+                texts.get(video, []).extend(judged)
             cues = session.connection().execute(_CUES_BETWEEN if is_range else _CUES_OF_IDS, parameters)
             passages = [(video, passage) for video, passage in cues if video in texts]
     except CatalogDamaged as error:

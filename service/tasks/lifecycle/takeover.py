@@ -1,12 +1,12 @@
 """Takeover of videos by a relearned domain, within the transaction that makes it ready.
 
-The copies take over the ids of their originals, with their current captions and metadata. An original whose copy was
-rejected stays in its domain; a copy whose original was deleted meanwhile is deleted.
+The copies take over the ids of their originals, with their current captions, metadata and feedback. An
+original whose copy was rejected stays in its domain; a copy whose original was deleted meanwhile is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.catalog.database import id_chunks
 from service.catalog.domain_videos import count_task_videos, number_edits
-from service.catalog.tables import Task, Video
+from service.catalog.tables import Feedback, Task, Video
 from service.catalog.transcripts import copy_transcripts
 from service.storage import library_paths
 from service.storage.video_files import register_removals
@@ -77,6 +77,7 @@ class Takeover:
         # The deletion of an original kept the file that its copy still named.
         for chunk in id_chunks(orphans):
             register_removals(session, Video.vector_id.in_(chunk))
+        _move_feedback(session, {row[2]: row[0] for row in kept})
         for chunk in id_chunks([*originals, *orphans]):
             session.execute(delete(Video).where(Video.vector_id.in_(chunk)))
         taken: list[dict[str, Any]] = [
@@ -119,3 +120,18 @@ class Takeover:
         for former, video_id in self.thumbnails:
             with suppress(FileNotFoundError):
                 library_paths.thumbnail_path(former).replace(library_paths.thumbnail_path(video_id))
+
+
+def _move_feedback(session: Session, copies: Mapping[int, int]) -> None:
+    """Give the copies the feedback on their originals."""
+    for chunk in id_chunks(list(copies)):
+        judged = session.scalars(
+            select(Feedback.video_vector_id).where(Feedback.video_vector_id.in_(chunk)).distinct()
+        ).all()
+        for original in judged:
+            session.execute(
+                update(Feedback)
+                .where(Feedback.video_vector_id == original)
+                .values(video_vector_id=copies[original])
+                .execution_options(synchronize_session=False)
+            )

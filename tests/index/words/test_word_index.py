@@ -18,7 +18,7 @@ from .naive_word_search import Texts, frequencies, matching_texts, most_frequent
 
 WORDS = ["dog", "dogs", "cat", "sit", "sits", "sit-up", "up", "row", "rowing", "the", "situp", "狗", "走狗"]
 phrases = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
-video_texts = st.builds(VideoText, st.sampled_from(TextKind), phrases)
+video_texts = st.builds(VideoText, st.sampled_from(TextKind), phrases, st.none(), st.integers(0, 15))
 changes = st.lists(
     st.lists(st.tuples(st.integers(0, 9), st.lists(video_texts, max_size=3)), max_size=4),
     min_size=1,

@@ -28,6 +28,7 @@ def _evidence(
     *,
     domains: int = 1,
     captioned: bool = True,
+    votes: Sequence[int] | None = None,
 ) -> WordEvidence:
     """Evidence of texts (video, whether it is a caption, length, strengths of units); videos 100 n… are in domain n."""
     videos = np.array([text[0] for text in texts], np.int64)
@@ -39,6 +40,7 @@ def _evidence(
             np.full(len(texts), captioned),
             np.array([text[2] for text in texts], np.int64),
             np.array([text[3] for text in texts], np.float32).reshape(len(texts), len(frequencies)),
+            np.array(votes or [0] * len(texts), np.int64),
             np.zeros(len(frequencies), np.bool_),
             np.array(frequencies, np.int64),
             int(CAPTIONS) * domains,
@@ -111,6 +113,7 @@ def test_domain_without_captions_has_no_evidence_against_its_videos() -> None:
             np.array([True]),
             np.array([4]),
             np.ones((1, 1), np.float32),
+            np.array([0]),
             np.array([False]),
             np.array([1]),
             10,
@@ -157,3 +160,33 @@ def test_written_text_routes_to_the_domain_that_has_it_however_far_its_meaning_i
 def test_inverse_document_frequency_equals_its_formula() -> None:
     found = inverse_document_frequency(np.array([0, 3, 10]), 10)
     assert found == pytest.approx([np.log(1 + 10.5 / 0.5), np.log(1 + 7.5 / 3.5), np.log(1 + 0.5 / 10.5)])
+
+
+def test_confirmed_text_says_more_with_votes_and_less_than_a_caption() -> None:
+    """The evidence of a whole query for one, two … votes; the last text is a caption."""
+    votes = [1, 2, 3, 15, 0]
+    found = _evidence(
+        [(video, not count, 2, [1, 1]) for video, count in enumerate(votes)], [5, 5], votes=votes
+    )
+    assert (np.diff(found.nats) > 0).all()
+    assert found.is_complete.all()
+    named = _evidence([(1, False, 2, [1, 1])], [5, 5])
+    assert found.nats[0] < named.nats[0], "one person says less than a name"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=12, unique_by=lambda pair: pair[0])
+)
+def test_refusals_lower_their_videos_alone_and_are_bounded(refused: Sequence[tuple[int, int]]) -> None:
+    found = _evidence([(video, True, 4, [1, video % 2]) for video in range(0, 20, 2)], [10, 5])
+    refused = sorted(refused)
+    videos = np.array([video for video, _ in refused], np.int64)
+    votes = np.array([count for _, count in refused], np.int64)
+    lowered = found.with_refused(videos, videos // 100, votes, np.full(len(videos), -1.0))
+    assert lowered.videos.tolist() == sorted({*found.videos.tolist(), *videos.tolist()})
+    before = dict(zip(found.videos.tolist(), found.nats.tolist(), strict=True))
+    against = dict(refused)
+    for video, nats in zip(lowered.videos.tolist(), lowered.nats.tolist(), strict=True):
+        change = before.get(video, -1.0) - nats
+        assert change == pytest.approx(12 * (1 - 0.5 ** against.get(video, 0)), abs=1e-4)
+    assert set(lowered.videos[lowered.is_complete]) == set(found.videos[found.is_complete])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from cinestrata_schemas.feedback import FeedbackSpec
 from cinestrata_schemas.search import SearchQuery
 from cinestrata_schemas.videos import VideoPatch
 from index.words import word_index
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
+from service.access.audit_log import Actor, acting_as
 from service.library.video_editing import edit_video
+from service.library.video_feedback import give_feedback, take_back
 from service.search.engine import SearchEngine
 from service.search.search_request import parse_requests
 from service.search.snapshots.search_snapshot import ShardScan
@@ -127,14 +131,98 @@ def test_odd_queries_are_answered(served: SearchEngine, q: str) -> None:
     assert len(served.search(q, k=3).results) == 3
 
 
+@contextmanager
+def _judged(*judgements: tuple[str, str, str]) -> Iterator[None]:
+    """Feedback (text, video, verdict), each of another caller, that is taken back afterwards."""
+    given = []
+    for number, (text, video, verdict) in enumerate(judgements):
+        with acting_as(Actor("user", f"caller {number}")):
+            spec = FeedbackSpec.model_validate({"text": text, "video_id": video, "verdict": verdict})
+            given.append(give_feedback(spec))
+    try:
+        yield
+    finally:
+        for entry in given:
+            take_back(entry.id)
+
+
+def test_confirmed_text_is_found_by_the_next_search_and_shown(served: SearchEngine) -> None:
+    before = _ids(served, "narwhal", k=15)
+    assert before[0] != "lake-2"
+    with _judged(("<b>a narwhal</b>", "lake-2", "right")):
+        answer = served.search("narwhals", k=15)
+        assert (answer.results[0].video_id, answer.matching) == ("lake-2", 1)
+        (text,) = answer.results[0].words
+        assert (text.kind, text.text, text.field) == ("confirmed", "<b>a narwhal</b>", None)
+        explanation = served.explain("lake-2", SearchQuery(q="narwhal"))
+        assert [text.kind for text in explanation.texts] == ["confirmed"]
+    assert _ids(served, "narwhal", k=15) == before
+
+
+def test_confirmed_text_says_less_than_a_caption(served: SearchEngine) -> None:
+    with _judged(*[("heron", "birds-2", "right")] * 5):
+        assert _ids(served, "heron")[:2] == ["birds-0", "birds-2"]
+
+
+def test_refusal_lowers_its_video_for_its_words_alone(served: SearchEngine) -> None:
+    def scores(q: str) -> dict[str, float]:
+        return {result.video_id: result.score for result in served.search(q, k=15).results}
+
+    queries = ("a big wave", "the big waves", "a wave")
+    before = [scores(q) for q in queries]
+    refused = next(iter(before[0]))
+    with _judged(("a big wave", refused, "wrong"), ("BIG waves", refused, "wrong")):
+        after = [scores(q) for q in queries]
+    assert [scores(q) for q in queries] == before
+    assert after[2] == before[2]
+    for known, now in zip(before[:2], after[:2], strict=True):
+        assert now.pop(refused) < known.pop(refused) - 0.3
+        assert now == pytest.approx(known)
+
+
+def test_one_caller_does_not_outvote_a_caption(served: SearchEngine) -> None:
+    with _judged(("a whale jumps", "sea-2", "wrong")):
+        assert _ids(served, "a whale jumps")[0] == "sea-2"
+
+
+def test_refusal_of_a_misspelled_query_counts(served: SearchEngine) -> None:
+    before = served.search("herron").results[0]
+    with _judged(("herron", before.video_id, "wrong")):
+        results = {result.video_id: result.score for result in served.search("herron", k=15).results}
+    assert results[before.video_id] < before.score
+
+
+FEEDBACK = [
+    ("a person signing", "lake-0", "right"),
+    ("turns", "birds-1", "wrong"),
+    ("turns", "cars-0", "wrong"),
+    ("harbour", "sea-1", "right"),
+    ("harbour", "lake-1", "wrong"),
+    ("rowing", "lake-2", "wrong"),
+    ("rowing", "signs-2", "wrong"),
+]
+
+
+@pytest.mark.parametrize("judgements", [[], FEEDBACK], ids=["plain", "judged"])
 @pytest.mark.parametrize("where", [None, {"place": "harbour"}], ids=["all", "filtered"])
 @pytest.mark.parametrize(
     "q", ["a bird", "turns", "a person signing", "rowing", "the word milk again", "harbour"]
 )
-def test_list_is_that_of_all_scores(served: SearchEngine, q: str, where: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("k", [2, 15])
+def test_list_is_that_of_all_scores(
+    served: SearchEngine,
+    q: str,
+    where: dict[str, Any] | None,
+    judgements: Sequence[tuple[str, str, str]],
+    k: int,
+) -> None:
     """The groups that are scanned lose no video: the list equals that of every cosine plus lift plus words."""
+    with _judged(*judgements):
+        _check_list(served, SearchQuery(q=q, k=k, routes="all", where=where))
+
+
+def _check_list(served: SearchEngine, query: SearchQuery) -> None:
     snapshot = served.snapshots.current()
-    query = SearchQuery(q=q, k=15, routes="all", where=where)
     (state,) = start_searches(
         snapshot, parse_requests([query], served.settings), served.settings, served.metadata_cache
     )
@@ -153,8 +241,11 @@ def test_list_is_that_of_all_scores(served: SearchEngine, q: str, where: dict[st
         advance_searches(snapshot, [state])
     ranked = [(hit.score, hit.id) for hit in state.planner.hits()]
     expected.sort(key=lambda entry: -entry[0])
-    assert [video for _, video in ranked] == [video for _, video in expected[:15]]
-    assert [score for score, _ in ranked] == pytest.approx([score for score, _ in expected[:15]], abs=1e-5)
+    assert len(ranked) == min(query.k + 1, len(expected))
+    assert [video for _, video in ranked] == [video for _, video in expected[: len(ranked)]]
+    assert [score for score, _ in ranked] == pytest.approx(
+        [score for score, _ in expected[: len(ranked)]], abs=1e-5
+    )
 
 
 def test_quoted_word_is_not_corrected_and_each_other_occurrence_is(served: SearchEngine) -> None:

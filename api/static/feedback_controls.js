@@ -1,0 +1,67 @@
+// Buttons that tell the library whether a video is right or wrong for the searched text.
+
+import { api } from "./api_client.js";
+import { button, drawing, el } from "./dom.js";
+
+const ICONS = { right: "M4 10.5l4 4 8-9", wrong: "M5 5l10 10M15 5L5 15" };
+const LABELS = { right: "Right for this text", wrong: "Wrong for this text" };
+
+export function feedbackControls(text, videoId, title) {
+  const state = el("span", { role: "status" });
+  const controls = el("div", { className: "feedback", role: "group", "aria-label": "Feedback" });
+  const choices = Object.keys(ICONS).map((verdict) => choice(verdict));
+  const undo = button("Undo", () => takeBack(), { className: "small quiet", "aria-label": `Undo: ${title}` });
+  let given = null;
+
+  function choice(verdict) {
+    const properties = { className: "icon-button", title: LABELS[verdict] };
+    const label = { "aria-label": `${LABELS[verdict]}: ${title}` };
+    const node = button("", () => give(verdict), { ...properties, ...label });
+    node.append(drawing("0 0 20 20", ICONS[verdict]));
+    return node;
+  }
+
+  function show(verdict) {
+    state.className = verdict ?? "";
+    state.textContent = verdict ? LABELS[verdict] : "";
+    undo.hidden = verdict === null;
+    for (const node of choices) node.hidden = verdict !== null;
+  }
+
+  async function give(verdict) {
+    const body = JSON.stringify({ text, video_id: videoId, verdict });
+    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body };
+    await attempt(async () => {
+      given = (await api("/v1/feedback", options)).id;
+      show(verdict);
+      undo.focus();
+    });
+  }
+
+  async function takeBack() {
+    await attempt(async () => {
+      const response = await fetch(`/v1/feedback/${given}`, { method: "DELETE" });
+      // Taken back elsewhere: nothing is left to undo.
+      if (!response.ok && response.status !== 404) throw new Error("The feedback could not be taken back.");
+      show(null);
+      choices[0].focus();
+    });
+  }
+
+  async function attempt(act) {
+    const buttons = [...choices, undo];
+    for (const node of buttons) node.ariaDisabled = "true";
+    try {
+      await act();
+    } catch (error) {
+      state.className = "failed";
+      state.textContent = error.message;
+    } finally {
+      for (const node of buttons) node.ariaDisabled = null;
+    }
+  }
+
+  show(null);
+  controls.append(state, undo, ...choices);
+  return controls;
+}

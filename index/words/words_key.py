@@ -1,0 +1,27 @@
+"""Key of the words of a text, by which texts are the same that ask for the same."""
+
+from __future__ import annotations
+
+import hashlib
+
+from index.words.text_analysis import split_words
+from index.words.word_stems import ENGLISH, stem_words
+
+# English words that do not change what a text asks for.
+_FUNCTION_WORDS = frozenset(
+    {"a", "an", "the", "of", "in", "on", "at", "to", "is", "are", "with", "and", "by", "from"}
+)
+
+
+def words_key(text: str) -> str | None:
+    """Digest of the words of a text; None without words.
+
+    Texts are the same if they have the same words, whatever their order, case, number and English inflection, and
+    apart from words such as articles.
+    """
+    terms = {word.term for word in split_words(text)}
+    content = sorted(terms - _FUNCTION_WORDS or terms)
+    if not content:
+        return None
+    stems = sorted({stem_words(ENGLISH, [term])[0] if term.isascii() else term for term in content})
+    return hashlib.sha256(" ".join(stems).encode()).hexdigest()

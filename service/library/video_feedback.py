@@ -1,0 +1,185 @@
+"""Feedback: what callers say about videos as results for a text.
+
+The write numbers the video like an edit, so the next search of every process knows it
+(:mod:`service.search.words.library_words`). Each caller has one vote on a video for a text, whatever its case, the
+order of its words and their inflection. Measures of held-out videos read captions, and never feedback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Select, delete, func, select
+from sqlalchemy.orm import Session
+
+from cinestrata_schemas.choice_types import Verdict
+from cinestrata_schemas.feedback import FeedbackDetails, FeedbackPage, FeedbackSpec
+from index.words.words_key import words_key
+from service.access.audit_log import Actor, current_actor, record_change
+from service.catalog.database import now, session_scope
+from service.catalog.domain_videos import number_edits
+from service.catalog.keyset_paging import KeysetOrders, contains_text
+from service.catalog.tables import Feedback, Video
+from service.core import request_limits
+from service.core.errors import InvalidInput, NotFound
+from service.library.video_editing import lock_video
+
+_ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
+
+
+def give_feedback(spec: FeedbackSpec) -> FeedbackDetails:
+    """Store what the current actor says about a video. A repetition replaces the verdict.
+
+    Raises:
+        NotFound: the video does not exist.
+        InvalidInput: the text is not one of a search, or the caller has the maximum number of entries.
+        Unavailable: the catalog cannot be written.
+    """
+    text = _checked(spec.text)
+    key = words_key(text)
+    if key is None:
+        raise InvalidInput.at("text", "The text has no words.", "Send the text that was searched.")
+    actor = current_actor()
+    with session_scope(write=True) as session:
+        _, found = lock_video(session, spec.video_id)
+        if found.status != "accepted" or found.copy_of is not None:
+            raise NotFound(f"No search finds the video {spec.video_id!r}.")
+        video = found.vector_id
+        row = session.scalars(
+            _of_caller(select(Feedback), actor).where(
+                Feedback.video_vector_id == video, Feedback.words_key == key
+            )
+        ).one_or_none()
+        if row is not None and (row.text, row.verdict) == (text, spec.verdict):
+            return _details(row, spec.video_id)
+        at = now(session)
+        if row is None:
+            _require_room(session, actor, video)
+            row = Feedback(video_vector_id=video, words_key=key, caller=actor.name, caller_kind=actor.kind)
+        row.text, row.verdict, row.created_at = text, spec.verdict, at
+        session.add(row)
+        session.flush()
+        record_change(session, "feedback.give", spec.video_id, {"text": text, "verdict": spec.verdict})
+        number_edits(session, [video])
+        return _details(row, spec.video_id)
+
+
+def list_feedback(
+    *,
+    video_id: str | None = None,
+    text: str | None = None,
+    verdict: Verdict | None = None,
+    caller: str | None = None,
+    own: bool = False,
+    sort: str = "-time",
+    cursor: str | None = None,
+    limit: int = 100,
+) -> FeedbackPage:
+    """Return a page of feedback.
+
+    Args:
+        video_id: Only on this video.
+        text: Only for texts that contain this one, regardless of case.
+        caller: Only of this user or key.
+        own: Only of the current actor.
+        sort: ``time`` (oldest first) or ``-time``.
+        cursor: ``next_cursor`` of the page before.
+
+    Raises:
+        InvalidInput: the cursor is not one of this list.
+    """
+    query = select(Feedback)
+    if own:
+        query = _of_caller(query, current_actor())
+    if caller is not None:
+        query = query.where(Feedback.caller == caller)
+    if verdict is not None:
+        query = query.where(Feedback.verdict == verdict)
+    if text is not None:
+        query = query.where(contains_text(text, [Feedback.text]))
+    if video_id is not None:
+        query = query.where(Feedback.video_vector_id.in_(select(Video.vector_id).where(Video.id == video_id)))
+    with session_scope() as session:
+        page = _ORDERS.read_page(session, query, sort=sort, cursor=cursor, limit=limit)
+        found = session.execute(
+            select(Video.vector_id, Video.id).where(
+                Video.vector_id.in_([row.video_vector_id for row in page.rows])
+            )
+        )
+        ids = {vector_id: name for vector_id, name in found}
+        entries = [_details(row, ids[row.video_vector_id]) for row in page.rows if row.video_vector_id in ids]
+    return FeedbackPage(feedback=entries, next_cursor=page.next_cursor)
+
+
+def take_back(feedback_id: int, *, own: bool = False) -> None:
+    """Delete an entry.
+
+    Args:
+        own: Whether entries of others count as absent.
+
+    Raises:
+        NotFound: there is no such entry.
+        Unavailable: the catalog cannot be written.
+    """
+    with session_scope(write=True) as session:
+        query: Select[Any] = select(Feedback, Video.id).join(Video)  # type: ignore[assignment]
+        query = query.where(Feedback.id == feedback_id)
+        found = session.execute(_of_caller(query, current_actor()) if own else query).one_or_none()
+        if found is None:
+            raise NotFound(f"There is no feedback {feedback_id}{' of yours' if own else ''}.")
+        row, video_id = found
+        details = {"text": row.text, "verdict": row.verdict, "caller": row.caller}
+        # A takeover may have moved the entry to another video since it was read.
+        video = session.scalar(
+            delete(Feedback).where(Feedback.id == feedback_id).returning(Feedback.video_vector_id)
+        )
+        if video is None:
+            return
+        record_change(session, "feedback.take_back", video_id, details)
+        number_edits(session, [video])
+
+
+def _checked(text: str) -> str:
+    text, limit = text.strip(), request_limits.MAX_QUERY_CHARS
+    if len(text) > limit:
+        raise InvalidInput.at("text", f"The text has {len(text)} characters.", f"Use at most {limit}.")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidInput.at(
+            "text", "The text contains characters that are not text.", "Send plain Unicode."
+        )
+    return text
+
+
+def _of_caller(query: Select[Any], actor: Actor) -> Select[Any]:
+    return query.where(Feedback.caller == actor.name, Feedback.caller_kind == actor.kind)
+
+
+def _require_room(session: Session, actor: Actor, video: int) -> None:
+    """Refuse a caller with the maximum number of entries, in all or on one video."""
+    own = _of_caller(select(func.count()).select_from(Feedback), actor)
+    for count, limit, where in (
+        (own, request_limits.MAX_FEEDBACK, ""),
+        (
+            own.where(Feedback.video_vector_id == video),
+            request_limits.MAX_FEEDBACK_ON_A_VIDEO,
+            " on this video",
+        ),
+    ):
+        if (session.scalar(count) or 0) >= limit:
+            raise InvalidInput.at(
+                "text",
+                f"You have given feedback {limit} times{where}.",
+                "Take some of it back (GET /feedback, DELETE /feedback/{id}), or write a caption.",
+            )
+
+
+def _details(row: Feedback, video_id: str) -> FeedbackDetails:
+    return FeedbackDetails(
+        id=row.id,
+        text=row.text,
+        video_id=video_id,
+        verdict=row.verdict,  # type: ignore[arg-type]
+        caller=row.caller,
+        caller_kind=row.caller_kind,  # type: ignore[arg-type]
+        created_at=row.created_at,
+    )

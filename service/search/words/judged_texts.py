@@ -1,0 +1,127 @@
+"""Texts that people confirmed or refused as descriptions of videos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from index.vector_ids import Ids
+from index.words.word_index import TextKind, VideoText
+from index.words.words_key import words_key
+from service.catalog.database import id_chunks
+from service.catalog.tables import Feedback
+
+MAX_VOTES = 15  # more change no weight
+MAX_JUDGED_TEXTS = 256  # of a video
+_FEEDBACK = Feedback.__table__.c
+# Compiled once, as the reads of texts.
+_TEXTS = select(_FEEDBACK.video_vector_id, _FEEDBACK.words_key, _FEEDBACK.verdict, _FEEDBACK.text).order_by(
+    _FEEDBACK.id
+)
+_OF_IDS = _TEXTS.where(_FEEDBACK.video_vector_id.in_(bindparam("ids", expanding=True)))
+_BETWEEN = _TEXTS.where(_FEEDBACK.video_vector_id.between(bindparam("first"), bindparam("last")))
+
+_NONE = np.empty(0, np.int64)
+
+
+class JudgedTexts:
+    """Confirmed and refused texts of the videos of a library; immutable.
+
+    Args:
+        texts: Vector ID → confirmed texts, and refused ones with negative votes; of videos with any.
+        refusals: Key of the words → vector ID → votes against the video.
+    """
+
+    def __init__(
+        self,
+        texts: Mapping[int, Sequence[VideoText]] | None = None,
+        refusals: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        self._texts = texts or {}
+        self._refusals = refusals or {}
+
+    def replace(self, texts: Mapping[int, Sequence[VideoText]]) -> JudgedTexts:
+        """Replace the texts of videos, which may also have texts of other kinds."""
+        judged = {video: [text for text in own if text.votes] for video, own in texts.items()}
+        changed = {video: own for video, own in judged.items() if own or video in self._texts}
+        if not changed:
+            return self
+        refusals = dict(self._refusals)
+        for video in changed:
+            for key in map(_key, self._texts.get(video, ())):
+                if video in refusals.get(key, {}):
+                    refusals[key] = {other: votes for other, votes in refusals[key].items() if other != video}
+                    if not refusals[key]:
+                        del refusals[key]
+        for video, own in changed.items():
+            for text in own:
+                if text.votes < 0:
+                    key = _key(text)
+                    refusals[key] = {**refusals.get(key, {}), video: -text.votes}
+        kept = {**self._texts, **changed}
+        return JudgedTexts({video: own for video, own in kept.items() if own}, refusals)
+
+    def confirmed(self, video: int) -> list[VideoText]:
+        """Confirmed texts of a video."""
+        return [text for text in self._texts.get(video, ()) if text.votes > 0]
+
+    def refused(self, queries: Sequence[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        """Vector IDs of the videos that are refused for any of some texts, ascending, and the votes against each."""
+        if not self._refusals:
+            return _NONE, _NONE
+        votes: dict[int, int] = {}
+        for key in {words_key(query) for query in queries}:
+            for video, against in self._refusals.get(key or "", {}).items():
+                votes[video] = max(against, votes.get(video, 0))
+        videos = np.array(sorted(votes), np.int64)
+        return videos, np.array([votes[video] for video in videos.tolist()], np.int64)
+
+
+def read_judged_texts(session: Session, videos: Sequence[int]) -> dict[int, list[VideoText]]:
+    """Read the confirmed texts of videos, and the refused ones with negative votes, most votes first.
+
+    The votes of a text are the callers who confirmed it, less those who refused it. A text without a majority counts
+    as not judged.
+
+    Args:
+        videos: Vector IDs, ascending.
+    """
+    is_range = bool(videos) and videos[-1] - videos[0] == len(videos) - 1
+    rows = session.execute(
+        *(
+            (_BETWEEN, {"first": videos[0], "last": videos[-1]})
+            if is_range
+            else (_OF_IDS, {"ids": list(videos)})
+        )
+    )
+    votes: dict[tuple[int, str], int] = {}
+    texts: dict[tuple[int, str, str], str] = {}
+    for video, key, verdict, text in rows:
+        votes[video, key] = votes.get((video, key), 0) + (1 if verdict == "right" else -1)
+        texts.setdefault((video, key, verdict), text)
+    judged: dict[int, list[VideoText]] = {}
+    for (video, key), sum_of_votes in sorted(votes.items(), key=lambda entry: -abs(entry[1])):
+        own = judged.setdefault(video, [])
+        if sum_of_votes and len(own) < MAX_JUDGED_TEXTS:
+            text = texts[video, key, "right" if sum_of_votes > 0 else "wrong"]
+            counted = max(-MAX_VOTES, min(sum_of_votes, MAX_VOTES))
+            own.append(VideoText(TextKind.CONFIRMED, text, votes=counted))
+    return judged
+
+
+def read_confirmed_texts(session: Session, videos: Sequence[int]) -> dict[int, list[str]]:
+    """Read the confirmed texts of videos, given by their vector IDs, that have any."""
+    found: dict[int, list[str]] = {}
+    for chunk in id_chunks(sorted(videos)):
+        for video, texts in read_judged_texts(session, chunk).items():
+            if confirmed := [text.text for text in texts if text.votes > 0]:
+                found[video] = confirmed
+    return found
+
+
+def _key(text: VideoText) -> str:
+    return words_key(text.text) or ""

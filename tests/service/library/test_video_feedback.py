@@ -1,0 +1,184 @@
+"""Feedback in the catalog: votes, limits, takeback, and the texts that searches read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, func, select, update
+
+from cinestrata_schemas.feedback import FeedbackDetails, FeedbackSpec
+from cinestrata_schemas.tasks import TaskDetails
+from index.words.words_key import words_key
+from service.access.audit_log import Actor, acting_as
+from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_last_edit
+from service.catalog.tables import Feedback, Video
+from service.core import request_limits
+from service.core.errors import InvalidInput, NotFound
+from service.core.settings import Settings
+from service.library.video_feedback import give_feedback, list_feedback, take_back
+from service.search.words.judged_texts import MAX_VOTES
+from service.search.words.library_words import read_texts
+
+Post = Callable[..., TaskDetails]
+
+
+@pytest.fixture
+def video(catalog: Settings, post: Post) -> int:
+    return _add_videos(post)
+
+
+@pytest.fixture
+def sqlite_video(sqlite_catalog: Settings, post: Post) -> int:
+    """The same on SQLite alone."""
+    return _add_videos(post)
+
+
+def _add_videos(post: Post) -> int:
+    """Vector ID of the video ``a``; there are also ``b``, and its rejected copy ``c``."""
+    task = post("birds", videos=1).id
+    with session_scope(write=True) as session:
+        for name in "abc":
+            status = "rejected" if name == "c" else "accepted"
+            session.add(Video(id=name, task_id=task, uri="x.mp4", captions=["one"], status=status))
+        session.flush()
+        return session.scalars(select(Video.vector_id).where(Video.id == "a")).one()
+
+
+def _give(caller: str, text: str, verdict: Any = "right", video: str = "a") -> FeedbackDetails:
+    with acting_as(Actor("user", caller)):
+        return give_feedback(FeedbackSpec(text=text, video_id=video, verdict=verdict))
+
+
+def _judged(video: int) -> list[tuple[str, int]]:
+    texts = read_texts(np.array([video])).texts[video]
+    return [(text.text, text.votes) for text in texts if text.votes]
+
+
+def test_votes_of_callers_for_the_same_words_are_counted_together(video: int) -> None:
+    for caller, text in (("ada", "A dog runs"), ("bob", "running dogs"), ("cyd", "the dog runs!")):
+        _give(caller, text)
+    assert _judged(video) == [("A dog runs", 3)]
+    _give("dan", "dog runs", "wrong")
+    assert _judged(video) == [("A dog runs", 2)]
+    for caller in ("ada", "bob", "cyd"):
+        _give(caller, "dog run", "wrong")
+    assert _judged(video) == [("dog run", -4)]
+    assert _judged(video + 1) == []
+
+
+def test_a_tie_is_no_verdict(sqlite_video: int) -> None:
+    _give("ada", "a dog")
+    _give("bob", "a dog", "wrong")
+    assert _judged(sqlite_video) == []
+
+
+def test_caller_has_one_vote_however_often_it_is_given(video: int) -> None:
+    first = _give("ada", "a dog")
+    number = read_last_edit()
+    assert _give("ada", "a dog") == first
+    assert read_last_edit() == number, "a repetition makes no process read the video again"
+    for text in ("dogs", "THE DOG", "dog"):
+        assert _give("ada", text).id == first.id
+    assert _judged(video) == [("dog", 1)]
+    assert (_give("ada", "dog", "wrong").id, _judged(video)) == (first.id, [("dog", -1)])
+
+
+def test_concurrent_repetitions_are_one_entry(video: int) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        given = list(
+            pool.map(lambda number: _give("ada", "a dog", ("right", "wrong")[number % 2]), range(12))
+        )
+    assert len({entry.id for entry in given}) == 1
+    assert len(_judged(video)) == 1
+
+
+def test_feedback_is_listed_and_taken_back(video: int) -> None:
+    dog, cat = _give("ada", "a dog"), _give("ada", "a cat", "wrong", "b")
+    other = _give("bob", "a dog")
+
+    def ids(**conditions: Any) -> list[int]:
+        return [entry.id for entry in list_feedback(**conditions).feedback]
+
+    assert ids() == [other.id, cat.id, dog.id]
+    assert ids(caller="ada", sort="time") == [dog.id, cat.id]
+    assert ids(video_id="b") == ids(verdict="wrong") == ids(text="CAT") == [cat.id]
+    page = list_feedback(limit=2)
+    assert [entry.id for entry in list_feedback(limit=2, cursor=page.next_cursor).feedback] == [dog.id]
+    with acting_as(Actor("user", "ada")):
+        assert ids(own=True) == [cat.id, dog.id]
+        with pytest.raises(NotFound):
+            take_back(other.id, own=True)
+    with acting_as(Actor("key", "ada")):  # a key with the name of a user
+        assert ids(own=True) == []
+    take_back(dog.id)
+    assert _judged(video) == [("a dog", 1)]
+    take_back(other.id)
+    assert _judged(video) == []
+    with pytest.raises(NotFound):
+        take_back(other.id)
+
+
+def test_feedback_goes_with_its_video(video: int) -> None:
+    _give("ada", "a dog")
+    with session_scope(write=True) as session:
+        session.execute(delete(Video).where(Video.id == "a"))
+    with session_scope() as session:
+        assert session.scalar(select(func.count()).select_from(Feedback)) == 0
+    with pytest.raises(NotFound):
+        _give("ada", "a dog")
+
+
+@pytest.mark.parametrize("name", ["c", "none", "", "a\0", "copy"])
+def test_video_that_no_search_finds_is_refused(sqlite_video: int, name: str) -> None:
+    with session_scope(write=True) as session:
+        session.execute(update(Video).where(Video.id == "b").values(id="copy", copy_of=sqlite_video))
+    with pytest.raises(NotFound):
+        _give("ada", "a dog", video=name)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "!?", "🦉", "word " * 10_000, "a\0b", "\ud800"])
+def test_text_that_is_no_search_is_refused(sqlite_video: int, text: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        # Pydantic refuses lone surrogates of JSON; the service does not rely on it.
+        give_feedback(FeedbackSpec.model_construct(text=text, video_id="a", verdict="right"))
+    assert refused.value.errors[0].field == "text"
+
+
+def test_number_of_entries_of_a_caller_is_limited(sqlite_video: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "MAX_FEEDBACK", 4)
+    monkeypatch.setattr(request_limits, "MAX_FEEDBACK_ON_A_VIDEO", 3)
+    for word in ("dog", "cat", "owl"):
+        _give("ada", word)
+    with pytest.raises(InvalidInput, match="3 times on this video"):
+        _give("ada", "fox")
+    _give("ada", "dog", "wrong")  # a replacement
+    _give("ada", "dog", video="b")
+    with pytest.raises(InvalidInput, match="4 times"):
+        _give("ada", "cat", video="b")
+    _give("bob", "fox")
+
+
+def test_votes_are_bounded(sqlite_video: int) -> None:
+    for number in range(MAX_VOTES + 3):
+        _give(f"caller {number}", "a dog")
+    assert _judged(sqlite_video) == [("a dog", MAX_VOTES)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("A dog", "the dogs"), ("running man", "man runs"), ("Café", "cafe"), ("鳥の声", "鳥の声!")],
+)
+def test_same_words_have_the_same_key(one: str, other: str) -> None:
+    assert words_key(one) == words_key(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("a dog", "a red dog"), ("to be", "by"), ("a", "of"), ("鳥", "声")]
+)
+def test_other_words_have_another_key(one: str, other: str) -> None:
+    assert words_key(one) != words_key(other)
