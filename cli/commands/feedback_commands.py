@@ -68,11 +68,13 @@ def list_feedback(
 @report_errors
 def take_back(
     feedback_id: Annotated[int, typer.Argument(help="Id of the entry.", metavar="ID")],
+    as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Take feedback back: the next search no longer counts it."""
     connect(url, data).take_back_feedback(feedback_id)
+    print_json({"taken_back": feedback_id})
     console.print(f"Feedback {feedback_id} was taken back.")
 
 

@@ -320,8 +320,8 @@ def _caption_cell(result: SearchResult) -> Text:
     cell = Text(best.text)
     for start, end in best.marks:
         cell.stylize("bold underline", start, end)
-    origins = {"metadata": best.field or "metadata", "name": "file name", "caption": None}
-    origin = origins.get(best.kind, best.kind)
+    named = {"metadata": best.field or "metadata", "name": "file name"}
+    origin = best.kind if best.kind in ("transcript", "confirmed") else named.get(best.kind)
     return cell if origin is None else Text.assemble((f"{origin}: ", "dim"), cell)
 
 

@@ -169,7 +169,7 @@ def _require_room(session: Session, actor: Actor, video: int) -> None:
             raise InvalidInput.at(
                 "text",
                 f"You have given feedback {limit} times{where}.",
-                "Take some of it back (GET /feedback, DELETE /feedback/{id}), or write a caption.",
+                "Take some of it back, or write captions instead.",
             )
 
 
