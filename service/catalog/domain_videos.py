@@ -16,7 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from index.vector_ids import moment_ids
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video
+from service.catalog.tables import FINAL_STATES, Calibration, EditCounter, Moment, Task, Video, is_damaged
 
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
@@ -48,6 +48,11 @@ def count_task_videos(session: Session, task_id: str) -> dict[str, int]:
             for part in ("train", "val", "test", "appended")
         },
     }
+
+
+def read_counts(session: Session, task_id: str, counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored counts of a task, or count its videos if they are damaged."""
+    return count_task_videos(session, task_id) if is_damaged(counts) else counts
 
 
 def count_edit(session: Session, domain_id: str, video: int, *, captions: bool, metadata: bool) -> None:

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -20,6 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from cinestrata_schemas.operations import GpuMemory
+from cinestrata_schemas.webhooks import WebhookEvent
 from service.catalog.tables import Base, GrowingId, StoredJson
 
 _SCOPE = "scope IN ('search', 'ingest', 'admin')"
@@ -108,7 +109,7 @@ class Webhook(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     secret: Mapped[str] = mapped_column(String(128))  # whsec_…; signatures need it in plain
-    events: Mapped[list[str]] = mapped_column(StoredJson(list))
+    events: Mapped[list[str]] = mapped_column(StoredJson(list, of=list[WebhookEvent]))
     enabled: Mapped[bool] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)  # set: the service disabled the endpoint
     created_at: Mapped[datetime]
@@ -190,7 +191,7 @@ class WorkerReport(Base):
     seen_at: Mapped[datetime] = mapped_column(index=True)
     free_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of the data folder
     gpus: Mapped[list[dict[str, int]] | None] = mapped_column(
-        JSON(none_as_null=True)
-    )  # the fields of GpuMemory
+        StoredJson(list, nullable=True, of=list[GpuMemory])
+    )
     error: Mapped[str | None] = mapped_column(Text)
     error_at: Mapped[datetime | None]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import structlog
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
+    Column,
     DateTime,
     Dialect,
     Float,
@@ -24,10 +28,16 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    event,
+    inspect,
     text,
 )
+from sqlalchemy.exc import DontWrapMixin
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 
+from cinestrata_schemas.problems import Action
+from cinestrata_schemas.syncs import SyncCounts
+from cinestrata_schemas.tasks import TaskProgress, VideoCounts
 from service.core.domain_names import name_key
 from service.core.errors import CatalogDamaged
 
@@ -35,6 +45,8 @@ LEARNING_STATES = ("training", "indexing", "evaluating")
 ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
 FINAL_STATES = ("ready", "failed", "cancelled")
 STATES = (*ACTIVE_STATES, *FINAL_STATES)
+
+log = structlog.get_logger(__name__)
 
 # AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); ids are never reused.
 GrowingId = BigInteger().with_variant(Integer, "sqlite")
@@ -62,31 +74,64 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class DamagedObject(dict[str, Any]):
+    """An empty object in place of a damaged one."""
+
+
+class DamagedList(list[Any]):
+    """An empty list in place of a damaged one."""
+
+
+def is_damaged(value: object) -> bool:
+    """Return whether a value of the catalog could not be read."""
+    return isinstance(value, DamagedObject | DamagedList)
+
+
+class DamagedValueStored(CatalogDamaged, DontWrapMixin):
+    """A damaged value was to be copied to another row."""
+
+
+damaged_reads: Counter[str] = Counter()  # damaged values that this process has read, by table and column
+
+
 class StoredJson(TypeDecorator[Any]):
-    """A JSON object or a list of texts. Another value raises CatalogDamaged when it is read.
+    """A JSON object or a list of texts.
+
+    Another value is read as an empty object or list that :func:`is_damaged` recognizes, so that one damaged row does
+    not hide the other rows of a list. Such a value cannot be stored again, which would make the damage look intended.
 
     Args:
         kind: ``dict`` or ``list``.
         nullable: Whether an object may be missing (NULL).
+        of: Type of pydantic for the whole value, if not each object or list of texts is valid.
     """
 
     impl = JSON
     cache_ok = True
 
-    def __init__(self, kind: type[dict[str, Any]] | type[list[str]], *, nullable: bool = False) -> None:
+    def __init__(
+        self, kind: type[dict[str, Any]] | type[list[Any]], *, nullable: bool = False, of: Any = None
+    ) -> None:
         super().__init__(none_as_null=nullable)
-        self.kind, self.nullable = kind, nullable
+        self.kind, self.nullable, self.of = kind, nullable, of
+        self._validated = TypeAdapter(of or (list[str] if kind is list else dict[str, Any]))
+        self._column: Column[Any] | None = None
 
     @property
     def shape(self) -> str:
         """The required shape, in words."""
-        return "an object" if self.kind is dict else "a list of texts"
+        words = "an object" if self.kind is dict else "a list" if self.of else "a list of texts"
+        return f"{words} with the required fields" if self.of else words
 
     def accepts(self, value: Any) -> bool:
         """Return whether a decoded value has the required shape."""
-        if self.kind is list:
-            return isinstance(value, list) and all(isinstance(item, str) for item in value)
-        return isinstance(value, dict) or (value is None and self.nullable)
+        if value is None:
+            return self.nullable
+        try:
+            self._validated.validate_python(value)
+        except ValidationError:
+            return False
+        return isinstance(value, self.kind)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
         """Return the function that decodes a value and checks it."""
@@ -97,13 +142,33 @@ class StoredJson(TypeDecorator[Any]):
                 return None
             try:
                 found = decode(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = ...  # no JSON
-            if not self.accepts(found):
-                raise CatalogDamaged(f"a value is not {self.shape}; `cinestrata doctor` names its row")
-            return found
+            if self.accepts(found):
+                return found
+            if (place := str(self._column)) not in damaged_reads:
+                log.error("catalog_value_damaged", column=place, hint="`cinestrata doctor` names its row.")
+            damaged_reads[place] += 1
+            return DamagedObject() if self.kind is dict else DamagedList()
 
         return process
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        """Refuse a damaged value.
+
+        Raises:
+            CatalogDamaged: the value is damaged.
+        """
+        if is_damaged(value):
+            raise DamagedValueStored(
+                f"a value of {self._column} is not {self.shape}; `cinestrata doctor` names its row"
+            )
+        return value
+
+
+@event.listens_for(StoredJson, "after_parent_attach", propagate=True)
+def _name_column(stored: StoredJson, column: Column[Any]) -> None:
+    stored._column = column
 
 
 class StoredCues(StoredJson):
@@ -143,6 +208,13 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map = {datetime: UtcDateTime}  # noqa: RUF012
+
+
+def describe_damage(row: Base) -> str | None:
+    """Name the damaged values of a row in a sentence; None without any."""
+    attributes = inspect(type(row)).column_attrs
+    names = sorted(attributes[key].columns[0].name for key, value in vars(row).items() if is_damaged(value))
+    return f"In the catalog, these values of its row are damaged: {', '.join(names)}." if names else None
 
 
 class PositionCounter(Base):
@@ -191,14 +263,14 @@ class Task(Base):
     settings: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
 
     state: Mapped[str] = mapped_column(String(16), default="queued")
-    # the fields of TaskProgress
-    progress: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
+    progress: Mapped[dict[str, Any]] = mapped_column(
+        StoredJson(dict, of=TaskProgress), default=lambda: {"stage": "queued"}
+    )
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
     # of a failed task: the fields of RetrySpec with which it fits the library
-    remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
-    # the fields of VideoCounts
-    counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict), default=dict)
+    remedy: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=Action))
+    counts: Mapped[dict[str, Any]] = mapped_column(StoredJson(dict, of=VideoCounts), default=dict)
 
     probed_at: Mapped[datetime | None]  # set: the videos are probed, and the training is due
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
@@ -456,7 +528,9 @@ class Calibration(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)  # the append
     release_id: Mapped[str] = mapped_column(String(64), index=True)
     generation: Mapped[int] = mapped_column(BigInteger)  # first generation of the index with the append
-    model: Mapped[dict[str, Any]] = mapped_column(JSON)  # searches ignore a model that is not valid
+    model: Mapped[dict[str, Any]] = mapped_column(
+        StoredJson(dict)
+    )  # searches ignore a model that is not valid
 
 
 class Sync(Base):
@@ -480,8 +554,7 @@ class Sync(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     error: Mapped[str | None] = mapped_column(Text)
-    # the fields of SyncCounts
-    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True))
+    counts: Mapped[dict[str, Any] | None] = mapped_column(StoredJson(dict, nullable=True, of=SyncCounts))
 
 
 class IdempotencyKey(Base):

@@ -42,7 +42,7 @@ from index.shard_store import ShardStore
 from service.access.audit_log import MAX_LISTED_IDS, record_change
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.domain_videos import count_task_videos
-from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
+from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video, is_damaged
 from service.core.errors import Conflict, NotFound, Unavailable
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
@@ -228,6 +228,7 @@ def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:
         select(Event).where(Event.task_id == task_id, Event.kind.in_(("rejected", "log")))
     )
     for event in events:
-        if event.data.get("video_id") in videos:
+        # A damaged event may name a deleted video.
+        if is_damaged(event.data) or event.data.get("video_id") in videos:
             session.delete(event)
     session.flush()

@@ -16,7 +16,7 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -25,7 +25,7 @@ from cinestrata_schemas.alerts import ALERT_KINDS
 from cinestrata_schemas.tasks import StageTimes
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Alert, WorkerReport
-from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task
+from service.catalog.tables import ACTIVE_STATES, STATES, Shard, Task, damaged_reads
 from service.catalog.worker_reports import ALIVE
 from service.core.errors import Unavailable
 from service.library.recall.recall_matrix import read_served_recall
@@ -238,7 +238,21 @@ def _count_active_tasks(session: Session) -> dict[tuple[str, str], int]:
     return dict(zip(conditions, counts, strict=True))
 
 
+class _DamageCollector(Collector):
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Count the damaged values by column."""
+        damaged = CounterMetricFamily(
+            "cinestrata_catalog_damaged_values",
+            "Damaged values of the catalog that this process has read, by table and column.",
+            labels=["column"],
+        )
+        for column, count in sorted(damaged_reads.items()):
+            damaged.add_metric([column], count)
+        yield damaged
+
+
 REGISTRY.register(_CatalogCollector())
+REGISTRY.register(_DamageCollector())
 REGISTRY.register(MeasureCollector())
 REGISTRY.register(GpuMemoryCollector())
 

@@ -27,6 +27,7 @@ from index.errors import ReleaseCorrupt, ShardStoreError
 from index.files.manifest_format import Manifest
 from service.access.audit_log import record_change
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_counts
 from service.catalog.tables import Release, Task, Video
 from service.catalog.task_names import find_task
 from service.core.errors import Conflict, NotFound, Unavailable
@@ -170,7 +171,8 @@ def _read_domains(session: Session) -> list[_Domain]:
     )
     domains = (
         _Domain(id_, name, order or 0, counts.get("accepted", 0), counts.get("appended", 0))
-        for id_, name, order, counts in rows
+        for id_, name, order, stored in rows
+        for counts in [read_counts(session, id_, stored)]
     )
     return [domain for domain in domains if domain.videos]
 

@@ -21,6 +21,7 @@ from service.backups.snapshot_writing import write_snapshot
 from service.backups.stored_snapshots import snapshot_name
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import MaintenanceJob
+from service.catalog.tables import describe_damage
 from service.catalog.task_names import require_task
 from service.catalog.worker_reports import process_name, record_worker_error
 from service.core.errors import CinestrataError, InvalidInput
@@ -213,6 +214,6 @@ def _details(row: MaintenanceJob) -> JobDetails:
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        error=row.error,
+        error=row.error or describe_damage(row),
         result=row.result,
     )

@@ -22,7 +22,7 @@ from cinestrata_schemas.syncs import SyncCounts, SyncDetails, SyncSpec
 from cinestrata_schemas.uri_redaction import redact_uri
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
-from service.catalog.tables import Sync, Task
+from service.catalog.tables import Sync, Task, describe_damage
 from service.catalog.task_names import lock_names
 from service.core.domain_names import name_key
 from service.core.errors import LeaseLost, NotFound
@@ -293,6 +293,6 @@ def _details(row: Sync, at: datetime) -> SyncDetails:
         running=row.lease_expires_at is not None and row.lease_expires_at >= at,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        error=row.error,
+        error=row.error or describe_damage(row),
         counts=SyncCounts.model_validate(row.counts) if row.counts else None,
     )

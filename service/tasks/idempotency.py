@@ -17,8 +17,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
-from service.catalog.tables import IdempotencyKey
-from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
+from service.catalog.tables import IdempotencyKey, is_damaged
+from service.core.errors import CatalogDamaged, IdempotencyInFlight, IdempotencyMismatch, InvalidInput
 from service.core.settings import settings
 
 RETENTION = timedelta(hours=24)  # a key is forgotten after this time
@@ -112,6 +112,8 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
                 "This key belongs to another request.",
                 "Use a new key for a new request.",
             )
+        if is_damaged(row.response):
+            raise CatalogDamaged("the stored response to this Idempotency-Key cannot be read")
         if row.response is not None:
             return row.response
         if row.locked_until > at:

@@ -13,16 +13,19 @@ from sqlalchemy.orm import Session
 from cinestrata_schemas.problems import Action
 from cinestrata_schemas.tasks import RejectedVideo, StageTimes, TaskDetails, TaskProgress, VideoCounts
 from service.catalog.database import id_chunks
-from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.catalog.domain_videos import read_counts
+from service.catalog.tables import ACTIVE_STATES, Task, Video, describe_damage, is_damaged
 
 MAX_REJECTED = 100  # rejected videos in the details of a task
 
 _READ_TASKS = 200  # newest finished tasks that are compared
 _USED_TASKS = 5
+_DAMAGE_HINT = "Run `cinestrata doctor`, and correct these values, or restore the catalog from a backup."
 
 
 def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     """Return the details of tasks, in their order."""
+    damage = {task.id: describe_damage(task) for task in tasks}
     rejected = _rejected(session, [task.id for task in tasks])
     remaining = remaining_seconds(session) if any(task.state in ACTIVE_STATES for task in tasks) else {}
     return [
@@ -38,10 +41,10 @@ def task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             progress=_progress(task),
             eta_seconds=remaining.get(task.id),
             rejected=rejected.get(task.id, []),
-            error=task.error,
-            error_hint=task.error_hint,
+            error=" ".join(filter(None, (task.error, damage[task.id]))) or None,
+            error_hint=task.error_hint or (_DAMAGE_HINT if damage[task.id] else None),
             remedy=Action.model_validate(task.remedy) if task.remedy else None,
-            counts=VideoCounts.model_validate(task.counts),
+            counts=VideoCounts.model_validate(read_counts(session, task.id, task.counts)),
             learned_order=task.learned_order,
             release=task.release_id,
             trained=task.trained,
@@ -79,6 +82,8 @@ def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedV
 
 def _progress(task: Task) -> TaskProgress:
     """Progress of a task; without a worker, nothing is known about the end of its stage."""
+    if is_damaged(task.progress):
+        return TaskProgress(stage=task.state)
     progress = TaskProgress.model_validate(task.progress)
     return progress if task.lease_owner else progress.model_copy(update={"eta_seconds": None})
 
@@ -131,7 +136,8 @@ class StageClock:
 
 def progress_with_times(task: Task, view: dict[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
     """Return a progress of a task together with its stage times, which the events of the task omit."""
-    return {**view, "times": {**task.progress["times"], "seconds": dict(seconds)}}
+    times = StageTimes.of(task.progress)
+    return view if times is None else {**view, "times": {**times.model_dump(), "seconds": dict(seconds)}}
 
 
 def remaining_seconds(session: Session) -> dict[str, float | None]:

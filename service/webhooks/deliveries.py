@@ -24,6 +24,7 @@ from standardwebhooks import Webhook as Signer
 
 from service.catalog.database import now, session_scope
 from service.catalog.operation_tables import Delivery, Webhook
+from service.catalog.tables import is_damaged
 from service.core.errors import CinestrataError
 from service.webhooks.sending import Answer, send_message
 
@@ -202,6 +203,19 @@ def _begin_attempt(session: Session, delivery_id: int, at: datetime) -> _Message
         .join(Webhook, Webhook.id == Delivery.webhook_id)
         .where(Delivery.id == delivery_id)
     ).one()
+    if is_damaged(row.payload):
+        session.execute(
+            update(Delivery)
+            .where(Delivery.id == delivery_id)
+            .values(
+                state="failed",
+                answer="The stored message is damaged, so it was not sent.",
+                finished_at=at,
+                next_attempt_at=None,
+            )
+            .execution_options(synchronize_session=False)
+        )
+        return None
     return _Message(
         delivery_id, attempts, row.webhook_id, row.url, row.secret, row.message_id, _body(row.payload), at
     )

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from cinestrata_schemas.choice_types import QueryMode
 from service.catalog.database import session_scope
+from service.catalog.domain_videos import read_counts
 from service.catalog.tables import Recall, Task
 from service.core.settings import settings
 
@@ -228,7 +229,14 @@ def _read_state(session: Session) -> _State:
     )
     tasks = tuple(
         LearnedTask(
-            order, id_, name, release or "", held_out, finished_at, bool(counts.get("accepted")), trained
+            order,
+            id_,
+            name,
+            release or "",
+            held_out,
+            finished_at,
+            bool(read_counts(session, id_, counts).get("accepted")),
+            trained,
         )
         for order, id_, name, release, held_out, finished_at, counts, trained in rows
     )

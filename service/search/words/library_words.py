@@ -20,9 +20,9 @@ from index.words.word_index import VideoText, WordIndex
 from service.catalog.catalog_reads import CatalogReads
 from service.catalog.database import session_scope
 from service.catalog.domain_videos import read_edited_videos, read_last_edit
-from service.catalog.tables import Passage, Video
+from service.catalog.tables import Passage, Video, is_damaged
 from service.catalog.transcripts import TimedText
-from service.core.errors import CatalogDamaged, Unavailable
+from service.core.errors import Unavailable
 from service.search.words.domain_captions import CaptionsOfSnapshots
 from service.search.words.judged_texts import JudgedTexts, read_judged_texts
 from service.search.words.transcript_words import TranscriptWords
@@ -190,7 +190,7 @@ class LibraryWords:
 def read_texts(videos: Ids) -> ReadTexts:
     """Read the texts and transcripts of videos from the catalog.
 
-    A damaged row has no texts, and neither has a deleted video.
+    Damaged captions or metadata have no texts, and neither has a deleted video.
 
     Args:
         videos: ``int64``, ascending; vector IDs.
@@ -208,22 +208,18 @@ def _read_batch(videos: Ids, found: ReadTexts) -> None:
     first, last = int(videos[0]), int(videos[-1])
     is_range = last - first == len(videos) - 1
     parameters = {"first": first, "last": last} if is_range else {"ids": videos.tolist()}
-    try:
-        with session_scope() as session:
-            rows = session.connection().execute(_BETWEEN if is_range else _OF_IDS, parameters)
-            texts = {video: texts_of(uri, captions, metadata) for video, uri, captions, metadata in rows}
-            for video, judged in read_judged_texts(session, videos.tolist()).items():
-                texts.get(video, []).extend(judged)
-            cues = session.connection().execute(_CUES_BETWEEN if is_range else _CUES_OF_IDS, parameters)
-            passages = [(video, passage) for video, passage in cues if video in texts]
-    except CatalogDamaged as error:
-        if len(videos) == 1:
-            log.warning("texts_not_read", vector_id=first, error=str(error))
-            return
-        middle = len(videos) // 2
-        _read_batch(videos[:middle], found)
-        _read_batch(videos[middle:], found)
-        return
+    with session_scope() as session:
+        rows = session.connection().execute(_BETWEEN if is_range else _OF_IDS, parameters)
+        texts: dict[int, list[VideoText]] = {}
+        for video, uri, captions, metadata in rows:
+            if is_damaged(captions) or is_damaged(metadata):
+                log.warning("texts_not_read", vector_id=video)
+            texts[video] = texts_of(uri, captions, metadata)
+        for video, judged in read_judged_texts(session, videos.tolist()).items():
+            texts.get(video, []).extend(judged)
+        cues = session.connection().execute(_CUES_BETWEEN if is_range else _CUES_OF_IDS, parameters)
+        for video, passage in cues:
+            if is_damaged(passage):
+                log.warning("passage_not_read", vector_id=video)
+            found.passages[video].append(passage)
     found.texts.update(texts)
-    for video, passage in passages:
-        found.passages[video].append(passage)

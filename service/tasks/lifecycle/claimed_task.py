@@ -34,7 +34,7 @@ class ClaimedTask:
             name=task.name,
             position=task.position,
             method=task.method,
-            settings=dict(task.settings),
+            settings=task.settings,
             state=task.state,
             counts=dict(task.counts),
             progress=dict(task.progress),

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.tasks import TaskProgress
+from cinestrata_schemas.tasks import StageTimes, TaskProgress
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Chunk, Task
 from service.catalog.worker_reports import record_worker_error
@@ -74,9 +74,10 @@ class Claim:
         self.task = task
         self.owner = owner
         self.token = token
+        times = StageTimes.of(task.progress)
         self._epoch = int(task.progress.get("epoch") or 0)
         self._stage: str | None = None
-        self._clock = StageClock(task.progress["times"]["seconds"])
+        self._clock = StageClock(times.seconds if times else {})
         self._last_event = 0.0
         self._lost = threading.Event()
         self._cancelled = threading.Event()

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.catalog.database import id_chunks
 from service.catalog.domain_videos import count_task_videos, number_edits
-from service.catalog.tables import Feedback, Task, Video
+from service.catalog.tables import Feedback, Task, Video, is_damaged
 from service.catalog.transcripts import copy_transcripts
 from service.storage import library_paths
 from service.storage.video_files import register_removals
@@ -64,6 +64,8 @@ class Takeover:
                 original.id,
                 original.captions,
                 original.extra,
+                Video.captions,
+                Video.extra,
                 original.added_at,
             )
             .outerjoin(original, (original.vector_id == Video.copy_of) & (original.task_id == domain.id))
@@ -84,12 +86,12 @@ class Takeover:
             {
                 "vector_id": copy,
                 "id": video_id,
-                "captions": captions,
-                "extra": extra,
+                "captions": copied_captions if is_damaged(captions) else captions,
+                "extra": copied_extra if is_damaged(extra) else extra,
                 "added_at": added_at,
                 "copy_of": None,
             }
-            for copy, _, _, video_id, captions, extra, added_at in kept
+            for copy, _, _, video_id, captions, extra, copied_captions, copied_extra, added_at in kept
         ]
         if taken:
             session.execute(update(Video), taken)

@@ -23,7 +23,7 @@ from cinestrata_schemas.tasks import TaskDetails
 from service.catalog import database
 from service.catalog.database import dispose, engine, now, open_engine, ping, session_scope, sqlite_path
 from service.catalog.migrations import CATALOG_SCHEMA, upgrade
-from service.catalog.tables import PositionCounter, Task, Video
+from service.catalog.tables import PositionCounter, Task, Video, describe_damage
 from service.core.errors import CatalogDamaged, Unavailable
 from service.core.settings import Settings
 from service.tasks.lifecycle.state_machine import lock_positions
@@ -35,21 +35,27 @@ def test_migrations_and_models_agree(catalog: Settings) -> None:
         assert compare_metadata(context, CATALOG_SCHEMA) == []
 
 
-def test_json_of_the_wrong_shape_is_refused_when_it_is_read(
+def test_json_of_the_wrong_shape_is_empty_and_cannot_be_stored_again(
     catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
-    task = post().id
-    for column, value in (("settings", "[]"), ("remedy", "3")):
-        with session_scope(write=True) as session:
-            before = session.scalar(text(f"SELECT CAST({column} AS TEXT) FROM tasks"))
-            session.execute(text(f"UPDATE tasks SET {column} = '{value}'"))
-        with session_scope() as session, pytest.raises(CatalogDamaged, match="not an object"):
-            session.get(Task, task)
-        with session_scope(write=True) as session:
-            restored = "NULL" if before is None else f"'{before}'"
-            session.execute(text(f"UPDATE tasks SET {column} = {restored}"))
+    damaged, other = post(name="damaged").id, post(name="other", settings={"epochs": 2}).id
+    with session_scope(write=True) as session:
+        session.execute(text(f"UPDATE tasks SET settings = '[]', remedy = '3' WHERE id = '{damaged}'"))
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, damaged)
+        assert (task.settings, task.remedy) == ({}, {})
+        assert "damaged: remedy, settings." in str(describe_damage(task))
+        assert describe_damage(session.get_one(Task, other)) is None
+        session.get_one(Task, other).settings = task.settings
+        with pytest.raises(CatalogDamaged, match=r"tasks\.settings is not an object"):
+            session.flush()
+        session.rollback()
+    with session_scope(write=True) as session:
+        session.get_one(Task, damaged).attempts = 1  # another column
     with session_scope() as session:
-        assert session.get_one(Task, task).remedy is None
+        assert (
+            session.scalar(text(f"SELECT CAST(settings AS TEXT) FROM tasks WHERE id = '{damaged}'")) == "[]"
+        )
 
 
 def test_processes_that_start_together_create_one_schema(

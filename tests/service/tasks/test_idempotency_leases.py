@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from cinestrata_schemas.tasks import TaskSpec
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey
-from service.core.errors import IdempotencyInFlight, NotFound
+from service.core.errors import CatalogDamaged, IdempotencyInFlight, NotFound
 from service.core.settings import Settings
 from service.tasks import commands, idempotency
 from service.tasks.idempotency import renew, reserve, settle
@@ -87,3 +87,16 @@ def test_only_unanswered_keys_are_renewed(catalog: Settings, make_file: Callable
     assert not renew("me", "answered")
     _store_task(make_file)
     assert not renew("me", "answered")
+
+
+def test_damaged_response_is_refused_and_not_repeated_to_the_caller(
+    catalog: Settings, make_file: Callable[[str], Path]
+) -> None:
+    task = _store_task(make_file)
+    with session_scope(write=True) as session:
+        session.execute(text("UPDATE idempotency_keys SET response = '[]'"))
+        stored = session.scalars(select(IdempotencyKey.body_hash)).one()
+    with pytest.raises(CatalogDamaged, match="response to this Idempotency-Key"):
+        reserve("me", "answered", stored)
+    assert [view.id for view in commands.list_tasks()] == [task]
+    assert reserve("me", "other", stored) is None

@@ -231,7 +231,7 @@ def test_last_words_are_searched_while_the_catalog_is_unreachable(
     assert (_found(words, "heron"), _found(words, "crane")) == ([], [videos[0]])
 
 
-def test_damaged_row_has_no_texts_and_others_keep_theirs(
+def test_damaged_value_has_no_texts_and_others_keep_theirs(
     sqlite_catalog: Settings, post: Post, words: LibraryWords
 ) -> None:
     videos = _add(post, *(f"bird{number}" for number in range(7)))
@@ -240,7 +240,7 @@ def test_damaged_row_has_no_texts_and_others_keep_theirs(
         session.execute(text("UPDATE videos SET metadata = 'no JSON' WHERE id = 'birds-5'"))
     words.prepare(videos)
     found = [_found(words, f"bird{number}") for number in range(7)]
-    assert found == [[] if number in (3, 5) else [video] for number, video in enumerate(videos.tolist())]
+    assert found == [[] if number == 3 else [video] for number, video in enumerate(videos.tolist())]
 
 
 def test_scattered_ids_are_read(sqlite_catalog: Settings, post: Post, words: LibraryWords) -> None:
