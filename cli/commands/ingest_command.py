@@ -19,7 +19,7 @@ from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-_MANIFEST_NAMES = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
+_MANIFEST_NAMES = (*MANIFEST_NAMES, *TYPED_MANIFEST_NAMES, "metadata.jsonl", "metadata.csv")
 
 
 def run_ingest(

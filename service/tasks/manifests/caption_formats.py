@@ -18,15 +18,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
 from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
-from service.tasks.manifests.video_tables import file_columns, object_fields
+from service.tasks.manifests.video_tables import SPLITS, file_columns, object_fields
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "validate", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 _SHORTEST = 1.0  # seconds of a timed text that does not end after its start
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 _MAX_KEYS = 12  # of an error
@@ -172,8 +167,8 @@ def _video(
     fields: dict[str, Any] = {"uri": uri, "captions": _captions(captions)}
     if transcript:
         fields["transcript"] = transcript
-    if isinstance(split, str) and split.lower() in _SPLITS:
-        fields["split"] = _SPLITS[split.lower()]
+    if isinstance(split, str) and split.lower() in SPLITS:
+        fields["split"] = SPLITS[split.lower()]
     if plain := plain_fields(metadata or {}, frozenset(omitted)):
         fields["metadata"] = plain
     return fields
@@ -373,7 +368,7 @@ def _read_fiftyone_samples(document: dict[str, Any], name: str) -> Rows:
                 captions += value if isinstance(value, list) else [value]
             elif key not in ("filepath", "tags", "metadata"):
                 metadata[key] = label if isinstance(label, str) else _fiftyone_labels(value)
-        split = next((tag for tag in tags if tag.lower() in _SPLITS), None)
+        split = next((tag for tag in tags if tag.lower() in SPLITS), None)
         metadata["tags"] = [tag for tag in tags if tag != split]
         yield location, _video(uri, captions=captions, split=split, metadata=metadata)
 

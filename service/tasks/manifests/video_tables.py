@@ -34,6 +34,11 @@ _FIELDS = {
     **dict.fromkeys(_CAPTION_COLUMNS, "captions"),
     **{field: field for field in ("id", "split", "metadata", "transcript")},
 }
+SPLITS = {  # names of splits in data sets, and the split of a video
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "validate", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 _JSON_FIELDS = ("captions", "metadata", "transcript")  # a cell may be JSON
 
 # LSMDC: clip, aligned and extracted start and end, and sentence. The name of a clip ends with its times in the movie.
@@ -108,6 +113,8 @@ def _rename_aliases(fields: Any, location: str) -> Any:
         return fields
     renamed = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
     captions = renamed.get("captions", [])
+    if isinstance(split := renamed.get("split"), str):
+        renamed["split"] = SPLITS.get(split.lower(), split)
     renamed["captions"] = [captions] if isinstance(captions, str) else captions or []
     return renamed
 
@@ -155,6 +162,8 @@ def row_fields(fields: Sequence[str], cells: Sequence[Any], location: str) -> di
     for field in ("id", "split"):
         if field in values:
             video[field] = str(values.pop(field))
+    if "split" in video:
+        video["split"] = SPLITS.get(video["split"].lower(), video["split"])
     metadata = parsed.pop("metadata", {})
     metadata = values | (metadata if isinstance(metadata, dict) else {"metadata": metadata})
     return video | parsed | ({"metadata": metadata} if metadata else {})

@@ -43,12 +43,12 @@ CASES: dict[str, tuple[str, Any, dict[str, dict[str, Any]]]] = {
     ),
     "metadata.csv": (
         "table",
-        "file_name,text,fps\na.mp4,a dog,25\n",
-        {"a.mp4": _DOG | {"metadata": {"fps": "25"}}},
+        "file_name,text,fps,split\na.mp4,a dog,25,validation\n",
+        {"a.mp4": _DOG | {"metadata": {"fps": "25"}, "split": "val"}},
     ),
     "list.json": (
         "videos",
-        [{"video": "a.mp4", "caption": "a dog", "split": "val"}],
+        [{"video": "a.mp4", "caption": "a dog", "split": "Dev"}],
         {"a.mp4": _DOG | {"split": "val"}},
     ),
     "one.json": ("videos", {"path": "a.mp4", "caption": "a dog"}, {"a.mp4": _DOG}),

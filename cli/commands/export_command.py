@@ -1,0 +1,167 @@
+"""``cinestrata export``: writes captions, splits, metadata and transcripts as a caption table that ``ingest`` reads."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+
+import typer
+
+from cli.console import console, fail, print_json, progress_bar, report_errors
+from cli.shared_options import AsJson, Data, Url
+
+if TYPE_CHECKING:
+    from cinestrata_schemas.tasks import TaskDetails
+    from cinestrata_schemas.videos import VideoDetails
+    from cli.service_client import ServiceClient
+
+app = typer.Typer()
+
+TableFormat = Literal["jsonl", "csv"]
+
+_MAX_ROW_CHARS = 50_000  # of one field: readers of CSV refuse cells of 131,072 characters
+_SPLITS = ("train", "val", "test")
+
+
+@app.command()
+@report_errors
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to, with one subfolder per domain.")],
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="Name or id of a task: only its domain, without a subfolder."),
+    ] = None,
+    table_format: Annotated[
+        TableFormat, typer.Option("--format", help="Write metadata.jsonl or metadata.csv.")
+    ] = "jsonl",
+    videos: Annotated[bool, typer.Option("--videos", help="Also write the files of the videos.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Write captions, splits, metadata and transcripts as tables that `cinestrata ingest` reads."""
+    from cli.commands.task_commands import find_task
+    from cli.service_client import connect
+
+    client = connect(url, data)
+    if task is not None:
+        targets = [(find_task(client, task), folder)]
+    else:
+        domains = [each for each in client.list_tasks() if each.into is None and each.state == "ready"]
+        targets = [(domain, folder / (domain.slug or domain.id)) for domain in domains]
+    if not targets:
+        fail("The library has no domains.", "Nothing was written.")
+    tables = [target / f"metadata.{table_format}" for _, target in targets]
+    if found := next((path for path in tables if path.exists()), None):
+        fail(f"{found} exists.", "Nothing was written. Name another folder, or move the file.")
+    written = []
+    for (domain, target), table in zip(targets, tables, strict=True):
+        count = _export_domain(client, domain, target, table, videos)
+        written.append({"domain": domain.name, "table": str(table), "videos": count})
+        console.print(f"{domain.name}: {count} videos in {table}", markup=False, soft_wrap=True)
+    print_json(written)
+
+
+def _export_domain(
+    client: ServiceClient, domain: TaskDetails, folder: Path, table: Path, with_videos: bool
+) -> int:
+    """Write the table of a domain, which appears when it is complete; returns the number of its videos."""
+    from cli.service_client import PAGE
+
+    ids = [video.id for video in client.iter_videos(task=domain.id, status="accepted", limit=PAGE)]
+    with progress_bar("videos") as bar:
+        found = [client.get_video(video) for video in bar.track(ids, description=f"Reading {domain.name}")]
+    names = file_names([video.uri for video in found])
+    folder.mkdir(parents=True, exist_ok=True)
+    if with_videos:
+        with progress_bar("videos") as bar:
+            for video, name in bar.track(list(zip(found, names, strict=True)), description="Writing"):
+                _write_video(client, video, folder / name)
+    partial = table.with_name(f".{table.name}.part")
+    try:
+        # A byte order mark, because spreadsheets take a CSV without one for text of Windows.
+        encoding = "utf-8-sig" if table.suffix == ".csv" else "utf-8"
+        with partial.open("w", encoding=encoding, newline="") as stream:
+            rows = (row for video, name in zip(found, names, strict=True) for row in _rows(video, name))
+            (_write_csv if table.suffix == ".csv" else _write_lines)(stream, rows)
+        os.replace(partial, table)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(found)
+
+
+def file_names(uris: Sequence[str]) -> list[str]:
+    """Return a path for each video: below the folder that contains all of them, and different for each.
+
+    Videos of remote sources keep their URIs.
+    """
+    from media.sources.media_source import is_source_uri
+    from service.storage.library_paths import UPLOAD_SCHEME
+    from service.tasks.uploads.uploaded_videos import storable_paths
+
+    local = [uri for uri in uris if not is_source_uri(uri)]
+    paths = [
+        uri.removeprefix(UPLOAD_SCHEME).partition("/")[2] if uri.startswith(UPLOAD_SCHEME) else uri
+        for uri in local
+    ]
+    common = posixpath.commonpath([posixpath.dirname(path.lstrip("/")) for path in paths]) if paths else ""
+    inside = [path.lstrip("/").removeprefix(common).lstrip("/") for path in paths]
+    names = iter(storable_paths(inside))
+    return [uri if is_source_uri(uri) else next(names) for uri in uris]
+
+
+def _write_video(client: ServiceClient, video: VideoDetails, target: Path) -> None:
+    """Write the file of a video, unless a file with its size is there."""
+    if target.is_file():
+        if target.stat().st_size == video.bytes:
+            return
+        fail(f"{target} exists, and is another file.", "Name an empty folder.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name[:200]}.part")
+    try:
+        client.download_video(video.id, partial)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _rows(video: VideoDetails, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a video: one, and others for the rest of long texts, which an ingest merges."""
+    texts: list[tuple[str, Any]] = [("captions", caption) for caption in video.captions]
+    texts += [("transcript", cue.model_dump()) for cue in video.transcript]
+    row: dict[str, Any] = {"file_name": name, "captions": []}
+    if video.effective_split in _SPLITS:
+        row["split"] = video.effective_split
+    if video.metadata:
+        row["metadata"] = video.metadata
+    chars = 0
+    for field, text in texts:
+        size = len(json.dumps(text, ensure_ascii=False)) + 2
+        if chars + size > _MAX_ROW_CHARS:
+            yield row
+            row, chars = {"file_name": name, "captions": []}, 0
+        row.setdefault(field, []).append(text)
+        chars += size
+    yield row
+
+
+def _write_lines(stream: TextIO, rows: Iterator[dict[str, Any]]) -> None:
+    stream.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
+def _write_csv(stream: TextIO, rows: Iterator[dict[str, Any]]) -> None:
+    writer = csv.DictWriter(stream, ["file_name", "captions", "split", "metadata", "transcript"])
+    writer.writeheader()
+    for row in rows:
+        cells = {
+            field: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for field, value in row.items()
+        }
+        if len(row["captions"]) == 1 and not {"|", "[", "{"} & set(row["captions"][0]):
+            cells["captions"] = row["captions"][0]
+        writer.writerow(cells)

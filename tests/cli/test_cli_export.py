@@ -1,0 +1,124 @@
+"""Export of a library as caption tables, which an ingest reads as the same videos."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from cli.commands.export_command import file_names
+from cli.commands.video_sources import read_videos
+from index.files.manifest_format import Manifest
+from service.catalog.database import session_scope
+from service.catalog.tables import Video
+from service.catalog.transcripts import store_transcripts
+from service.core.settings import Settings
+from tests.cli.invocation import run
+
+_LONG = [f"{number} " + "word|" * 390 for number in range(64)]  # 125,000 characters
+_CUES = [(float(number), number + 1.5, "said, “loudly”\u2028" + "é" * 900) for number in range(500)]
+_VIDEOS: list[dict[str, Any]] = [
+    {
+        "captions": ["a dog"],
+        "split": "train",
+        "extra": {"camera": 2, "tags": ["a", "b"], "deep": {"x": [None, 1.5]}},
+    },
+    {"captions": ["a | b", '["c"]', '<b>"d", e</b>', "=1+1"], "split": "test", "extra": {"metadata": "text"}},
+    {"captions": ["{x}"], "split": "val", "extra": {}},
+    {"captions": [], "split": "appended", "extra": {"text": "not a caption", "file": "x"}},
+    {"captions": _LONG, "split": None, "extra": {}, "transcript": _CUES},
+]
+
+
+@pytest.fixture
+def library(folder: Settings, publish_task: Callable[..., Manifest]) -> Path:
+    """Media root of a library with the domain ``a``, whose files are in the folder ``street``."""
+    publish_task("a", len(_VIDEOS))
+    with session_scope(write=True) as session:
+        for number, (row, fields) in enumerate(
+            zip(session.scalars(select(Video).order_by(Video.vector_id)), _VIDEOS, strict=True)
+        ):
+            content = b"video" * (number + 1)
+            path = folder.media_root / "street" / f"{'deep/' * (number == 1)}{number}.mp4"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            row.uri, row.status, row.bytes = (
+                str(path.relative_to(folder.media_root)),
+                "accepted",
+                len(content),
+            )
+            row.captions, row.effective_split, row.extra = (
+                fields["captions"],
+                fields["split"],
+                fields["extra"],
+            )
+            store_transcripts(session, {row.vector_id: fields.get("transcript", [])})
+    return folder.media_root
+
+
+def _expected() -> dict[str, dict[str, Any]]:
+    cues = [{"start": start, "end": end, "text": text} for start, end, text in _CUES]
+    return {
+        f"{'deep/' * (number == 1)}{number}.mp4": {
+            "captions": fields["captions"],
+            "split": fields["split"] if fields["split"] != "appended" else None,
+            "metadata": fields["extra"] or None,
+            "transcript": cues if "transcript" in fields else [],
+        }
+        for number, fields in enumerate(_VIDEOS)
+    }
+
+
+@pytest.mark.parametrize("table_format", ["jsonl", "csv"])
+def test_exported_tables_have_the_same_videos(table_format: str, library: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run("export", out, "--format", table_format, "--videos", "--json")
+    assert result.exit_code == 0, result.output
+    table = out / "tsk_a" / f"metadata.{table_format}"
+    assert json.loads(result.output) == [{"domain": "a", "table": str(table), "videos": 5}]
+    for path in (table.parent, table):
+        base, videos = read_videos(path)
+        found = {video.uri: video.model_dump(exclude={"uri", "id"}) for video in videos}
+        assert found == _expected()
+        assert all((base / uri).read_bytes() == (library / "street" / uri).read_bytes() for uri in found)
+    assert not [path for path in out.rglob("*") if path.name.startswith(".")]
+
+
+def test_table_beside_the_files_is_written_once(library: Path) -> None:
+    """Paths are relative to the folder of the videos, so the table can be written there."""
+    result = run("export", library / "street", "--task", "a")
+    assert result.exit_code == 0, result.output
+    assert {video.uri for video in read_videos(library / "street")[1]} == {*_expected()}
+    result = run("export", library / "street", "--task", "a")
+    assert result.exit_code == 1
+    assert "metadata.jsonl exists. Nothing was written." in " ".join(result.output.split())
+
+
+def test_file_that_is_another_is_kept(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "1.mp4").write_bytes(b"mine")
+    (tmp_path / "0.mp4").write_bytes(b"mine!")
+    (tmp_path / "2.mp4").write_bytes(b"mine")
+    result = run("export", tmp_path, "--task", "a", "--videos")
+    assert (result.exit_code, "2.mp4 exists, and is another file" in " ".join(result.output.split())) == (
+        1,
+        True,
+    )
+    assert (tmp_path / "2.mp4").read_bytes() == b"mine"
+    assert not (tmp_path / "metadata.jsonl").exists()
+
+
+def test_library_without_domains_is_named(folder: Settings, tmp_path: Path) -> None:
+    result = run("export", tmp_path / "out")
+    assert (result.exit_code, "has no domains" in result.output) == (1, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_files_differ() -> None:
+    uris = ["upload://tsk_1/x/a.mp4", "upload://tsk_2/x/a.mp4", "s3://bucket/x/a.mp4", "x/y/b.mp4"]
+    first, second, remote, other = file_names(uris)
+    assert (first, remote, other) == ("a.mp4", "s3://bucket/x/a.mp4", "y/b.mp4")
+    assert second not in (first, other)
