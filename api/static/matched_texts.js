@@ -1,13 +1,17 @@
 // Texts of a video that contain words of the query, with these words marked.
 
 import { el } from "./dom.js";
+import { clock } from "./formatting.js";
 
 const ORIGINS = { caption: "Caption", transcript: "Transcript", confirmed: "Confirmed", name: "File name" };
 const MAX_LEAD = 40; // code points before the first marked word of a text that is shown from its beginning
 const LEAD = 24; // code points before it in other texts, at most
 
-/** Where a text stands: its kind, or its metadata field. */
-export const textOrigin = ({ kind, field }) => field ?? ORIGINS[kind] ?? kind;
+/** Where a text stands: its kind, or its metadata field; of a transcript, also the time. */
+export function textOrigin({ kind, field, start }) {
+  const origin = field ?? ORIGINS[kind] ?? kind;
+  return start == null ? origin : `${origin} at ${clock(start)}`;
+}
 
 /** The nodes of a text with marked words. Marks are positions of code points, not of UTF-16 units. */
 export function markedText({ text, marks }) {

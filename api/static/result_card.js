@@ -7,7 +7,7 @@ import { timeRange } from "./formatting.js";
 import { markedText, matchLine, startNearMark, textOrigin } from "./matched_texts.js";
 import { videoPath } from "./page_links.js";
 import { shortFileName, videoTitle } from "./page_texts.js";
-import { prefersReducedMotion, thumbnail } from "./video_media.js";
+import { playedPart, prefersReducedMotion, thumbnail } from "./video_media.js";
 import { openPlayer } from "./video_player.js";
 
 const OPEN_ICON = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
@@ -79,14 +79,15 @@ function previewFrame(result, title) {
   const open = el("button", properties, drawing("0 0 20 20", OPEN_ICON));
   open.addEventListener("click", () => openPlayer(result));
   frame.append(play, el("span", { className: "rank", textContent: result.rank }), open);
-  if (result.moments.length) frame.append(bestMoment(result.moments[0]));
+  const part = playedPart(result);
+  if (part) frame.append(playedTime(part));
   setUpPreview(result, frame, play);
   return frame;
 }
 
-function bestMoment(moment) {
-  const text = timeRange(moment);
-  return el("span", { className: "time", "data-testid": "time", title: "Best moment", textContent: text });
+function playedTime(part) {
+  const properties = { className: "time", "data-testid": "time", title: "Best moment" };
+  return el("span", { ...properties, textContent: timeRange(part) });
 }
 
 /** Play the preview on hover, on a tap and by keyboard; a mouse click opens the player. */
@@ -128,7 +129,8 @@ function movingPreview(result, frame) {
     playsInline: true,
     preload: "auto",
   });
-  if (result.moments.length) repeatMoment(video, result.moments[0], frame);
+  const part = playedPart(result);
+  if (part) repeatMoment(video, part, frame);
   video.addEventListener("playing", () => frame.classList.add("playing"));
   const replace = () => {
     const image = el("img", { className: "moving", src: result.stream_url, alt: "" });

@@ -9,17 +9,20 @@ import { matchList } from "./matched_texts.js";
 const MIN_SHOWN_WEIGHT = 0.005;
 const NO_EVIDENCE = 0.05; // nats
 
-/** Explain why a search gives a video its score. */
+/** Explain why a search gives a video its score; returns the explanation, or null where there is none. */
 export async function showExplanation(video, search) {
   $("why").hidden = false;
   const back = el("a", { href: `/?${search}`, textContent: "Show the results" });
   $("why-query").replaceChildren(el("q", { textContent: search.get("q") }), " ", back);
   try {
-    draw(await api(`/videos/${encodeURIComponent(video.id)}/explanation?${search}`));
+    const explanation = await api(`/videos/${encodeURIComponent(video.id)}/explanation?${search}`);
+    draw(explanation);
+    return explanation;
   } catch (error) {
     $("why-body").replaceChildren(
       el("p", { className: "muted", textContent: `The score cannot be explained. ${error.message}` }),
     );
+    return null;
   }
 }
 

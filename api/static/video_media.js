@@ -36,17 +36,26 @@ function downloadNote(video) {
   return el("p", {}, "This browser cannot play the file, or the file is no longer on disk. ", link);
 }
 
+/** The part of a video that its address names; null without one. */
+export function playedPart({ stream_url: url }) {
+  const found = /#t=([\d.]+),([\d.]+)$/.exec(url);
+  return found && { start: Number(found[1]), end: Number(found[2]) };
+}
+
 /** A button that plays a moment in the screen element. */
 export function momentButton(moment, screen) {
   const score = moment.score == null ? null : `Score ${moment.score.toFixed(3)}`;
   const node = el("button", { type: "button", title: score, textContent: timeRange(moment) });
-  node.addEventListener("click", () => {
-    const video = screen.querySelector("video");
-    if (!video) return;
-    video.currentTime = moment.start;
-    video.play().catch(() => {});
-  });
+  node.addEventListener("click", () => playFrom(screen, moment.start));
   return node;
+}
+
+/** Play the video in the screen element from a time in seconds. */
+export function playFrom(screen, start) {
+  const video = screen.querySelector("video");
+  if (!video) return;
+  video.currentTime = start;
+  video.play().catch(() => {});
 }
 
 /** A thumbnail, or a note if there is none. */

@@ -1,4 +1,4 @@
-// The page of a video: player, moments, captions, metadata, similar videos, and the explanation of a search result.
+// The page of a video: player, moments, transcript, captions, metadata, similar videos, and the explanation of a search result.
 
 import "./search_shortcut.js";
 import { api } from "./api_client.js";
@@ -11,13 +11,15 @@ import { videoTitle } from "./page_texts.js";
 import { resultCard } from "./result_card.js";
 import { showExplanation } from "./result_explanation.js";
 import { isSearched, NOT_SEARCHED, unsearchedMessage } from "./served_release.js";
+import { drawTranscript } from "./transcript_list.js";
 import { openEditor } from "./video_editor.js";
 import { fileFacts, metadataFacts } from "./video_facts.js";
-import { momentButton, videoElement } from "./video_media.js";
+import { momentButton, playFrom, videoElement } from "./video_media.js";
 
 const SIMILAR_VIDEOS = 8;
 
 watchHealth();
+let scrollTranscript = () => {};
 const pinned = await loadLibraryState();
 await load();
 
@@ -36,8 +38,17 @@ async function load() {
     return;
   }
   const search = searchParameters(new URLSearchParams(location.search));
-  if (search.has("q")) showExplanation(video, search);
+  if (search.has("q")) showExplanation(video, search).then((explanation) => showSaid(video, explanation));
   showSimilar(video);
+}
+
+/** Start the player where the words of the search are said. */
+function showSaid(video, explanation) {
+  const said = explanation?.texts.find(({ start }) => start != null);
+  if (!said) return;
+  scrollTranscript(said.start);
+  const player = $("screen").querySelector("video");
+  if (player?.paused && said.start < (video.duration ?? said.end)) player.currentTime = said.start;
 }
 
 async function isDomainSearched({ task_id: id }) {
@@ -86,6 +97,10 @@ function drawTexts(video) {
   document.title = `${title} · Cinestrata`;
   setText($("title"), title);
   const captions = video.captions.map((caption) => el("li", { textContent: caption }));
+  $("transcript").hidden = !video.transcript.length;
+  scrollTranscript = drawTranscript($("transcript-list"), video.transcript, (start) =>
+    playFrom($("screen"), start),
+  );
   $("captions").replaceChildren(...(captions.length ? captions : [emptyNote("No captions.")]));
   const metadata = metadataFacts(video.metadata);
   $("metadata").replaceChildren(...(metadata.length ? metadata : [emptyNote("No metadata.", "div")]));

@@ -271,7 +271,7 @@ def result_table(
         table.add_column("match")
     table.add_column("task", no_wrap=True, max_width=14)
     table.add_column("video", overflow="fold", max_width=30)  # an id is an argument of further commands
-    has_moments = any(result.moments for result in response.results[:first])
+    has_moments = any(map(_played_part, response.results[:first]))
     if has_moments:
         table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
@@ -340,9 +340,14 @@ def _row_style(result: SearchResult, highlight: Collection[str]) -> str:
 
 
 def _best_moment(result: SearchResult) -> str:
-    """``0:40–1:00``, or an empty text for a video without moments."""
-    if not result.moments:
-        return ""
-    moment = result.moments[0]
-    times = (divmod(int(seconds), 60) for seconds in (moment.start, moment.end))
+    """``0:40–1:00``, or an empty text for a result that is the whole video."""
+    times = (divmod(int(seconds), 60) for seconds in _played_part(result))
     return "–".join(f"{minutes}:{seconds:02}" for minutes, seconds in times)
+
+
+def _played_part(result: SearchResult) -> tuple[float, ...]:
+    """Start and end of the part whose transcript has the words, or of the best moment; empty without any."""
+    said = [
+        (text.start, text.end) for text in result.words if text.start is not None and text.end is not None
+    ]
+    return next(iter([*said, *((moment.start, moment.end) for moment in result.moments)]), ())

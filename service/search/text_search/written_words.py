@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,14 @@ class DomainWords:
             if found >= max(depth, _MAX_SCORED):
                 break
         return groups
+
+
+class _Mark(NamedTuple):
+    """Start and end of a unit of a query in a text."""
+
+    start: int
+    end: int
+    unit: int
 
 
 class SearchWords:
@@ -212,23 +221,42 @@ class SearchWords:
             passage: Cues of the passage of its transcript that has the words.
         """
         found: list[tuple[float, int, int, VideoText, list[tuple[int, int]]]] = []
-        spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(passage))] if passage else []
+        part = self._shortest_part(passage)
+        spoken = [VideoText(TextKind.TRANSCRIPT, spoken_text(part))] if part else []
         texts = [*texts_of(row.uri, row.captions, row.metadata), *self._judged.confirmed(video), *spoken]
         for place, text in enumerate(texts):
-            units, marks = self._mark(split_words(text.text))
-            mass = sum(self._masses[unit] for unit in units)
+            marks = self._mark(split_words(text.text))
+            mass = sum(self._masses[unit] for unit in {mark.unit for mark in marks})
             if marks and mass >= _MIN_TEXT_SHARE * sum(self._masses):
                 found.append((-mass, text.kind, place, text, _join_spans(marks)))
         shown: dict[str, MatchedText] = {}
-        for *_, text, marks in sorted(found, key=lambda match: match[:3]):
-            span = _spoken_span(passage, marks) if text.kind == TextKind.TRANSCRIPT else (None, None)
-            shown.setdefault(text.text.casefold(), _show(text, marks, span))
+        for *_, text, spans in sorted(found, key=lambda match: match[:3]):
+            shown.setdefault(text.text.casefold(), _show(text, spans, part))
         return list(shown.values())[:_MAX_TEXTS]
 
-    def _mark(self, words: Sequence[Word]) -> tuple[set[int], list[tuple[int, int]]]:
-        """Units of the query that the words of a text contain, and their spans; a phrase stands side by side."""
-        found: set[int] = set()
-        marks: list[tuple[int, int]] = []
+    def _shortest_part(self, cues: Sequence[TimedText]) -> Sequence[TimedText]:
+        """The fewest cues in a row with all words of the query that the cues have; none without any word."""
+        marks = sorted(self._mark(split_words(spoken_text(cues))))
+        ends = np.cumsum([len(text) + 1 for *_, text in cues])
+        firsts = np.searchsorted(ends, [mark.start for mark in marks], side="right").tolist()
+        lasts = np.searchsorted(ends, [mark.end - 1 for mark in marks], side="right").tolist()
+        wanted = len({mark.unit for mark in marks})
+        inside: Counter[int] = Counter()
+        best: Sequence[TimedText] = cues[:0]
+        left = 0
+        for right, mark in enumerate(marks):
+            inside[mark.unit] += 1
+            while inside[marks[left].unit] > 1:
+                inside[marks[left].unit] -= 1
+                left += 1
+            part = cues[firsts[left] : lasts[right] + 1]
+            if len(inside) == wanted and (not best or len(part) < len(best)):
+                best = part
+        return best
+
+    def _mark(self, words: Sequence[Word]) -> list[_Mark]:
+        """Spans of the words of a text that are units of the query; a phrase stands side by side."""
+        marks: list[_Mark] = []
         for place, word in enumerate(words):
             for number in self._units_of_term.get(word.term, ()):
                 length = len(self.query.units[number].terms)
@@ -236,9 +264,8 @@ class SearchWords:
                 if len(following) == length and all(
                     number in self._units_of_term.get(other.term, ()) for other in following
                 ):
-                    found.add(number)
-                    marks.append((word.start, following[-1].end))
-        return found, marks
+                    marks.append(_Mark(word.start, following[-1].end, number))
+        return marks
 
     def route(self, tasks: Sequence[str], evidence: Floats) -> npt.NDArray[np.float32]:
         """Add the evidence of the words to the routing evidence of tasks, ``[len(tasks)]``, in nats."""
@@ -368,10 +395,10 @@ def find_words(
     return QueryWords(units, text, encoded or corrected, corrected if better else None), matches
 
 
-def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans without overlaps, ascending."""
+def _join_spans(marks: Sequence[_Mark]) -> list[tuple[int, int]]:
+    """Spans of marks without overlaps, ascending."""
     joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
+    for start, end, _ in sorted(marks):
         if joined and start < joined[-1][1]:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
         else:
@@ -379,17 +406,13 @@ def _join_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _spoken_span(cues: Sequence[TimedText], marks: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Start and end, in seconds, of the cues of a passage from the first matched word to the last one."""
-    ends = np.cumsum([len(text) + 1 for *_, text in cues])
-    first, last = np.searchsorted(ends, [marks[0][0], marks[-1][1] - 1], side="right").tolist()
-    return cues[first][0], max(end for _, end, _ in cues[first : last + 1])
+def _show(text: VideoText, marks: Sequence[tuple[int, int]], spoken: Sequence[TimedText]) -> MatchedText:
+    """A text with its matched words; the part around the first one where the text is long.
 
-
-def _show(
-    text: VideoText, marks: Sequence[tuple[int, int]], span: tuple[float | None, float | None]
-) -> MatchedText:
-    """A text with its matched words; the part around the first one where the text is long."""
+    Args:
+        spoken: Cues of the text, if it is of a transcript.
+    """
+    is_spoken = text.kind == TextKind.TRANSCRIPT
     start, end = 0, len(text.text)
     if end > _SHOWN_CHARS:
         start = max(0, min(marks[0][0] - _SHOWN_CHARS // 3, end - _SHOWN_CHARS))
@@ -397,8 +420,8 @@ def _show(
     return MatchedText(
         kind=_KINDS[text.kind],
         field=text.field,
-        start=span[0],
-        end=span[1],
+        start=spoken[0][0] if is_spoken else None,
+        end=max(cue_end for _, cue_end, _ in spoken) if is_spoken else None,
         text=text.text[start:end],
         marks=[(first - start, last - start) for first, last in marks if first >= start and last <= end],
     )

@@ -173,6 +173,37 @@ def test_video_without_metadata_is_explained(browser: WebDriver, address: str, l
     assert texts(browser, "#metadata .muted") == ["No metadata."]
 
 
+def test_video_starts_where_the_words_are_said(
+    browser: WebDriver, address: str, client: TestClient, library: list[str]
+) -> None:
+    video = accepted_videos(library[0])[0].id
+    said = {"start": 0.4, "end": 0.8, "text": f"the quasar {HOSTILE}"}
+    later = [{"start": n, "end": n + 1, "text": f"minute {n}"} for n in range(2, 2002)]
+    assert client.patch(f"/videos/{video}", json={"transcript": [said, *later]}).status_code == 200
+    try:
+        browser.get(f"{address}/?q=quasar")
+        wait_for(browser, "[data-testid=result]")
+        assert _find(browser, ".result .why").text == f"Transcript at 0:00: the quasar {HOSTILE}"
+        assert _find(browser, ".result .time").text == "0:00–0:00"
+        browser.get(f"{address}/watch/{video}?q=quasar")
+        wait_for(browser, "#transcript [aria-current]")
+        assert _find(browser, "#transcript [aria-current]").text == f"0:00\nthe quasar {HOSTILE}"
+        time = "return document.querySelector('#screen video').currentTime"
+        wait_until(browser, lambda b: b.execute_script(time) == 0.4)
+        rows = "return document.querySelectorAll('#transcript-list li').length"
+        first = browser.execute_script(rows)
+        assert first < 500
+        browser.execute_script("document.getElementById('transcript-list').scrollTop = 1e6")
+        wait_until(browser, lambda b: first < b.execute_script(rows) < 1000)
+        browser.execute_script("document.querySelector('#screen video').currentTime = 0")
+        _find(browser, "#transcript [aria-current] button").click()
+        wait_until(browser, lambda b: b.execute_script(time) >= 0.4)
+        assert browser.title != "taken"
+        assert _has_no_overflow(browser)
+    finally:
+        client.patch(f"/videos/{video}", json={"transcript": None})
+
+
 def test_page_without_a_search_explains_nothing(browser: WebDriver, address: str, library: list[str]) -> None:
     video = accepted_videos(library[0])[0]
     browser.get(f"{address}/watch/{video.id}?task=x")
