@@ -171,30 +171,6 @@ def _name_column(stored: StoredJson, column: Column[Any]) -> None:
     stored._column = column
 
 
-class StoredCues(StoredJson):
-    """Cues of a transcript, in order of time; each is a list of its start and end, in seconds, and its text."""
-
-    cache_ok = True
-
-    def __init__(self) -> None:
-        super().__init__(list)
-
-    @property
-    def shape(self) -> str:
-        """The required shape, in words."""
-        return "a list of cues"
-
-    def accepts(self, value: Any) -> bool:
-        """Return whether a decoded value has the required shape."""
-        return isinstance(value, list) and all(
-            isinstance(cue, list)
-            and len(cue) == 3
-            and all(isinstance(time, int | float) for time in cue[:2])
-            and isinstance(cue[2], str)
-            for cue in value
-        )
-
-
 class Base(DeclarativeBase):
     """Base of the tables, with fixed names of constraints, which migrations use on both databases."""
 
@@ -424,7 +400,10 @@ class Passage(Base):
         GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # in order of time
-    cues: Mapped[list[tuple[float, float, str]]] = mapped_column(StoredCues())
+    # Start and end in seconds, and text, in order of time.
+    cues: Mapped[list[tuple[float, float, str]]] = mapped_column(
+        StoredJson(list, of=list[tuple[float, float, str]])
+    )
 
 
 class Feedback(Base):

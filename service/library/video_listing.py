@@ -100,7 +100,7 @@ def read_video(session: Session, video_id: str) -> VideoDetails:
         fps=video.fps,
         frames=video.frames,
         transcript=[
-            Cue(start=start, end=end, text=text)
+            Cue.model_construct(start=start, end=end, text=text)
             for start, end, text in read_transcript(session, video.vector_id)
         ],
         moments=[VideoMoment(start=start, end=end) for start, end in moment_spans(session, video.vector_id)],
