@@ -49,6 +49,7 @@ _COMMANDS = {
     "show_task": "cinestrata tasks show {name}",
 }
 
+_UPLOAD = re.compile(r"upload://[^/\s]+/")
 _CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 
 
@@ -124,11 +125,21 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
+def strip_upload(text: str) -> str:
+    """Return a text in which uploaded files have no folder of the service, but their path as it was sent."""
+    return _UPLOAD.sub("", text)
+
+
 def video_cell(video_id: str, uri: str) -> Text:
-    """Cell of a table with the id of a video and, below it, the name of its file, unless the id tells it."""
+    """Cell of a table with the ID of a video and, below it, its file, unless the ID tells it.
+
+    Files of an archive often differ in their folders only, so an uploaded file has its path in the archive.
+    """
     from media.sources.media_source import file_name, is_source_uri
 
     name = (is_source_uri(uri) and file_name(uri)) or uri.rpartition("/")[2]
+    if _UPLOAD.match(uri):
+        name = strip_upload(uri)
     if name.rpartition(".")[0] == video_id:
         return Text(video_id)
     return Text.assemble(video_id, "\n", (name, "dim"))

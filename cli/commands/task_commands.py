@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cinestrata_schemas.domain_names import normalize_name
-from cli.console import action_command, console, fail, plain_table, print_json, report_errors
+from cli.console import (
+    action_command,
+    console,
+    fail,
+    plain_table,
+    print_json,
+    report_errors,
+    strip_upload,
+)
 from cli.missing_workers import WorkerWatch, print_notice
 from cli.service_client import FINAL_STATES
 from cli.shared_options import AsJson, Data, MethodSettings, Url, parse_settings
@@ -30,7 +37,6 @@ app = typer.Typer(help="List, show, watch, cancel and retry tasks.", no_args_is_
 
 _POLL_SECONDS = 0.5
 _MAX_REJECTED = 5  # shown files of a task
-_UPLOAD = re.compile(r"upload://[^/\s]+/")
 _NAME_COLUMNS = 18  # longer names take several lines
 _STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
@@ -283,8 +289,7 @@ def shown_name(task: TaskDetails) -> str:
 def _rejected_lines(task: TaskDetails) -> Iterator[str]:
     """Lines with the rejected files of a task and their reasons; the last line has the number of further ones."""
     for video in task.rejected[:_MAX_REJECTED]:
-        # An uploaded file is known by its name, without the folder that the service stores it in.
-        name, reason = _UPLOAD.sub("", video.uri), _UPLOAD.sub("", video.reason)
+        name, reason = strip_upload(video.uri), strip_upload(video.reason)
         yield f"rejected: {reason if name in reason else f'{name}: {reason}'}"
     further = task.counts.rejected - _MAX_REJECTED
     if further > 0:

@@ -387,7 +387,7 @@ def test_result_columns_match_their_headings() -> None:
             table = result_table(search_answer(results=[result]))
             cells = {str(column.header): str(next(iter(column.cells))) for column in table.columns}
             expected = {"": "1", "score": "0.500", "task": "cars", "caption": "a taxi"}
-            expected["video"] = "v1\ntaxi 1.mp4"
+            expected["video"] = "v1\nnorth/taxi 1.mp4"
             expected |= {"match": "likely"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
@@ -430,7 +430,8 @@ def test_matched_text_replaces_the_caption(words: list[Any], cell: str, emphasiz
     [
         ("north/taxi 1.mp4", "taxi 1.mp4"),
         ("/data/clips/taxi.mp4", "taxi.mp4"),
-        ("upload://tsk_1/north/what?.mp4", "what?.mp4"),
+        ("upload://tsk_1/north/what?.mp4", "north/what?.mp4"),
+        ("upload://tsk_1/v1.mp4", ""),
         ("s3://bucket/north/taxi%201.mp4", "taxi%201.mp4"),
         ("https://media.example.com/north/taxi%201.mp4?***", "taxi 1.mp4"),
         ("https://***@media.example.com/taxi.mp4", "taxi.mp4"),

@@ -6,6 +6,7 @@ Names, sizes and counts that an archive states are checked, and the extracted by
 from __future__ import annotations
 
 import gzip
+import re
 import stat
 import tarfile
 import unicodedata
@@ -35,6 +36,9 @@ def archive_too_large() -> TooLarge:
     )
 
 
+_DRIVE = re.compile("[A-Za-z]:")  # of Windows, where such a path is absolute
+
+
 def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
     """Return the path of a file inside an archive.
 
@@ -51,7 +55,7 @@ def safe_path(name: str, field: str = ARCHIVE_FIELD) -> PurePosixPath:
         or path.is_absolute()
         or ".." in path.parts
         or "\\" in name
-        or ":" in path.parts[0]
+        or (len(path.parts) > 1 and _DRIVE.fullmatch(path.parts[0]))
         or any(unicodedata.category(c) in ("Cc", "Cs") for c in name)
         or any(len(part.encode()) > 255 for part in path.parts)
         or len(name) > 1024

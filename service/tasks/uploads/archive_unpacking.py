@@ -111,7 +111,7 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     budget = _MAX_MANIFEST_BYTES
     # In the order of the archive: a gzip stream cannot seek backwards.
     for path in named or map(PurePosixPath, find_tables(map(str, members))):
-        require_text_table(path.name, str(path))
+        require_text_table(str(path), str(path))
         with archive.open(members[path]) as stream:
             raw = stream.read(budget + 1)
         budget -= len(raw)

@@ -96,6 +96,22 @@ def test_names_outside_the_folder_are_refused(name: str) -> None:
         assert "safe path" in str(_refused(pack({**FILES, name: b"x"})))
 
 
+@pytest.mark.parametrize("name", ["10:30.mp4", "12:00/a.mp4", "s3:/a.mp4", "file:/a.mp4", "upload:/b/a.mp4"])
+def test_colons_in_names_are_kept(name: str) -> None:
+    manifest = json.dumps({"uri": name, "captions": ["a bird"]}).encode()
+    for number, pack in enumerate((pack_zip, pack_tar)):
+        for files in ({"manifest.jsonl": manifest}, {name.replace(".mp4", ".txt"): b"a bird"}):
+            upload = f"tsk_{number}{len(files)}{next(iter(files))[0]}"
+            (video,) = unpack_archive(pack({name: b"A" * 100, **files}), "videos.zip", upload)
+            assert (video.uri, video.captions) == (f"upload://{upload}/{name}", ["a bird"])
+            assert library_paths.resolve_video_path(video.uri).read_bytes() == b"A" * 100
+
+
+def test_refusal_of_a_typed_table_has_its_path_in_the_archive() -> None:
+    files = {"birds/a.mp4": b"A", "birds/captions.parquet": b"PAR1", "other/captions.csv": b"file,caption"}
+    assert "'birds/captions.parquet'" in str(_refused(pack_zip(files)))
+
+
 def test_manifest_uris_outside_the_folder_are_refused() -> None:
     files = {**FILES, "manifest.jsonl": b'{"uri": "../../x"}'}
     assert "videos[0].uri" in str(_refused(pack_zip(files)))
