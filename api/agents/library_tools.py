@@ -21,7 +21,7 @@ from mcp.types import CallToolResult, ImageContent, InputRequiredResult, TextCon
 from pydantic import Field
 from starlette.requests import Request
 
-from cinestrata_schemas.choice_types import SearchScope
+from cinestrata_schemas.choice_types import SearchScope, Verdict
 from cinestrata_schemas.model_types import RequestList
 from cinestrata_schemas.tasks import VideoSpec
 
@@ -74,7 +74,8 @@ def create_agent_server(open_client: OpenClient) -> MCPServer:
     for tool in (tools.list_domains, tools.search, tools.look_at_video, tools.find_similar):
         server.add_tool(tool, annotations=reading, structured_output=False)
     adding = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-    server.add_tool(tools.add_domain, annotations=adding, structured_output=False)
+    for tool in (tools.add_domain, tools.give_feedback):
+        server.add_tool(tool, annotations=adding, structured_output=False)
     editing = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
     server.add_tool(tools.correct_caption, annotations=editing, structured_output=False)
     return server
@@ -241,6 +242,18 @@ class LibraryTools:
                 headers={"If-Match": video.headers["ETag"]},
             )
         return _answer(_select(edited.json(), ("id", "captions")))
+
+    async def give_feedback(
+        self,
+        context: Context,
+        query: Annotated[str, Field(description="The text that was searched.")],
+        video_id: _VideoId,
+        verdict: Annotated[Verdict, Field(description="Whether the video is right or wrong for the text.")],
+    ) -> CallToolResult:
+        """Tell the library that a video is right or wrong for a text, as a person has judged. Searches count it."""
+        body = {"text": query, "video_id": video_id, "verdict": verdict}
+        async with self._api(context) as api:
+            return _answer((await _send(api, "POST", "/v1/feedback", json=body)).json())
 
     def _api(self, context: Context) -> httpx.AsyncClient:
         return self._open_client(context.request_context.request)

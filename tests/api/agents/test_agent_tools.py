@@ -104,7 +104,7 @@ def test_tools_say_what_they_change(service: tuple[str, dict[str, str]], mode: s
     tools = Agent(service[0], service[1]["search"], mode).tools()
     reading = {name for name, tool in tools.items() if tool.annotations.read_only_hint}
     assert reading == {"list_domains", "search", "look_at_video", "find_similar"}
-    assert tools.keys() - reading == {"add_domain", "correct_caption"}
+    assert tools.keys() - reading == {"give_feedback", "add_domain", "correct_caption"}
     assert "context" not in json.dumps([tool.input_schema for tool in tools.values()])
 
 
@@ -167,6 +167,13 @@ def test_caption_is_corrected_and_found(reader: Agent, writer: Agent, video: str
     found = reader.ask("search", query="xylophone", k=1)["results"][0]
     assert (found["video_id"], found["words"][0]["text"]) == (video, "a purple xylophone")
     writer.ask("correct_caption", video_id=video, caption="a purple xylophone", corrected=captions[0])
+
+
+def test_verdict_counts_in_the_next_search(reader: Agent, video: str) -> None:
+    given = reader.ask("give_feedback", query="glockenspiel", video_id=video, verdict="right")
+    assert (given["text"], given["caller"]) == ("glockenspiel", "search")
+    assert reader.ask("search", query="glockenspiel", k=1)["results"][0]["video_id"] == video
+    assert "404" in reader.refusal("give_feedback", query="x", video_id="none", verdict="wrong")
 
 
 def test_caption_that_speaks_to_an_agent_is_data(
