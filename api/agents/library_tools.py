@@ -71,13 +71,19 @@ def create_agent_server(open_client: OpenClient) -> MCPServer:
     )
     tools = LibraryTools(open_client)
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    for tool in (tools.list_domains, tools.search, tools.look_at_video, tools.find_similar):
-        server.add_tool(tool, annotations=reading, structured_output=False)
     adding = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-    for tool in (tools.add_domain, tools.give_feedback):
-        server.add_tool(tool, annotations=adding, structured_output=False)
     editing = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
-    server.add_tool(tools.correct_caption, annotations=editing, structured_output=False)
+    offered: list[tuple[Callable[..., Any], ToolAnnotations]] = [
+        (tools.list_domains, reading),
+        (tools.search, reading),
+        (tools.look_at_video, reading),
+        (tools.find_similar, reading),
+        (tools.give_feedback, adding),
+        (tools.add_domain, adding),
+        (tools.correct_caption, editing),
+    ]
+    for tool, hints in offered:
+        server.add_tool(tool, annotations=hints, structured_output=False)
     return server
 
 
