@@ -18,6 +18,7 @@ from cinestrata_client.errors import UnreachableError, error_of
 from cinestrata_client.methods import AsyncStepClient, Steps, SyncStepClient
 from cinestrata_client.operations import Operations
 from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.shown_answers import Connection
 from cinestrata_client.transfers import Transfers
 from cinestrata_schemas.tasks import TaskEvent
 
@@ -55,7 +56,9 @@ class Client(Operations, Transfers, SyncStepClient):
         retries: RetryPolicy = _DEFAULT_RETRIES,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx.Client(**_options(base_url, api_key, timeout), transport=transport)
+        options = _options(base_url, api_key, timeout)
+        self._http = httpx.Client(**options, transport=transport)
+        self.connection = Connection(options)
         self._timeout = timeout
         self.base_url = self._http.base_url
         self.retries = retries
@@ -142,7 +145,9 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
         retries: RetryPolicy = _DEFAULT_RETRIES,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout), transport=transport)
+        options = _options(base_url, api_key, timeout)
+        self._http = httpx.AsyncClient(**options, transport=transport)
+        self.connection = Connection(options)
         self._timeout = timeout
         self.base_url = self._http.base_url
         self.retries = retries

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from cinestrata_client.calls import Call
 from cinestrata_client.errors import UnreachableError, error_of
 from cinestrata_client.retries import RetryPolicy
+from cinestrata_client.shown_answers import Connection, ShownAnswer
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,6 +36,7 @@ class StepClient(ABC):
 
     base_url: httpx.URL
     retries: RetryPolicy
+    connection: Connection
 
     def exchange(self, call: Call[Any]) -> Steps[httpx.Response]:
         """Send a call, and repeat it where this is safe and promising; the response may be an error.
@@ -64,7 +66,10 @@ class StepClient(ABC):
             UnreachableError: There is no answer.
         """
         response = yield from self._checked(call)
-        return call.parse(response)
+        answer = call.parse(response)
+        if isinstance(answer, ShownAnswer):
+            answer.connect(self.connection)
+        return answer
 
     def page(self, call: Call[Any]) -> Steps[tuple[list[Any], Call[Any] | None]]:
         """Return the entries of a page of a list, and the call of the next page; None after the last one."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from cinestrata_client.methods import Pages, operation
+from cinestrata_client.shown_answers import SearchResponse, SimilarVideosResponse, VideoPage
 from cinestrata_schemas.access import (
     AuditPage,
     AuditRecord,
@@ -44,9 +45,7 @@ from cinestrata_schemas.search import (
     CaptionsResponse,
     SearchBatch,
     SearchBatchResponse,
-    SearchResponse,
     SearchResult,
-    SimilarVideosResponse,
     SuggestionsResponse,
 )
 from cinestrata_schemas.syncs import SyncDetails, SyncSpec
@@ -62,7 +61,6 @@ from cinestrata_schemas.videos import (
     DeletionRequest,
     DeletionResult,
     VideoDetails,
-    VideoPage,
     VideoPatch,
     VideoSummary,
 )
