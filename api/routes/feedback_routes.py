@@ -30,8 +30,8 @@ def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
     """State whether a video is right or wrong for a text. Idempotent; each caller has one verdict on both.
 
     The next search in every process counts it: a confirmed text is a text of the video, below a caption, and a refused
-    one is evidence against this video for the same words. The next training of the video learns confirmed texts like
-    captions.
+    one is evidence against this video for the same words. When appended videos are learned again, their confirmed texts
+    are learned like captions.
     """
     _require_rate(_principal(request))
     return video_feedback.give_feedback(spec)

@@ -5,6 +5,7 @@ import { button, drawing, el } from "./dom.js";
 
 const ICONS = { right: "M4 10.5l4 4 8-9", wrong: "M5 5l10 10M15 5L5 15" };
 const LABELS = { right: "Right for this text", wrong: "Wrong for this text" };
+const STATES = { right: "Marked right", wrong: "Marked wrong" };
 
 export function feedbackControls(text, videoId, title) {
   const state = el("span", { role: "status" });
@@ -23,7 +24,7 @@ export function feedbackControls(text, videoId, title) {
 
   function show(verdict) {
     state.className = verdict ?? "";
-    state.textContent = verdict ? LABELS[verdict] : "";
+    state.textContent = verdict ? STATES[verdict] : "";
     undo.hidden = verdict === null;
     for (const node of choices) node.hidden = verdict !== null;
   }

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from benchmarks.clips.ridge_rival import RidgeSettings
 from benchmarks.learning.task_preparation import Progress
+from benchmarks.queries.confirmed_misses import Target
 from benchmarks.queries.library_videos import (
     Library,
     LibraryVideo,
@@ -68,6 +69,20 @@ class Outcome(NamedTuple):
     values: dict[str, float]
 
 
+class Lesson(NamedTuple):
+    """A query before and after a fifth of the missed ones was confirmed, in percent.
+
+    Attributes:
+        kind: Kind of the query.
+        part: ``confirmed``, ``other missed`` or ``found`` before.
+    """
+
+    kind: str
+    part: str
+    before: float
+    after: float
+
+
 @dataclass
 class QueryResults:
     """Outcomes of all seeds.
@@ -86,6 +101,7 @@ class QueryResults:
     names: bool
     ridge: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    lessons: list[Lesson] = field(default_factory=list)
 
 
 def compare_on_queries(
@@ -141,7 +157,14 @@ def compare_on_queries(
             options = {"media": media, "cache": cache, "backbone": backbone, "method": method}
             texts = [query.text for query in plan.queries]
             folder = work / plan.name
-            served = serve(plan.library, plan.questions, texts, folder=folder, **options)  # type: ignore[arg-type]
+            served = serve(
+                plan.library,
+                plan.questions,
+                texts,
+                plan.targets,
+                folder=folder,
+                **options,  # type: ignore[arg-type]
+            )
             shutil.rmtree(folder)
             report(f"{plan.name}: {len(served.videos)} videos, {len(plan.questions)} searches")
             return served
@@ -154,6 +177,7 @@ def compare_on_queries(
                     settings[plan.seed] = ridge.settings
                     results.ridge.append(str(ridge.settings))
                 results.outcomes += _compare(plan, served, features, ridge, names)
+                results.lessons += _lessons(plan, served)
         return results
 
 
@@ -165,6 +189,19 @@ class _Plan:
     name: str
     library: Library
     queries: list[Query]
+    with_feedback: bool = False
+
+    @property
+    def targets(self) -> list[Target]:
+        """What the queries should find, in their order; empty where no feedback is measured."""
+        if not self.with_feedback:
+            return []
+        return [
+            Target(
+                query.text, sorted(query.right), DEPTH if query.is_caption else min(DEPTH, len(query.right))
+            )
+            for query in self.queries
+        ]
 
     @property
     def questions(self) -> list[Question]:
@@ -194,6 +231,7 @@ def _plan(domains: Library, seed: int, count: int) -> list[_Plan]:
                 *caption_queries(library, ["learned", "hidden"], count, seed),
                 *(Query(kind, text) for kind, texts in unknown.items() for text in texts),
             ],
+            with_feedback=True,
         ),
         _Plan(
             seed,
@@ -244,6 +282,25 @@ def _compare(
             Outcome(row, gallery, query, _values(query, answer)) for (gallery, row), answer in answers.items()
         ]
     return outcomes
+
+
+def _lessons(plan: _Plan, served: ServedAnswers) -> list[Lesson]:
+    """Share of the places of each query that have a right video, before and after feedback."""
+    lessons = []
+    confirmed = set(served.confirmed)
+    pairs = zip(plan.queries, plan.targets, served.answers, served.taught, strict=False)
+    for number, (query, target, before, after) in enumerate(pairs):
+        if not target.right:
+            continue
+        is_missed = bool(target.missed(before.top))
+        part = "confirmed" if number in confirmed else "other missed" if is_missed else "found"
+        places = min(target.places, len(target.right))
+        values = [
+            100.0 * sum(video in target.right for video in answer.top[: target.places]) / places
+            for answer in (before, after)
+        ]
+        lessons.append(Lesson(query.kind, part, *values))
+    return lessons
 
 
 def _rival_answer(

@@ -21,6 +21,7 @@ from sqlalchemy import select
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.output_memory import remember_outputs
+from benchmarks.queries.confirmed_misses import Target, confirm_misses
 from benchmarks.queries.library_videos import Library
 from cinestrata_schemas.search import MAX_BATCH_QUERIES, SearchQuery
 from cinestrata_schemas.tasks import TaskSpec
@@ -73,17 +74,22 @@ class ServedAnswers:
         answers: Answer to each question.
         videos: IDs of all N videos of the library.
         visual: Cosine plus routing term of every video for each of Q texts, ``[Q, N]``: the score without words.
+        confirmed: Positions of the targets whose missed videos were confirmed.
+        taught: Answer to each target afterwards.
     """
 
     answers: list[Answer]
     videos: list[str]
     visual: Scores
+    confirmed: list[int]
+    taught: list[Answer]
 
 
 def serve(
     library: Library,
     questions: Sequence[Question],
     texts: Sequence[str],
+    targets: Sequence[Target],
     *,
     folder: Path,
     media: Path,
@@ -96,6 +102,7 @@ def serve(
     Args:
         questions: Searches of the product.
         texts: Texts that every video is scored for, without words.
+        targets: What the first questions should find, where feedback on their answers is measured.
         folder: Empty folder for the data of the library.
         media: Media root with the videos.
         cache: Folder of the frozen features, which all libraries share.
@@ -121,6 +128,7 @@ def serve(
         },
         "questions": questions,
         "texts": texts,
+        "targets": targets,
         "cache": str(cache.absolute()),
         "method": method,
     }
@@ -141,7 +149,9 @@ def serve(
         raise ProtocolError(f"the library cannot be ingested: {done.stderr.strip()[-2000:]}")
     stored = json.loads((folder / "answers.json").read_text())
     answers = [Answer(**answer) for answer in stored["answers"]]
-    return ServedAnswers(answers, stored["videos"], np.load(folder / "scores.npy"))
+    taught = [Answer(**answer) for answer in stored["taught"]]
+    scores = np.load(folder / "scores.npy")
+    return ServedAnswers(answers, stored["videos"], scores, stored["confirmed"], taught)
 
 
 def _ingest(domains: Mapping[str, Sequence[Mapping[str, Any]]], method: str | None, cache: Path) -> None:
@@ -202,9 +212,17 @@ def main(folder: Path) -> None:
         videos = dict(session.execute(select(Video.vector_id, Video.id)).all())
     columns = {vector_id: column for column, vector_id in enumerate(videos)}
     scores = _score_visually(engine.snapshots.current(), specification["texts"], columns)
+    targets = [Target(*target) for target in specification["targets"]]
+    confirmed = confirm_misses(targets, [answer.top for answer in answers[: len(targets)]])
+    taught = _search(engine, [Question(target.text) for target in targets])
     engine.close()
     np.save(folder / "scores.npy", scores)
-    stored = {"answers": [answer._asdict() for answer in answers], "videos": list(videos.values())}
+    stored = {
+        "answers": [answer._asdict() for answer in answers],
+        "videos": list(videos.values()),
+        "confirmed": confirmed,
+        "taught": [answer._asdict() for answer in taught],
+    }
     (folder / "answers.json").write_text(json.dumps(stored))
 
 

@@ -300,8 +300,8 @@ class Operations:
         """State whether a video is right or wrong for a text. Idempotent; each caller has one verdict on both.
 
         The next search in every process counts it: a confirmed text is a text of the video, below a caption,
-        and a refused one is evidence against this video for the same words. The next training of the video
-        learns confirmed texts like captions.
+        and a refused one is evidence against this video for the same words. When appended videos are learned
+        again, their confirmed texts are learned like captions.
         """
 
     @operation("GET", "/feedback")

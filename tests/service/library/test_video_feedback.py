@@ -12,6 +12,7 @@ from sqlalchemy import delete, func, select, update
 
 from cinestrata_schemas.feedback import FeedbackDetails, FeedbackSpec
 from cinestrata_schemas.tasks import TaskDetails
+from index.words.text_analysis import parse_query
 from index.words.words_key import words_key
 from service.access.audit_log import Actor, acting_as
 from service.catalog.database import session_scope
@@ -20,9 +21,10 @@ from service.catalog.tables import Feedback, Video
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound
 from service.core.settings import Settings
+from service.library import video_feedback
 from service.library.video_feedback import give_feedback, list_feedback, take_back
 from service.search.words.judged_texts import MAX_VOTES
-from service.search.words.library_words import read_texts
+from service.search.words.library_words import LibraryWords, read_texts
 
 Post = Callable[..., TaskDetails]
 
@@ -182,3 +184,35 @@ def test_same_words_have_the_same_key(one: str, other: str) -> None:
 )
 def test_other_words_have_another_key(one: str, other: str) -> None:
     assert words_key(one) != words_key(other)
+
+
+def test_feedback_whose_transaction_fails_leaves_nothing(video: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    number = read_last_edit()
+    with monkeypatch.context() as patch:
+        patch.setattr(video_feedback, "number_edits", fail)
+        with pytest.raises(RuntimeError):
+            _give("ada", "a dog")
+    assert (list_feedback().feedback, _judged(video), read_last_edit()) == ([], [], number)
+
+
+def test_words_of_every_process_follow_feedback(video: int) -> None:
+    processes = [LibraryWords(), LibraryWords()]
+    for words in processes:
+        words.prepare(np.array([video]))
+    dog = _give("ada", "a dog")
+    _give("ada", "a cat", "wrong")
+    for words in processes:
+        index = words.current()
+        assert index.lookup(parse_query("dogs")).votes.tolist() == [1]
+        assert len(index.lookup(parse_query("cat")).videos) == 0, "a refused text is none of the video"
+        assert words.judged.refused(["cats"])[0].tolist() == [video]
+    take_back(dog.id)
+    _give("ada", "a cat")
+    for words in processes:
+        index = words.current()
+        assert len(index.lookup(parse_query("dog")).videos) == 0
+        assert index.lookup(parse_query("cat")).votes.tolist() == [1]
+        assert len(words.judged.refused(["cats"])[0]) == 0

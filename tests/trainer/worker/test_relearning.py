@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select, update
 
+from cinestrata_schemas.feedback import FeedbackSpec
 from cinestrata_schemas.tasks import RelearnSpec
 from cinestrata_schemas.videos import Cue, VideoPatch
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.words.text_analysis import parse_query
+from models.backbones.backbone import Backbone
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, NotFound
 from service.core.settings import settings
 from service.library.deletion import delete_task, delete_videos
 from service.library.video_editing import edit_video
+from service.library.video_feedback import give_feedback, list_feedback
 from service.library.video_listing import get_video
 from service.search.words.library_words import LibraryWords
 from service.storage.library_paths import thumbnail_path
@@ -38,6 +41,7 @@ from tests.trainer.worker.library_state import (
     shard_vectors,
 )
 from trainer.worker import append_job, learning_job
+from trainer.worker.catalog_reader import load_clips
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -114,6 +118,30 @@ def test_new_domain_takes_over_the_appended_videos(grown_task: str) -> None:
     assert get_video("new-red").transcript == said
     assert thumbnail_path("new-red").exists()
     assert not any(thumbnail_path(copy).exists() for copy in copies)
+
+
+def test_confirmed_texts_of_training_videos_are_learned_and_move_to_the_copies(
+    grown_task: str, backbone: Backbone
+) -> None:
+    for color in COLORS:
+        for text, verdict in ((f"a {color} kite", "right"), ("a boat", "wrong")):
+            spec = {"text": text, "video_id": f"new-{color}", "verdict": verdict}
+            give_feedback(FeedbackSpec.model_validate(spec))
+    task = relearn(grown_task)
+    clips = load_clips(task, backbone)
+    assert {clip.split for clip in clips} > {"train"}
+    for clip in clips:
+        (own,) = [color for color in COLORS if f"the {color} video" in clip.captions]
+        expected = [f"the {own} video", *([f"a {own} kite"] if clip.split == "train" else [])]
+        assert list(clip.captions) == expected
+    words = LibraryWords()
+    assert run_job(task).state == "ready"
+    copies = np.array(sorted(catalog_vector_ids(task).values()))
+    words.prepare(copies)
+    assert find_words(words, "kite") == copies.tolist()
+    assert find_words(words, "boat") == []
+    assert words.judged.refused(["boats"])[0].tolist() == copies.tolist()
+    assert {entry.video_id for entry in list_feedback(text="kite").feedback} == {f"new-{c}" for c in COLORS}
 
 
 def test_unfinished_relearning_is_returned_again(grown_task: str) -> None:
