@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class GroupStatistics(NamedTuple):
-    """Captions and transcripts of G groups of videos.
+    """Captions of G groups of videos.
 
     Attributes:
         captions: Number of captions, ``[G]``.
@@ -33,7 +33,7 @@ def count_captions(
     segments: tuple[LiveSegment, ...],
     locate: Callable[[Ids], npt.NDArray[np.int32]],
     groups: int,
-    last_kind: int,
+    kind: int,
 ) -> GroupStatistics:
     """Count the captions of groups of videos, and weigh their terms.
 
@@ -44,13 +44,13 @@ def count_captions(
         segments: Segments of an index.
         locate: Returns the group of each video, -1 for none.
         groups: Number of groups G.
-        last_kind: Last kind of a document that counts as a caption.
+        kind: Kind of the documents that are captions.
     """
     total = GroupStatistics(*(np.zeros(groups) for _ in GroupStatistics._fields))
     for live in segments:
         segment = live.segment
         owners = np.where(
-            live.alive & (segment.rows["kind"] <= last_kind), locate(segment.videos.ids)[segment.owners], -1
+            live.alive & (segment.rows["kind"] == kind), locate(segment.videos.ids)[segment.owners], -1
         )
         is_counted = owners >= 0
         captions = np.bincount(owners[is_counted], minlength=groups).astype(np.float64)

@@ -130,13 +130,25 @@ class WordIndex:
             index.captioned_version, index.newly_changed = self.captioned_version + 1, changed[differs]
         return index
 
-    def lookup(self, units: Sequence[QueryUnit]) -> WordMatches:
-        """Find the documents that contain units of a query; see ``WordMatches``."""
+    def lookup(
+        self,
+        units: Sequence[QueryUnit],
+        select: Callable[[npt.NDArray[np.int64], int], Sequence[int]] | None = None,
+    ) -> WordMatches:
+        """Find the documents that contain units of a query; see ``WordMatches``.
+
+        Args:
+            units: Units of the query.
+            select: Returns the units of which a document must contain one, given their frequencies and the number of
+                all documents; None selects those that are not common.
+        """
         searches = self._searches(units)
         frequencies = np.array(
             [sum(search.count(unit) for search in searches) for unit in range(len(units))], dtype=np.int64
         )
-        selecting = self._selecting_units(frequencies)
+        selecting = (
+            self._selecting_units(frequencies) if select is None else select(frequencies, self.documents)
+        )
         rows, strengths = [np.empty(0, dtype=ROW)], [np.empty((0, len(units)), dtype=np.float32)]
         for live, search in zip(self._segments, searches, strict=True):
             if selecting:
@@ -162,7 +174,7 @@ class WordIndex:
         return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def captioned(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Whether each video has a caption or a transcript, ``bool [ids]``."""
+        """Whether each video has a caption, ``bool [ids]``."""
         captioned = np.zeros(len(ids), dtype=np.bool_)
         for live in self._segments:
             videos = live.segment.videos
@@ -171,8 +183,8 @@ class WordIndex:
         return captioned
 
     def count_captions(self, locate: Callable[[Ids], npt.NDArray[np.int32]], groups: int) -> GroupStatistics:
-        """Statistics of the captions and transcripts of groups of videos; see :func:`count_captions`."""
-        return count_captions(self._segments, locate, groups, TextKind.TRANSCRIPT)
+        """Statistics of the captions of groups of videos; see :func:`count_captions`."""
+        return count_captions(self._segments, locate, groups, TextKind.CAPTION)
 
     def expand(self, unit: QueryUnit) -> Mapping[str, float]:
         """Terms that match a word, with their strengths; of a phrase, those of all its words."""

@@ -61,7 +61,7 @@ class Videos:
 
     ids: Ids  # [videos]
     starts: npt.NDArray[np.int32]  # [videos + 1], the first document of each
-    captioned: Flags  # [videos], whether it has a caption or a transcript
+    captioned: Flags  # [videos], whether it has a caption
     order: npt.NDArray[np.int32] | None  # [videos], numbers by ascending id; None if they ascend as they are
 
     @classmethod
@@ -262,7 +262,7 @@ def _segment(
     documents: Documents,
     positions: npt.NDArray[np.uint16],
 ) -> WordSegment:
-    videos = Videos.of(rows["video"], rows["kind"] <= TextKind.TRANSCRIPT)
+    videos = Videos.of(rows["video"], rows["kind"] == TextKind.CAPTION)
     used = sizes > 0
     offsets = np.zeros(np.count_nonzero(used) + 1, dtype=np.uint32)
     np.cumsum(sizes[used], out=offsets[1:])

@@ -32,6 +32,24 @@ _OTHER_FORM = 0.6
 _SAYS_IT = 6.0  # nats from which a passage that has all words says what was typed
 # Passages without the words that are added, so that the few passages of a small library do not make all words common.
 _PRIOR_PASSAGES = 1000
+_MAX_PASSAGES = 20_000  # that are compared with a query
+
+
+def required_units(frequencies: Ints, passages: int) -> list[int]:
+    """The rarest units of a query of which every passage with evidence contains one; none where they are too common.
+
+    Args:
+        frequencies: Number of passages of the library with each unit, ``[U]``.
+        passages: Number of passages of the library.
+    """
+    masses = _masses(frequencies, passages)
+    order = np.argsort(-masses, kind="stable")
+    # Without all of these, a passage lacks more than it may.
+    count = (
+        int(np.searchsorted(np.cumsum(masses[order]), (1 - _COMPLETE_FROM) * masses.sum(), side="right")) + 1
+    )
+    required: list[int] = order[:count].tolist()
+    return required if frequencies[required].sum() <= _MAX_PASSAGES else []
 
 
 def passage_evidence(
@@ -48,7 +66,7 @@ def passage_evidence(
     Returns:
         The evidence in nats, ``float32 [D]``, and whether each passage says the whole query, ``bool [D]``.
     """
-    masses = inverse_document_frequency(frequencies, passages + _PRIOR_PASSAGES)
+    masses = _masses(frequencies, passages)
     mass = max(float(masses.sum()), 1e-6)
     has = strengths > 0
     shared = has @ masses
@@ -57,6 +75,10 @@ def passage_evidence(
     nats = _MATCHED * shared + _COMPLETE * form * min(1.0, mass / _RARE)
     nats = (_WEIGHT * completeness * np.minimum(nats, _HIGHEST)).astype(np.float32)
     return nats, has.all(axis=1) & (nats >= _SAYS_IT)
+
+
+def _masses(frequencies: Ints, passages: int) -> npt.NDArray[np.float64]:
+    return inverse_document_frequency(frequencies, passages + _PRIOR_PASSAGES)
 
 
 def with_transcripts(

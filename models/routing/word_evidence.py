@@ -16,9 +16,9 @@ mass O, the evidence is
 
 The first term speaks for the video, the second against it: where the text says other words, it could have said those of
 the query. A short name cannot say a long description, so how much a missing word says falls with the square of the
-share s that the text could have said. M and O are estimated from the number of words. Only captions and transcripts
-speak against a video, and a video without them has evidence 0. This is how videos without captions come before
-captioned ones that say something else.
+share s that the text could have said. M and O are estimated from the number of words. Only captions speak against a
+video, and a video without them has evidence 0. This is how videos without captions come before captioned ones that say
+something else. Transcripts have evidence of their own (:mod:`models.routing.transcript_evidence`).
 
 A video whose texts together contain all units is *complete*, whatever their frequencies, and gets up to another 25
 nats, so that it precedes all others: all of them for the words as they were typed in a caption, fewer for another form
@@ -80,8 +80,8 @@ class MatchedDocuments:
     Attributes:
         videos: Vector ID of each text's video, ``[D]``.
         domains: Position of its domain, ``[D]``.
-        is_caption: Whether each text is a caption or a transcript, ``[D]``.
-        is_captioned: Whether its video has a caption or a transcript, ``[D]``.
+        is_caption: Whether each text is a caption, ``[D]``.
+        is_captioned: Whether its video has a caption, ``[D]``.
         lengths: Number of words, ``[D]``.
         strengths: How well each text contains each of U units, ``[D, U]``: 1 as written, below 1 in another form of the
             word, 0 not at all.

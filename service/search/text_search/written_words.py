@@ -17,7 +17,7 @@ from cinestrata_schemas.search import MatchedText
 from index.vector_ids import find_ids, video_ids_of
 from index.words.text_analysis import QUOTE, QueryUnit, Word, parse_query, split_words
 from index.words.word_index import TextKind, VideoText, WordIndex, WordMatches
-from models.routing.transcript_evidence import passage_evidence, with_transcripts
+from models.routing.transcript_evidence import passage_evidence, required_units, with_transcripts
 from models.routing.word_evidence import (
     MatchedDocuments,
     WordEvidence,
@@ -301,7 +301,7 @@ class SearchWords:
             MatchedDocuments(
                 videos,
                 domains[kept],
-                matches.kinds[kept] <= TextKind.TRANSCRIPT,
+                matches.kinds[kept] == TextKind.CAPTION,
                 self._captions.are_captioned(videos, domains[kept]),
                 matches.lengths[kept],
                 matches.strengths[kept],
@@ -322,7 +322,7 @@ class SearchWords:
         """Add the evidence of transcripts, and remember the best passage of each video."""
         if not self._transcripts.documents or not self.query.units:
             return found
-        matches = self._transcripts.lookup(self.query.units)
+        matches = self._transcripts.lookup(self.query.units, required_units)
         nats, says_it = passage_evidence(matches.strengths, matches.frequencies, matches.documents)
         videos = video_ids_of(matches.videos)
         domains = self._snapshot.locate(videos)

@@ -23,7 +23,7 @@ class DomainCaptions:
         words: Words of the library.
         positions: Videos of the tasks of the snapshot.
         statistics: Statistics of the captions; counted if None.
-        is_captioned: Whether each video of ``positions.by_task`` has a caption or a transcript; looked up if None.
+        is_captioned: Whether each video of ``positions.by_task`` has a caption; looked up if None.
         counted: Number of texts of the library when the statistics were counted; that of ``words`` if None.
 
     Attributes:
@@ -62,7 +62,7 @@ class DomainCaptions:
         return self._positions.by_task[own][~self._is_captioned[own]]
 
     def are_captioned(self, videos: Ids, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Whether each video has a caption or a transcript.
+        """Whether each video has a caption.
 
         Args:
             videos: Vector IDs of videos of the snapshot.

@@ -77,7 +77,7 @@ def test_captioned_videos_have_a_caption_or_a_transcript(
     ids = np.array([7, 3, 3, 0, 12, 9], dtype=np.int64)
     for index, texts in states(batches):
         assert index.captioned(ids).tolist() == [
-            any(text.text and text.kind <= TextKind.TRANSCRIPT for text in texts.get(video, []))
+            any(text.text and text.kind == TextKind.CAPTION for text in texts.get(video, []))
             for video in ids.tolist()
         ]
 

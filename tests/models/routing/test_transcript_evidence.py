@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from models.routing.transcript_evidence import passage_evidence, with_transcripts
+from models.routing.transcript_evidence import passage_evidence, required_units, with_transcripts
 from models.routing.word_evidence import (
     CaptionStatistics,
     MatchedDocuments,
@@ -22,15 +24,16 @@ def _nats(strengths: list[float], frequencies: list[int], passages: int = 60_000
 def _caption(units: int) -> float:
     """Evidence of a caption that has all of some rare words."""
     matches = MatchedDocuments(
-        np.array([1]),
-        np.array([0]),
-        np.array([True]),
-        np.array([True]),
-        np.array([units]),
-        np.ones((1, units), np.float32),
-        np.zeros(units, np.bool_),
-        np.ones(units, np.int64),
-        100_000,
+        videos=np.array([1]),
+        domains=np.array([0]),
+        is_caption=np.array([True]),
+        is_captioned=np.array([True]),
+        lengths=np.array([units]),
+        strengths=np.ones((1, units), np.float32),
+        votes=np.array([0]),
+        is_partial=np.zeros(units, np.bool_),
+        frequencies=np.ones(units, np.int64),
+        documents=100_000,
     )
     statistics = CaptionStatistics(np.array([100_000.0]), np.array([8.0]), np.array([6.0]))
     return float(word_evidence(matches, statistics).nats[0])
@@ -47,6 +50,22 @@ def test_evidence_falls_with_frequency_other_forms_and_missing_words() -> None:
     assert rare > _nats([1, 0.9], [10, 10]) > 0
     assert _nats([1, 0], [10, 10]) == 0
     assert 0 < _nats([1] * 9 + [0], [10] * 10) < _nats([1] * 10, [10] * 10)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=8),
+)
+def test_passages_without_required_units_have_no_evidence(units: list[tuple[int, bool]]) -> None:
+    frequencies = np.array([frequency for frequency, _ in units])
+    strengths = np.array([[float(has) for _, has in units]])
+    required = required_units(frequencies, 300)
+    strengths[0, required] = 0
+    assert passage_evidence(strengths, frequencies, 300)[0].tolist() == [0]
+
+
+def test_words_that_are_said_all_the_time_select_no_passages() -> None:
+    assert required_units(np.array([40_000, 50_000]), 60_000) == []
+    assert required_units(np.array([40_000, 50_000, 3]), 60_000) == [2]
 
 
 def test_few_passages_do_not_make_a_word_common() -> None:
