@@ -1,10 +1,11 @@
 """Deletion of the files of videos: uploads, thumbnails and frame caches.
 
-The transaction that deletes videos, or in which a task with rejected uploads becomes ready, stores which files are to
-be deleted (table ``file_removals``). They are deleted after its commit, since writers of SQLite wait for each other.
+The transaction that deletes videos, or in which a task with rejected uploads ends, stores which files are to be
+deleted (table ``file_removals``). They are deleted after its commit, since writers of SQLite wait for each other.
 The maintenance of a worker continues after a kill.
 
-A rejected video of a ready task needs no file: it has no vector, and only failed and cancelled tasks can be retried.
+A rejected upload of a task that has ended needs no file: it has no vector, and a retry would read the same bytes, so it
+leaves the video rejected.
 
 Only jobs of the task itself read the frame caches of its videos: the learning job and the append job. A retry and a
 relearned domain decode their videos again.
@@ -22,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from media.errors import MediaError
 from service.catalog.database import id_chunks, session_scope
-from service.catalog.tables import ACTIVE_STATES, FileRemoval, Task, Video
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, FileRemoval, Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.library_paths import UPLOAD_FOLDER, UPLOAD_SCHEME
@@ -71,15 +72,19 @@ def register_removals(session: Session, videos: ColumnElement[bool]) -> None:
     session.execute(insert(FileRemoval).from_select(["video_id", "uri", "content_hash"], deleted))
 
 
+def is_rejected_upload() -> ColumnElement[bool]:
+    """Condition of rejected videos with an uploaded file."""
+    return (Video.status == "rejected") & Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
+
+
 def register_rejected_uploads(session: Session, task_id: str) -> None:
     """Store that the uploaded files of a task's rejected videos are to be deleted. Idempotent.
 
     Args:
-        session: The transaction in which the task becomes ready.
+        session: The transaction in which the task ends.
         task_id: Identifier of the domain or the append.
     """
-    is_upload = Video.uri.startswith(UPLOAD_SCHEME, autoescape=True)
-    register_removals(session, (Video.task_id == task_id) & (Video.status == "rejected") & is_upload)
+    register_removals(session, (Video.task_id == task_id) & is_rejected_upload())
 
 
 def remove_deleted_files() -> dict[str, str]:
@@ -136,9 +141,9 @@ def _needed_files(session: Session, batch: ColumnElement[bool]) -> set[str]:
 
 
 def _needs_files() -> ColumnElement[bool]:
-    """Condition of videos whose files stay: all except rejected videos of ready tasks."""
-    is_ready = Video.task_id.in_(select(Task.id).where(Task.state == "ready"))
-    return or_(Video.status != "rejected", ~is_ready)
+    """Condition of videos whose files stay: all except rejected videos of tasks that have ended."""
+    has_ended = Video.task_id.in_(select(Task.id).where(Task.state.in_(FINAL_STATES)))
+    return or_(Video.status != "rejected", ~has_ended)
 
 
 def _unneeded_uploads(

@@ -15,16 +15,17 @@ from cinestrata_schemas.tasks import (
     TaskDetails,
     TaskProgress,
     TaskSpec,
-    VideoCounts,
     VideoSpec,
 )
 from service.access.audit_log import record_change
 from service.catalog.database import now, session_scope
+from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.catalog.task_names import require_unused_name
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.settings import settings as configured
 from service.storage.disk_budget import require_disk_space
+from service.storage.video_files import is_rejected_upload
 from service.tasks import broker
 from service.tasks.ingestion_checks import (
     AppendRecord,
@@ -236,13 +237,14 @@ def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
         task.progress = progress_with_times(
             task, TaskProgress(stage="queued").model_dump(exclude_none=True), {}
         )
-        session.execute(  # all videos: the files may have been replaced
+        # All other videos: their files may have been replaced. Those of rejected uploads are removed.
+        session.execute(
             update(Video)
-            .where(Video.task_id == task_id)
+            .where(Video.task_id == task_id, ~is_rejected_upload())
             .values(status="pending", reason=None, content_hash=None, effective_split=None)
             .execution_options(synchronize_session=False)
         )
-        task.counts = VideoCounts(videos=videos).model_dump()
+        task.counts = count_task_videos(session, task_id)
         set_state(session, task, "queued")
         facts = {"name": task.name, **spec.model_dump(exclude_none=True)}
         record_change(session, "task.retry", task_id, facts)

@@ -17,7 +17,6 @@ from service.catalog.database import now
 from service.catalog.domain_videos import count_task_videos
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, LeaseLost
-from service.storage.video_files import register_rejected_uploads
 from service.tasks.lifecycle.state_machine import lock_task, set_state
 from service.tasks.lifecycle.takeover import Takeover
 from service.tasks.task_details import progress_with_times
@@ -107,9 +106,8 @@ class _OpenPublication:
             raise LeaseLost(f"Task {self._task.id} no longer belongs to this worker.")
 
     def _finish(self, facts: dict[str, Any]) -> None:
-        """Make the task ready, register its rejected uploads for removal, and record its publication."""
+        """Make the task ready, and record its publication."""
         set_state(self._session, self._task, "ready")
-        register_rejected_uploads(self._session, self._task.id)
         record_change(self._session, "task.publish", self._task.id, facts)
         self.completed = True
 

@@ -18,6 +18,7 @@ from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Chunk, PositionC
 from service.core.errors import LeaseLost, NotFound, SourceUnavailable
 from service.core.request_ids import current_request_id, use_request_id
 from service.storage import index_manifest
+from service.storage.video_files import register_rejected_uploads
 from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
@@ -78,7 +79,10 @@ def set_state(
     hint: str | None = None,
     remedy: Action | None = None,
 ) -> None:
-    """Change the state of a locked task. A final state ends the lease and invalidates its token."""
+    """Change the state of a locked task.
+
+    A final state ends the lease, invalidates its token, and registers rejected uploads for removal.
+    """
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
     task.state, task.error, task.error_hint = state, error, hint
@@ -88,6 +92,7 @@ def set_state(
     if state in FINAL_STATES:
         clear_lease(task)
         session.execute(delete(Chunk).where(Chunk.task_id == task.id))
+        register_rejected_uploads(session, task.id)
         task.cancel_requested = False
         task.finished_at = at
     record(session, task.id, "state", data, at)

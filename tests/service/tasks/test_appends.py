@@ -14,7 +14,7 @@ import redis
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from service.catalog.database import now, session_scope
 from service.catalog.tables import FileRemoval, Shard, Task, Video
-from service.core.errors import Conflict, IdempotencyMismatch, NotFound, TaskCancelled
+from service.core.errors import Conflict, IdempotencyMismatch, NotFound
 from service.core.settings import Settings, settings
 from service.library import video_listing
 from service.library.deletion import delete_videos
@@ -194,7 +194,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(
     preview.parent.mkdir(parents=True, exist_ok=True)
     preview.touch()
     assert remove_deleted_files() == {}
-    assert file.exists(), "the task may fail and be retried"
+    assert file.exists(), "the task has not ended"
     _publish_append(view)
     assert file.exists(), "files are removed after the commit"
     assert remove_deleted_files() == {}  # as the maintenance does after a kill
@@ -209,7 +209,7 @@ def test_rejected_upload_is_removed_once_its_task_is_ready(
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
-def test_rejected_upload_of_a_task_that_can_be_retried_stays(
+def test_rejected_upload_of_a_task_that_ends_is_removed_and_a_retry_leaves_it_rejected(
     rejected_upload: tuple[TaskDetails, Path], state: str
 ) -> None:
     view, file = rejected_upload
@@ -219,13 +219,20 @@ def test_rejected_upload_of_a_task_that_can_be_retried_stays(
         claim.fail("The disk is full.", "Free space.")
     else:
         commands.cancel_task(view.id)
-        with pytest.raises(TaskCancelled), claim.appending():
+        with claim, claim.appending():
             pytest.fail("nothing may be published")
-    remove_deleted_files()
-    assert file.exists()
+    assert commands.get_task(view.id).state == state
+    retried = commands.retry_task(view.id)
+    assert [video.reason for video in retried.rejected] == ["no video"]
+    assert (retried.state, retried.counts.videos, retried.counts.rejected) == ("queued", 1, 1)
+    assert remove_deleted_files() == {}
+    assert file.exists(), "the task has not ended again"
+    commands.cancel_task(view.id)
+    assert remove_deleted_files() == {}
+    assert not file.exists()
 
 
-@pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a failed task", "link"])
+@pytest.mark.parametrize("name", ["accepted", "pending", "rejected in a queued task", "link"])
 def test_rejected_upload_stays_while_another_video_needs_it(
     rejected_upload: tuple[TaskDetails, Path], post: Post, name: str
 ) -> None:
@@ -238,7 +245,7 @@ def test_rejected_upload_stays_while_another_video_needs_it(
         video.uri = "link.mp4" if name == "link" else f"uploads/{file.relative_to(settings().uploads_dir)}"
         video.status = {"link": "accepted"}.get(name, name.split()[0])
         video.content_hash, video.bytes = "c" * 64, file.stat().st_size
-        session.get_one(Task, other.id).state = "failed" if name.startswith("rejected") else "ready"
+        session.get_one(Task, other.id).state = "queued" if name.startswith("rejected") else "ready"
     _publish_append(view)
     assert remove_deleted_files() == {}
     assert file.exists()
