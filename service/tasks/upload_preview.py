@@ -64,6 +64,7 @@ def preview_upload(request: PreviewRequest) -> UploadPreview:
         videos=[video.model_copy(update={"uri": selection.files[video.uri].path}) for video in videos],
         bytes=sum(file.size for file in sizes),
         captions=sum(len(video.captions) for video in videos),
+        transcripts=sum(bool(video.transcript) for video in videos),
         without_captions=[selection.files[video.uri].path for video in videos if not video.captions],
         missing=selection.missing,
         skipped=selection.skipped,

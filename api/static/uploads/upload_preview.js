@@ -41,8 +41,9 @@ export function drawMessage(node, text) {
   node.replaceChildren(el("p", { textContent: text }));
 }
 
-function summary({ videos, captions, bytes: size }) {
-  return `${count(videos.length, "video")} with ${count(captions, "caption")}, ${bytes(size)}`;
+function summary({ videos, captions, transcripts, bytes: size }) {
+  const texts = [count(captions, "caption"), transcripts && count(transcripts, "transcript")];
+  return `${count(videos.length, "video")} with ${texts.filter(Boolean).join(" and ")}, ${bytes(size)}`;
 }
 
 function target({ domain, is_append: isAppend }) {

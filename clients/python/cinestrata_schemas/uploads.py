@@ -84,6 +84,7 @@ class UploadPreview(ResponseModel):
     videos: list[VideoSpec] = Field(description="Videos of the task; `uri` is the path of the selected file.")
     bytes: int = Field(description="Total size of the videos.")
     captions: int = Field(description="Number of captions of all videos.")
+    transcripts: int = Field(description="Number of videos with a transcript.")
     without_captions: list[str] = Field(description="Paths of the videos without captions.")
     missing: list[OmittedPath] = Field(description="Rows of the table whose file is not selected.")
     skipped: list[OmittedPath] = Field(description="Selected files that are not uploaded.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -145,13 +146,13 @@ def test_folder_with_a_table_becomes_a_domain(
     (folder / "day 2" / "clip.en.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nspoken words\n")
     (folder / "notes.pdf").write_bytes(b"x")
     form.find_element(By.ID, "f-folder").send_keys(str(folder))
-    text = _preview(form, "4 videos with 4 captions")
+    text = _preview(form, "4 videos with 3 captions and 1 transcript")
     assert "semicolon between the cells, UTF-8, 3 files" in text
-    assert "1 video without captions" in text
+    assert "2 videos without captions" in text
     assert "1 row of the table without a file" in text
     assert "1 file not uploaded: not a video" in text
     form.find_element(By.CSS_SELECTOR, "#preview .warn summary").click()
-    assert wait_for(form, "#preview .paths li") == ["lost.mp4: not selected"]
+    assert wait_for(form, "#preview .paths li") == ["lost.mp4: not found"]
     assert not form.find_elements(By.CSS_SELECTOR, "#preview img")
     _send(form)
     wait_until(form, lambda b: "Enter a name" in b.find_element(By.ID, "f-name-error").text)
@@ -164,7 +165,7 @@ def test_folder_with_a_table_becomes_a_domain(
     task = _task("holiday")
     assert _stored(client, task.id) == {
         "holiday/day 1/clip.mp4": ["a boat", "waves"],
-        "holiday/day 2/clip.mp4": ["spoken words"],
+        "holiday/day 2/clip.mp4": [],
         "holiday/Küche 厨房.mp4": ["an egg"],
         f"holiday/{hostile}": [],
     }
@@ -210,6 +211,26 @@ def test_table_in_another_encoding_is_read_on_request(form: WebDriver, clips: Ca
     assert not form.find_element(By.ID, "send").is_enabled()
     form.find_element(By.CSS_SELECTOR, "#preview .form-errors button").click()
     assert "CP1252" in _preview(form, "1 video with 1 caption")
+
+
+def test_caption_files_of_data_sets_are_previewed(form: WebDriver, clips: Callable[..., Path]) -> None:
+    folder = clips(["video0.mp4", "video1.mp4"])
+    content = {
+        "videos": [{"video_id": f"video{number}", "split": "train"} for number in range(3)],
+        "sentences": [
+            {"video_id": "video0", "caption": "<b>a dog</b>"},
+            {"video_id": "video2", "caption": "no"},
+        ],
+    }
+    (folder / "data.json").write_text(json.dumps(content), "utf-16")
+    (folder / "video1.json").write_text('{"caption": "a cat"}')
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    shown = _preview(form, "2 videos with 1 caption")
+    assert "Captions from holiday/data.json: MSR-VTT, UTF-8, 3 files" in shown
+    assert "1 row of the table without a file: left out" in shown
+    (folder / "more.json").write_text('{"clips": [1]}')
+    form.find_element(By.ID, "f-folder").send_keys(str(folder))
+    assert "The keys 'clips' are those of no known caption format." in _preview(form, "more.json")
 
 
 def test_used_name_is_reported_before_the_upload(form: WebDriver, clips: Callable[..., Path]) -> None:

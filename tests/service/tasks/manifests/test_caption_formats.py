@@ -21,200 +21,10 @@ from service.tasks.manifests.caption_tables import CaptionTables
 from service.tasks.manifests.folder_videos import list_folder_videos
 from service.tasks.upload_preview import preview_upload
 from service.tasks.uploads.archive_unpacking import unpack_archive
+from tests.caption_files import CASES, CAT, DENSE, DENSE_VIDEO, DOG, NAMES, content_of
 from tests.packed_files import pack_tar, pack_zip
 
 pytestmark = pytest.mark.usefixtures("sqlite_catalog")
-
-
-def _cues(*cues: tuple[float, float, str]) -> list[dict[str, Any]]:
-    return [{"start": start, "end": end, "text": text} for start, end, text in cues]
-
-
-_DENSE = {"duration": 9.5, "timestamps": [[0, 4.5], [8, 4]], "sentences": ["A dog.", " It runs. "]}
-_DENSE_VIDEO = {"transcript": _cues((0, 4.5, "A dog."), (4, 8, "It runs.")), "metadata": {"duration": 9.5}}
-_DOG, _CAT = {"captions": ["a dog"]}, {"captions": ["a cat", "it sleeps"]}
-
-# Name of the format, content of the table, and the videos by their files.
-CASES: dict[str, tuple[str, Any, dict[str, dict[str, Any]]]] = {
-    "metadata.jsonl": (
-        "videos",
-        '{"file_name": "a.mp4", "text": "a dog"}\n{"file_name": "b.mp4", "captions": ["a cat", "it sleeps"]}',
-        {"a.mp4": _DOG, "b.mp4": _CAT},
-    ),
-    "metadata.csv": (
-        "table",
-        "file_name,text,fps,split\na.mp4,a dog,25,validation\n",
-        {"a.mp4": _DOG | {"metadata": {"fps": "25"}, "split": "val"}},
-    ),
-    "list.json": (
-        "videos",
-        [{"video": "a.mp4", "caption": "a dog", "split": "Dev"}],
-        {"a.mp4": _DOG | {"split": "val"}},
-    ),
-    "one.json": ("videos", {"path": "a.mp4", "caption": "a dog"}, {"a.mp4": _DOG}),
-    "msrvtt.json": (
-        "MSR-VTT",
-        {
-            "info": {"year": "2016"},
-            "videos": [
-                {
-                    "video_id": "video0",
-                    "id": 0,
-                    "split": "validate",
-                    "category": 9,
-                    "start time": 1.5,
-                    "url": "x",
-                },
-                {"video_id": "a", "id": 1, "split": "train"},
-                {"video_id": "video7", "id": 2, "split": "test"},
-            ],
-            "sentences": [
-                {"sen_id": 0, "video_id": "video0", "caption": "a cat"},
-                {"sen_id": 1, "video_id": "video0", "caption": "it sleeps"},
-                {"sen_id": 2, "video_id": "video7", "caption": "not here"},
-                {"sen_id": 3, "video_id": "a", "caption": "a dog"},
-            ],
-        },
-        {
-            "video0.mp4": _CAT | {"split": "val", "metadata": {"category": 9, "start time": 1.5}},
-            "a.mp4": _DOG | {"split": "train"},
-        },
-    ),
-    "MSRVTT_JSFUSION_test.csv": (
-        "table",
-        "key,vid_key,video_id,sentence\nret0,msr0,video0,a cat\nret1,msr1,video9,no\n",
-        {"video0.mp4": {"captions": ["a cat"], "metadata": {"key": "ret0", "vid_key": "msr0"}}},
-    ),
-    "vatex.json": (
-        "VATEX",
-        [
-            {"videoID": "id_000010_000020", "enCap": ["a cat", "it sleeps"], "chCap": ["猫"]},
-            {"videoID": "no", "enCap": []},
-        ],
-        {"clips/id_000010_000020.webm": _CAT | {"metadata": {"chCap": ["猫"]}}},
-    ),
-    "captions_train2017.json": (
-        "COCO captions",
-        {
-            "images": [{"id": 7, "file_name": "a.mp4", "height": 480}, {"id": 8, "file_name": "no.mp4"}],
-            "annotations": [
-                {"image_id": 7, "id": 1, "caption": "a dog"},
-                {"image_id": 8, "id": 2, "caption": "no"},
-            ],
-        },
-        {"a.mp4": _DOG | {"metadata": {"height": 480}}},
-    ),
-    "coco_videos.json": (
-        "COCO captions",
-        {
-            "videos": [{"id": "v", "file_name": "a.mp4"}],
-            "annotations": [{"video_id": "v", "caption": "a dog"}],
-        },
-        {"a.mp4": _DOG},
-    ),
-    "activitynet.json": ("ActivityNet Captions", {"a": _DENSE, "v_no": _DENSE}, {"a.mp4": _DENSE_VIDEO}),
-    "dense.jsonl": ("dense captions", json.dumps({"video_id": "a"} | _DENSE) + "\n", {"a.mp4": _DENSE_VIDEO}),
-    "youcook.json": (
-        "YouCook2",
-        {
-            "database": {
-                "a": {
-                    "subset": "validation",
-                    "duration": 9.5,
-                    "annotations": [{"segment": [0, 4.5], "id": 0, "sentence": "A dog."}],
-                }
-            }
-        },
-        {"a.mp4": {"split": "val", "metadata": {"duration": 9.5}, "transcript": _cues((0, 4.5, "A dog."))}},
-    ),
-    "LSMDC16_annos.csv": (
-        "LSMDC",
-        '1_Film_00.00.46.763-00.00.50.301\t00.00.46\t00.00.50\t00.00.46\t00.00.50\tSOMEONE says "no | yes\n'
-        "1_Film_00.00.51.000-00.00.52.000\t0\t1\t0\t1\tnot here\n",
-        {
-            "1_Film/1_Film_00.00.46.763-00.00.50.301.avi": {
-                "captions": ['SOMEONE says "no | yes'],
-                "metadata": {
-                    "start_aligned": "00.00.46",
-                    "end_aligned": "00.00.50",
-                    "start_extracted": "00.00.46",
-                    "end_extracted": "00.00.50",
-                },
-            }
-        },
-    ),
-    "project-1.json": (
-        "Label Studio",
-        [
-            {
-                "id": 1,
-                "data": {"video": "/data/upload/1/0123abcd-b.mp4", "camera": "north"},
-                "annotations": [
-                    {
-                        "was_cancelled": False,
-                        "result": [
-                            {
-                                "type": "textarea",
-                                "from_name": "cap",
-                                "value": {"text": ["a cat", "it sleeps"]},
-                            },
-                            {
-                                "type": "textarea",
-                                "from_name": "t",
-                                "value": {"start": 1, "end": 2, "text": ["purr"]},
-                            },
-                            {"type": "choices", "from_name": "kind", "value": {"choices": ["animal"]}},
-                        ],
-                    },
-                    {"was_cancelled": True, "result": [{"value": {"text": ["skipped"]}}]},
-                ],
-            }
-        ],
-        {
-            "b.mp4": _CAT
-            | {"transcript": _cues((1, 2, "purr")), "metadata": {"camera": "north", "kind": ["animal"]}}
-        },
-    ),
-    "samples.json": (
-        "FiftyOne samples",
-        {
-            "samples": [
-                {
-                    "filepath": "/home/me/data/a.mp4",
-                    "tags": ["validation", "night"],
-                    "metadata": {"frame_rate": 25},
-                    "caption": "a dog",
-                    "weather": {"_cls": "Classification", "label": "rain", "confidence": 0.5},
-                    "events": {"detections": [{"label": "bark", "support": [1, 9]}, {"label": "run"}]},
-                    "_rand": 0.5,
-                }
-            ]
-        },
-        {
-            "a.mp4": _DOG
-            | {"split": "val", "metadata": {"weather": "rain", "events": ["bark", "run"], "tags": ["night"]}}
-        },
-    ),
-    "labels.json": (
-        "FiftyOne labels",
-        {
-            "classes": ["dog", "cat"],
-            "labels": {"a": 0, "b": [{"label": 1, "timestamps": [0, 2]}], "no": "cat"},
-        },
-        {"a.mp4": {"metadata": {"label": "dog"}}, "b.mp4": {"transcript": _cues((0, 2, "cat"))}},
-    ),
-}
-NAMES = (
-    "a.mp4",
-    "b.mp4",
-    "video0.mp4",
-    "clips/id_000010_000020.webm",
-    "1_Film/1_Film_00.00.46.763-00.00.50.301.avi",
-)
-
-
-def _content(content: Any) -> bytes:
-    return (content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)).encode()
 
 
 def _shown(videos: list[VideoSpec], prefix: str = "") -> dict[str, dict[str, Any]]:
@@ -235,7 +45,7 @@ def _write(folder: Path, files: dict[str, bytes]) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_format_is_read_everywhere(name: str, tmp_path: Path) -> None:
     format_name, content, expected = CASES[name]
-    files = dict.fromkeys(NAMES, b"video") | {name: _content(content)}
+    files = dict.fromkeys(NAMES, b"video") | {name: content_of(content)}
     folder = _write(tmp_path / "data", files)
     listing = list_folder_videos(folder)
     assert listing.formats == {name: format_name}
@@ -259,7 +69,7 @@ def test_format_is_read_everywhere(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_format_is_recognized_under_any_name_and_in_utf16(name: str, tmp_path: Path) -> None:
     format_name, content, expected = CASES[name]
-    files = dict.fromkeys(NAMES, b"video") | {"x/y.json": _content(content).decode().encode("utf-16")}
+    files = dict.fromkeys(NAMES, b"video") | {"x/y.json": content_of(content).decode().encode("utf-16")}
     if name.endswith("csv") or name in ("metadata.jsonl", "list.json", "one.json"):
         files["y.json"] = files.pop("x/y.json")  # their paths are relative to the table
     listing = list_folder_videos(_write(tmp_path, files))
@@ -277,14 +87,14 @@ def test_tables_of_several_folders_are_merged(tmp_path: Path) -> None:
         "train/metadata.csv": b"file_name,text\na.mp4,a dog\n",
         "test/a.mp4": b"B",
         "test/metadata.csv": b"file_name,text\na.mp4,a cat\n",
-        "val_1.json": json.dumps({"test/a": _DENSE}).encode(),
-        "val_2.json": json.dumps({"test/a": _DENSE}).encode(),
+        "val_1.json": json.dumps({"test/a": DENSE}).encode(),
+        "val_2.json": json.dumps({"test/a": DENSE}).encode(),
         "dataset_info.json": b'{"features": {}, "splits": {}}',
     }
     listing = list_folder_videos(_write(tmp_path, files))
     assert _shown(list(listing.videos)) == {
-        "train/a.mp4": _DOG,
-        "test/a.mp4": {"captions": ["a cat"]} | _DENSE_VIDEO,
+        "train/a.mp4": DOG,
+        "test/a.mp4": {"captions": ["a cat"]} | DENSE_VIDEO,
     }
     assert [*listing.formats] == ["test/metadata.csv", "train/metadata.csv", "val_1.json", "val_2.json"]
     (tmp_path / "b.csv").write_text("file,split\ntest/a.mp4,train\n")
@@ -306,8 +116,8 @@ def test_shard_of_webdataset_is_read() -> None:
     }
     videos = unpack_archive(pack_tar(files), "shard-00000.tar", "tsk_1")
     assert _shown(videos, "upload://tsk_1/00000/") == {
-        "000.mp4": _DOG | {"metadata": {"key": "000", "width": 640}},
-        "001.mp4": _CAT,
+        "000.mp4": DOG | {"metadata": {"key": "000", "width": 640}},
+        "001.mp4": CAT,
     }
 
 
@@ -415,7 +225,7 @@ def test_table_that_is_not_understood_stops(
     files = {
         "a.mp4": b"A",
         "a.txt": b"a dog",
-        name: content if isinstance(content, bytes) else _content(content),
+        name: content if isinstance(content, bytes) else content_of(content),
     }
     with pytest.raises(InvalidInput) as caught:
         list_folder_videos(_write(tmp_path, files))
@@ -429,7 +239,7 @@ def test_table_that_is_not_understood_stops(
 def test_html_in_captions_is_text(tmp_path: Path) -> None:
     text = '<script>alert("x")</script> <b>a dog</b> &amp;'
     content = {"videos": [{"video_id": "a"}], "sentences": [{"video_id": "a", "caption": text}]}
-    listing = list_folder_videos(_write(tmp_path, {"a.mp4": b"A", "x.json": _content(content)}))
+    listing = list_folder_videos(_write(tmp_path, {"a.mp4": b"A", "x.json": content_of(content)}))
     assert listing.videos[0].captions == [text]
 
 

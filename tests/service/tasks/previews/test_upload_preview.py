@@ -96,14 +96,12 @@ def test_table_that_is_selected_alone_finds_the_files() -> None:
 def test_sidecars_of_a_folder_and_names_as_captions() -> None:
     texts = {"in/a.txt": "first\nsecond\n", "in/b.srt": "1\n00:00:00,000 --> 00:00:01,000\nspoken\n"}
     paths = ["in/a.mp4", "in/b.mp4", "in/cat on a mat.mp4"]
-    assert _captions(_preview(paths, dict(texts))) == {
-        "in/a.mp4": ["first", "second"],
-        "in/b.mp4": ["spoken"],
-        "in/cat on a mat.mp4": [],
-    }
+    preview = _preview(paths, dict(texts))
+    assert _captions(preview) == {"in/a.mp4": ["first", "second"], "in/b.mp4": [], "in/cat on a mat.mp4": []}
+    assert ([cue.text for cue in preview.videos[1].transcript], preview.transcripts) == (["spoken"], 1)
     named = _preview(paths, dict(texts), captions_from_names=True)
     assert _captions(named)["in/cat on a mat.mp4"] == ["cat on a mat"]
-    assert named.without_captions == []
+    assert named.without_captions == ["in/b.mp4"]
 
 
 @pytest.mark.parametrize(
