@@ -268,6 +268,8 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
     progress = task.progress
     if task.error:
         yield Text(f"{_title(task)}: {task.error}", style="red")
+    if with_rejected and task.state == "ready" and task.into and not task.counts.appended:
+        yield Text(f"{_title(task)}: nothing to add, {task.counts.rejected} rejected")
     if with_rejected and task.state in FINAL_STATES:
         yield from map(Text, _rejected_lines(task))
     if task.error and task.error_hint:

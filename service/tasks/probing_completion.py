@@ -71,11 +71,10 @@ def complete_probing(claim: Claim) -> None:
         )
         return
     bad = counts["rejected"] - (copies or 0)
-    # An append of known videos alone changes nothing, so that a repeated request succeeds.
-    allowed = 1.0 if is_append else MAX_BAD_SHARE
-    if bad > allowed * total or (not accepted and (bad or not is_append)):
+    # An append of rejected videos alone changes nothing: a domain can do without them.
+    if not is_append and (not accepted or bad > MAX_BAD_SHARE * total):
         claim.fail(
-            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed)."
+            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {MAX_BAD_SHARE:.0%} are allowed)."
             if accepted
             else f"None of the {total} videos can be used.",
             # A retry would read the same bytes of uploaded files again.

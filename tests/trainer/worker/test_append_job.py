@@ -14,6 +14,8 @@ from sqlalchemy import select
 
 from cinestrata_schemas.tasks import AppendSpec, TaskDetails
 from cli.commands.library_checks import check_catalog
+from cli.commands.task_commands import task_facts
+from cli.console import console
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from media import VideoDecoder, frame_cache_path, load_frames
@@ -27,6 +29,7 @@ from service.library.deletion import delete_task, delete_videos
 from service.tasks import commands
 from service.tasks.lifecycle import AppendPublication
 from tests.audited_changes import audit_entries
+from tests.claimed_probing import probe
 from tests.index_locking import require_unlocked_catalog
 from tests.trainer.worker import library_state
 from tests.trainer.worker.library_state import (
@@ -111,6 +114,21 @@ def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_
     assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 1, 0)
     assert view.rejected[0].reason == "same content as new/red.mp4"
     assert open_store().manifest() == manifest
+
+
+def test_append_of_a_broken_file_alone_changes_nothing(learned_task: str) -> None:
+    manifest = open_store().manifest()
+    file = settings().media_root / "new" / "broken.mp4"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"no video")
+    spec = AppendSpec.model_validate({"videos": [{"uri": "new/broken.mp4"}]})
+    view = run(probe(commands.append_videos(learned_task, spec).task.id).id)
+    assert (view.state, view.error, view.counts.rejected, view.counts.appended) == ("ready", None, 1, 0)
+    assert open_store().manifest() == manifest
+    with console.capture() as shown:
+        console.print(task_facts(view))
+    assert "nothing to add, 1 rejected" in shown.get()
+    assert "rejected: new/broken.mp4" in shown.get()
 
 
 def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
