@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,12 +27,15 @@ from tests.cli.invocation import run
 
 __all__ = ["client", "configured", "learned_folder", "library", "rendered_world", "world"]
 
+GUIDE = Path(__file__).parents[2] / "docs" / "agents.md"
+CONFIGURATIONS = re.findall(r"```json\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+
 
 @asynccontextmanager
 async def _agent(*options: str, **variables: str) -> AsyncIterator[Callable[..., Awaitable[CallToolResult]]]:
     """Calls of tools of a started command: the name of a tool and its arguments."""
     command = StdioServerParameters(
-        command=sys.executable, args=["-m", "cli.main", "mcp", *options], env={**os.environ, **variables}
+        command=sys.executable, args=["-m", "cli.main", *options], env={**os.environ, **variables}
     )
     async with Client(command) as session:
         yield lambda tool, **arguments: session.call_tool(tool, arguments)
@@ -47,11 +51,13 @@ def _data(result: CallToolResult) -> Any:
     return json.loads(_text(result))["untrusted_data"]
 
 
-def test_agent_uses_a_data_folder_without_a_service(
+def test_documented_command_offers_a_data_folder_without_a_service(
     learned_folder: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     async def use(folder: Path) -> None:
-        async with _agent("--data", str(folder)) as call:
+        async with _agent(
+            *(str(folder) if option == "/srv/my-data" else option for option in options)
+        ) as call:
             listed = _data(await call("list_domains"))["domains"]
             assert [domain["name"] for domain in listed] == [FIRST, SECOND]
             found = await call("search", query="a clip", k=1)
@@ -62,6 +68,9 @@ def test_agent_uses_a_data_folder_without_a_service(
             await call("correct_caption", video_id=video, caption=caption, corrected=corrected)
             assert _data(await call("search", query="xylophone", k=1))["results"][0]["video_id"] == video
 
+    documented = json.loads(CONFIGURATIONS[0])["mcpServers"]["cinestrata"]
+    assert documented["command"] == "cinestrata"
+    options = documented["args"]
     folder = tmp_path / "data"
     shutil.copytree(learned_folder[0], folder)
     asyncio.run(use(folder))
@@ -71,11 +80,11 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(client: TestClient, libr
     key = create_key(KeySpec(name="stdio", scope="search")).key
 
     async def use() -> None:
-        async with _agent("--url", url, CINESTRATA_API_KEY=key) as call:
+        async with _agent("mcp", "--url", url, CINESTRATA_API_KEY=key) as call:
             listed = _data(await call("list_domains"))["domains"]
             assert [domain["id"] for domain in listed] == library
             assert "403" in _text(await call("add_domain", name="refused", videos=[{"uri": "a.mp4"}]))
-        async with _agent("--url", url, CINESTRATA_API_KEY="") as call:
+        async with _agent("mcp", "--url", url, CINESTRATA_API_KEY="") as call:
             assert "401" in _text(await call("list_domains"))
 
     with serve(client.app) as url:
@@ -84,7 +93,7 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(client: TestClient, libr
 
 def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
     async def use() -> None:
-        async with _agent("--url", "http://127.0.0.1:9") as call:
+        async with _agent("mcp", "--url", "http://127.0.0.1:9") as call:
             assert "The service does not answer" in _text(await call("list_domains"))
 
     asyncio.run(use())
