@@ -3,6 +3,7 @@
 ModelError
 ├── BackboneUnavailable   the named backbone, or its weights, are not available on this machine
 ├── BackboneUnsupported   the weights are available, but the architecture has no towers to adapt
+├── NotEnoughMemory       the device has less memory than the computation needs
 └── ReleaseError          a release is incomplete, invalid, or does not fit
 """
 
@@ -19,6 +20,29 @@ class BackboneUnavailable(ModelError):
 
 class BackboneUnsupported(ModelError):
     """The architecture has no plain CLIP towers of transformer blocks."""
+
+
+class NotEnoughMemory(ModelError):
+    """The device has less memory than a computation needs; nothing was computed.
+
+    Attributes:
+        hint: Remedy, as an imperative without a full stop.
+    """
+
+    def __init__(self, purpose: str, needed: int, usable: int, device: str, hint: str) -> None:
+        super().__init__(
+            f"{purpose} needs at least {_gigabytes(needed)} more memory, and {_gigabytes(usable)} are free "
+            f"{'on the GPU' if device == 'cuda' else 'for this process'}"
+        )
+        self.arguments = purpose, needed, usable, device, hint
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[type[NotEnoughMemory], tuple[str, int, int, str, str]]:
+        return type(self), self.arguments
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"
 
 
 class ReleaseError(ModelError):

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 import torch
@@ -21,17 +22,14 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import run_first_blocks
 from trainer.methods.base import Method
-from trainer.task_data import Clip, Frames, load_frames, open_frames
+from trainer.task_data import Clip, load_frames, open_frames
 
 log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[[Sequence[Clip]], Tensor]]:
-    """Context manager: a function that loads the videos of a step.
-
-    The function returns frames, or the tokens after the frozen part of the image tower; it raises FramesMissing, see
-    :func:`trainer.task_data.open_frames`.
+def open_video_loader(method: Method, folder: Path | None) -> Iterator[VideoLoader]:
+    """Context manager: loader of frames, or of the tokens after the frozen part of the image tower.
 
     Args:
         method: Method with a number of frozen image blocks and a size limit of the cache.
@@ -40,7 +38,7 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     has_frozen_part = blocks > 0 or method.backbone.has_frozen_network
     if budget == 0 or method.needs_frames or not has_frozen_part:
-        yield load_frames
+        yield VideoLoader(method.backbone)
         return
     folder = folder or Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,32 +46,93 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[
         budget, shutil.disk_usage(folder).free // 2
     )  # checkpoints and catalog need disk space as well
     with tempfile.TemporaryFile(dir=folder) as file:
-        yield _TokenCache(method.backbone, blocks, file.fileno(), budget).load
+        yield _TokenCache(method.backbone, blocks, file.fileno(), budget)
 
 
-class _TokenCache:
+class VideoLoader:
+    """Loads the videos of a step in two parts: a thread reads the files of the next step, while this one is computed.
+
+    Args:
+        backbone: Backbone of the training.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+
+    def read(self, clips: Sequence[Clip]) -> Any:
+        """Read videos in any thread, without computing anything on the device.
+
+        Raises:
+            FramesMissing: See :func:`trainer.task_data.open_frames`.
+        """
+        return self._pinned(load_frames(clips))
+
+    def complete(self, read: Any) -> Tensor:
+        """Return frames ``uint8 [n, M, H, W, 3]`` or tokens ``[n, M, P+1, width]`` on the device.
+
+        Args:
+            read: Result of :meth:`read`.
+        """
+        frames: Tensor = read
+        return frames.to(self._backbone.device, non_blocking=True)
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        """Copy to pages that the GPU reads by itself, so that the step does not wait for the transfer."""
+        return tensor.pin_memory() if self._backbone.device.type == "cuda" else tensor
+
+
+class _TokenCache(VideoLoader):
     """Tokens of videos after the frozen blocks, one video after the other in a file."""
 
     def __init__(self, backbone: Backbone, blocks: int, file: int, budget: int) -> None:
-        self._backbone, self._blocks = backbone, blocks
+        super().__init__(backbone)
+        self._blocks = blocks
         self._file, self._budget = file, budget
         self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and a tensor with shape and type
         self._end = 0
 
-    def load(self, clips: Sequence[Clip]) -> Tensor:
-        """Tokens ``[n, M, P+1, width]`` on the backbone's device."""
+    def read(self, clips: Sequence[Clip]) -> Tensor | list[tuple[Path, Tensor, bool]]:
+        """Tokens of all videos, or of each video its tokens (True) or frames."""
+        read = []
         # Also opened for cached videos: missing frames may belong to a deleted video, which must end the training.
-        opened = zip(clips, open_frames(clips), strict=True)
-        return torch.stack([self._tokens(clip.frames_path, frames) for clip, frames in opened])
+        for clip, frames in zip(clips, open_frames(clips), strict=True):
+            tokens = self._cached(clip.frames_path)
+            is_cached = tokens is not None
+            read.append(
+                (
+                    clip.frames_path,
+                    torch.from_numpy(frames[None].copy()) if tokens is None else tokens,
+                    is_cached,
+                )
+            )
+        if all(is_cached for *_, is_cached in read):
+            return self._pinned(torch.stack([tokens for _, tokens, _ in read]))
+        return read
 
-    def _tokens(self, path: Path, frames: Frames) -> Tensor:
+    def complete(self, read: Tensor | list[tuple[Path, Tensor, bool]]) -> Tensor:
+        if isinstance(read, Tensor):
+            return super().complete(read)
+        device = self._backbone.device
+        return torch.stack(
+            [
+                tensor.to(device) if is_cached else self._tokens(path, tensor)
+                for path, tensor, is_cached in read
+            ]
+        )
+
+    def _cached(self, path: Path) -> Tensor | None:
         if path in self._places:
             place, like = self._places[path]
             tokens = torch.empty_like(like, device="cpu")
             if os.preadv(self._file, [_bytes(tokens)], place) == tokens.nbytes:
-                return tokens.to(self._backbone.device)
-        alone = torch.from_numpy(frames[None].copy())
-        tokens = run_first_blocks(self._backbone, alone, self._blocks)[0].contiguous()
+                return tokens
+        return None
+
+    def _tokens(self, path: Path, frames: Tensor) -> Tensor:
+        tokens = self._cached(path)  # a step may have stored them after the frames were read
+        if tokens is not None:
+            return tokens.to(self._backbone.device)
+        tokens = run_first_blocks(self._backbone, frames, self._blocks)[0].contiguous()
         if path not in self._places and self._end + tokens.nbytes <= self._budget:
             self._store(path, tokens)
         return tokens

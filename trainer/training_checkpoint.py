@@ -24,7 +24,7 @@ from trainer.errors import CheckpointNotWritten
 
 log = structlog.get_logger(__name__)
 
-SCHEMA = 2  # 1 had no checksums
+SCHEMA = 3
 _DESCRIPTION_FILE, _METHOD_FILE, _OPTIMIZER_FILE = "checkpoint.json", "method.safetensors", "optimiser.pt"
 _UNREADABLE = (
     OSError,
@@ -40,12 +40,17 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Training state after an epoch. Random number generators are not stored, since every epoch seeds them anew."""
+    """Training state after an epoch. Random number generators are not stored, since every epoch seeds them anew.
+
+    Attributes:
+        micro_batch: Pairs that the towers encoded at once; None: whole batches.
+    """
 
     epoch: int
     losses: list[float]
     method: dict[str, Tensor]
     optimizer: dict[str, Any]
+    micro_batch: int | None = None
 
 
 def run_identity(*parts: Any) -> str:
@@ -95,6 +100,7 @@ class CheckpointStore:
             "run": self.run,
             "epoch": checkpoint.epoch,
             "losses": checkpoint.losses,
+            "micro_batch": checkpoint.micro_batch,
         }
         try:
             save_file(_storable(checkpoint.method), staged / _METHOD_FILE)
@@ -133,6 +139,7 @@ class CheckpointStore:
                     losses=[float(loss) for loss in description["losses"]],
                     method=load_file(folder / _METHOD_FILE),
                     optimizer=torch.load(folder / _OPTIMIZER_FILE, map_location="cpu", weights_only=True),
+                    micro_batch=description["micro_batch"],
                 )
             except _UNREADABLE as error:
                 log.warning(
@@ -216,5 +223,11 @@ def _token_of(path: Path) -> int:
 
 
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # Cloned because safetensors rejects tensors that share memory.
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    stored, storages = {}, set[int]()
+    for name, tensor in tensors.items():
+        stored[name] = tensor.detach().cpu().contiguous()
+        storage = stored[name].untyped_storage().data_ptr()
+        if storage in storages:  # safetensors rejects tensors that share memory
+            stored[name] = stored[name].clone()
+        storages.add(storage)
+    return stored

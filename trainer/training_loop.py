@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 import torch
 from torch import Tensor, nn
 
+from models.backbones.device_memory import return_freed_memory
 from models.backbones.tower_computation import gradient_checkpointing, has_fast_bfloat16, mixed_precision
+from models.encoders.micro_batches import micro_batches
 from models.encoders.tower_forward import distributed_batches
+from trainer.batch_prefetching import prefetch_batches
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
 from trainer.process_group import ALONE, ProcessGroup
-from trainer.task_data import Clip, Pair, StoredVectors, TaskData, chunks, load_frames
+from trainer.task_data import StoredVectors, TaskData, chunks, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
+from trainer.training_memory import plan_memory
+
+log = structlog.get_logger(__name__)
 
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
+_READ_SECONDS = 0.25  # between two waits for a GPU, whose losses are reported then
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ def learn_task(
         The mean loss of each epoch; empty without training.
 
     Raises:
-        TrainingDiverged, FramesMissing: See :func:`fit`.
+        TrainingDiverged, FramesMissing, NotEnoughMemory: See :func:`fit`.
     """
     captions = task.training_captions
     trained = method.is_trainable and bool(captions)
@@ -83,7 +92,8 @@ def learn_task(
     losses = []
     if trained:
         losses = fit(method, task, memory, report=report, checkpoints=checkpoints, group=group)
-    method.end_task(task.pairs if trained else ())
+    with micro_batches(method.micro_batch):
+        method.end_task(task.pairs if trained else ())
     method.record_task(task.task_id, task.name, captions)
     return losses
 
@@ -116,6 +126,7 @@ def fit(
     Raises:
         TrainingDiverged: Loss or gradient is not finite; the message names the step and the learning rate.
         FramesMissing: The decoded frames of a video are gone.
+        NotEnoughMemory: The device has too little memory for one pair at a time; nothing was trained.
     """
     if method.is_closed_form:
         _observe_videos(method, task, report)
@@ -137,6 +148,7 @@ def fit(
         optimizer.load_state_dict(resumed.optimizer)
     losses = list(resumed.losses) if resumed else []
     first_epoch = resumed.epoch if resumed else 0
+    is_planned = False
     first_epoch_steps = steps_per_epoch if config.schedule == "step" else None
     clock = _Clock(config.epochs, steps_per_epoch, first_epoch)
     device = method.backbone.device
@@ -144,30 +156,50 @@ def fit(
     try:
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
-            open_video_loader(method, checkpoints.folder if checkpoints else None) as load,
+            open_video_loader(method, checkpoints.folder if checkpoints else None) as loader,
         ):
             for epoch in range(first_epoch, config.epochs):
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
-                total, trained = 0.0, 0
+                results = _EpochResults(epoch, clock, optimizer, report)
                 method.begin_epoch(epoch, pairs)
-                for batch in task.draw_batches(size, rng)[:steps_per_epoch]:
+                batches = task.draw_batches(size, rng)[:steps_per_epoch]
+                for batch, frames in prefetch_batches(loader, batches):
                     factor = learning_rate_factor(
-                        clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
+                        clock.step + len(results),
+                        clock.steps,
+                        warmup=config.warmup,
+                        first_epoch=first_epoch_steps,
                     )
                     for parameter_group, rate in zip(optimizer.param_groups, rates, strict=True):
                         parameter_group["lr"] = rate * factor
                     references = group.share(memory.sample(config.batch_size, rng))
-                    loss = _step(method, compute_loss, optimizer, load, batch, references, clock.step, group)
-                    total += loss * len(batch)
-                    trained += len(batch)
-                    report(clock.tick(epoch, loss, len(batch)))
-                losses.append(total / trained)
-                method.after_epoch(task.val)
+                    inputs = (
+                        frames,
+                        [pair.caption for pair in batch],
+                        None if references is None else references.to(device),
+                    )
+                    if not is_planned:
+                        planned = group.share(_plan(method, optimizer, inputs, task, group))
+                        method.micro_batch = _smaller(planned, resumed.micro_batch if resumed else None)
+                        is_planned = True
+                        if method.micro_batch and device.type == "cpu":
+                            return_freed_memory()
+                    results.add(_step(method, compute_loss, optimizer, inputs, group), len(batch))
+                results.read()
+                losses.append(results.mean_loss)
+                with micro_batches(method.micro_batch):
+                    method.after_epoch(task.val)
                 if checkpoints:
                     checkpoints.save(
-                        Checkpoint(epoch + 1, losses, method.state_dict(), optimizer.state_dict())
+                        Checkpoint(
+                            epoch + 1,
+                            losses,
+                            method.state_dict(),
+                            optimizer.state_dict(),
+                            micro_batch=method.micro_batch,
+                        )
                     )
     finally:
         method.train(False)
@@ -206,47 +238,128 @@ def learning_rate_factor(
     return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 
+_Inputs = tuple[Tensor, list[str], Tensor | None]  # videos, captions, references
+
+
 def _step(
     method: Method,
     compute_loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
-    load: Callable[[Sequence[Clip]], Tensor],
-    batch: list[Pair],
-    references: Tensor | None,
-    step: int,
+    inputs: _Inputs,
     group: ProcessGroup,
-) -> float:
-    device = method.backbone.device
-    if references is not None:
-        references = references.to(device)
+) -> Tensor:
+    """Take a step; returns its loss and the norm of its gradient, ``[2]``, without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
-    precision = method.config.precision
-    mixed = has_fast_bfloat16(device) if precision == "auto" else precision == "bfloat16"
-    with (
-        mixed_precision(enabled=mixed),
-        gradient_checkpointing(enabled=method.config.checkpointing),
-        distributed_batches(group.distribution),
-    ):
-        frames = load([pair.clip for pair in batch]).to(device)
-        loss = compute_loss(frames, [pair.caption for pair in batch], references)
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise _diverged("loss", value, step, optimizer)
+    with _precision(method), micro_batches(method.micro_batch), distributed_batches(group.distribution):
+        loss = compute_loss(*inputs)
     loss.backward()
-    norm = float(nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM))
-    if not math.isfinite(norm):
-        raise _diverged("gradient", norm, step, optimizer)
+    norm = nn.utils.clip_grad_norm_(_optimized(optimizer), CLIP_NORM)
     optimizer.step()
     method.after_step()
-    return value
+    return torch.stack([loss.detach().float(), norm.float()])
+
+
+@contextmanager
+def _precision(method: Method) -> Iterator[None]:
+    config = method.config
+    is_mixed = config.precision == "bfloat16"
+    if config.precision == "auto":
+        is_mixed = has_fast_bfloat16(method.backbone.device)
+    with mixed_precision(enabled=is_mixed), gradient_checkpointing(enabled=config.checkpointing):
+        yield
+
+
+def _plan(
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    inputs: _Inputs,
+    task: TaskData,
+    group: ProcessGroup,
+) -> int | None:
+    """Micro-batch of a training, chosen by process 0."""
+    if group.rank:
+        return None
+    with _precision(method):
+        plan = plan_memory(
+            method.loss,
+            *inputs,
+            trained=_optimized(optimizer),
+            has_moments=bool(optimizer.state),
+            kept=method.bytes_after_epoch(task.val),
+            processes=group.size,
+        )
+    log.info("training_memory", method=method.name, **vars(plan))
+    return plan.micro_batch
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    sizes = [size for size in (one, other) if size is not None]
+    return min(sizes, default=None)
+
+
+class _EpochResults:
+    """Losses and gradient norms of an epoch's steps, which are read when a report is due, not in each step.
+
+    Reading waits for the device. On a CPU, where nothing is to be waited for, each step is read and reported at once.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        clock: _Clock,
+        optimizer: torch.optim.Optimizer,
+        report: Callable[[TrainingProgress], None],
+    ) -> None:
+        self._epoch, self._clock, self._optimizer, self._report = epoch, clock, optimizer, report
+        self._unread: list[tuple[Tensor, int, list[float]]] = []
+        self._due = 0.0
+        self._total, self._trained = 0.0, 0
+
+    def __len__(self) -> int:
+        """Number of steps that are not read."""
+        return len(self._unread)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss per pair of the steps that were read."""
+        return self._total / self._trained
+
+    def add(self, result: Tensor, videos: int) -> None:
+        """Add the loss and the gradient norm of a step, and read them if a report is due.
+
+        Raises:
+            TrainingDiverged: See :meth:`read`.
+        """
+        rates = sorted({group["lr"] for group in self._optimizer.param_groups}, reverse=True)
+        self._unread.append((result, videos, rates))
+        if result.device.type == "cpu" or time.monotonic() >= self._due:
+            self.read()
+
+    def read(self) -> None:
+        """Read all steps and report each.
+
+        Raises:
+            TrainingDiverged: A loss or a gradient is not finite.
+        """
+        unread, self._unread = self._unread, []
+        if not unread:
+            return
+        values = torch.stack([result for result, *_ in unread]).tolist()
+        for (loss, norm), (_, videos, rates) in zip(values, unread, strict=True):
+            for quantity, value in (("loss", loss), ("gradient", norm)):
+                if not math.isfinite(value):
+                    raise _diverged(quantity, value, self._clock.step, rates)
+            self._total += loss * videos
+            self._trained += videos
+            self._report(self._clock.tick(self._epoch, loss, videos))
+        self._due = time.monotonic() + _READ_SECONDS
 
 
 def _optimized(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _diverged(quantity: str, value: float, step: int, optimizer: torch.optim.Optimizer) -> TrainingDiverged:
-    rates = sorted({group["lr"] for group in optimizer.param_groups}, reverse=True)
+def _diverged(quantity: str, value: float, step: int, rates: Sequence[float]) -> TrainingDiverged:
     return TrainingDiverged(
         f"the {quantity} became {value} at step {step + 1} with learning rate "
         f"{' / '.join(f'{rate:.3g}' for rate in rates)}; retry with a smaller learning rate, or look for "

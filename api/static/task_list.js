@@ -4,7 +4,7 @@ import { api, readPage } from "./api_client.js";
 import { confirmTaskDeletion } from "./delete_dialog.js";
 import { $, button, el, setText } from "./dom.js";
 import { recolorDot } from "./domain_layers.js";
-import { count, duration, timeAgo, timeLeft } from "./formatting.js";
+import { bytes, count, duration, timeAgo, timeLeft } from "./formatting.js";
 import { domainLink } from "./page_links.js";
 import { fileName, rejectionReason } from "./page_texts.js";
 import { PagedList } from "./paged_list.js";
@@ -343,8 +343,14 @@ function activeFacts(task) {
     progress.total && !progress.epoch ? `${progress.done ?? 0} of ${progress.total}` : null,
     progress.loss == null ? null : `loss ${progress.loss.toFixed(3)}`,
     speed ? `${speed.toFixed(speed < 10 ? 1 : 0)} videos/s` : null,
+    peakMemory(task),
     left,
   ]);
+}
+
+function peakMemory(task) {
+  const peak = task.progress.peak_memory;
+  return peak ? `at most ${bytes(peak)} of memory` : null;
 }
 
 function stageName(state, stage) {
@@ -372,6 +378,7 @@ function finalFacts(task) {
     task.counts.appended > 0 && `${count(task.counts.appended, "video")} appended`,
     task.held_out === "derived" && "a share of the videos was held out for evaluation",
     driftNote(task.progress.drift),
+    task.trained && peakMemory(task),
     unmeasured && `not measured: ${unmeasured}`,
   ]);
 }

@@ -89,7 +89,7 @@ def plan_checks(device: str, folder: Path) -> GpuPlan:
             searched_domains=2,
             searches=50,
             clients=2,
-            memory_gib=0.75,
+            memory_gib=1.5,
         )
     return GpuPlan(
         device=device,

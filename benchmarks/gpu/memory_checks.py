@@ -1,4 +1,4 @@
-"""A batch that does not fit the memory fails its task with a clear error; the worker learns the next task."""
+"""A batch that does not fit the memory is learned in parts; undivided, it fails its task with a clear error."""
 
 from __future__ import annotations
 
@@ -22,53 +22,56 @@ from media.video_limits import VideoInfo
 from models.backbones.tower_computation import compute_device
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
+from trainer import training_loop
+from trainer.training_memory import MemoryPlan
 from trainer.worker import job_environment, learning_job
 
 _GIB = 1024**3
 _VIDEOS, _CAPTIONS = 32, 32  # as many pairs as the largest batch
-_LARGE, _SMALL = 1024, 4  # pairs of a batch
+_BATCH = 1024  # pairs
 
 
 def check_out_of_memory(plan: GpuPlan) -> Figures:
-    """Learn a task with a batch of 1024 pairs in little memory, then one with a batch of 4 in the same process."""
+    """Learn two tasks with a batch of 1024 pairs in little memory in one process: undivided, then in parts."""
     backbone = "tiny" if plan.device == "cpu" else plan.backbone_name(plan.models[0])
     fresh_library(plan, "memory", backbone)
     with patch.object(probing, "VideoDecoder", _DrawnFrames):
-        large = _post("large", videos=_VIDEOS, captions=_CAPTIONS, batch=_LARGE)
-        small = _post("small", videos=_SMALL, captions=1, batch=_SMALL)
+        undivided, divided = _post("undivided"), _post("divided")
     job_environment.task_backbone()  # loaded before the memory is limited, as by a worker with an earlier task
     _limit_memory(plan)
     figures: Figures = {"memory_gib": plan.memory_gib}
-    learning_job.run_learning_job(large)
-    failed = commands.get_task(large)
+    with patch.object(training_loop, "plan_memory", lambda *_, **__: MemoryPlan(None, 0, 0)):
+        learning_job.run_learning_job(undivided)
+    failed = commands.get_task(undivided)
     figures |= {"error": failed.error, "hint": failed.error_hint}
     if failed.state != "failed" or "memory" not in str(failed.error).lower() or not failed.error_hint:
         raise CheckFailed(
-            f"the task of the large batch is {failed.state}, without an error about memory", figures
+            f"the task of the undivided batch is {failed.state}, without an error about memory", figures
         )
-    learning_job.run_learning_job(small)
-    learned = commands.get_task(small)
+    learning_job.run_learning_job(divided)
+    learned = commands.get_task(divided)
+    figures["peak_memory_gib"] = round((learned.progress.peak_memory or 0) / _GIB, 2)
     if learned.state != "ready":
         raise CheckFailed(f"the next task of this worker is {learned.state}: {learned.error}", figures)
     return figures
 
 
-def _post(name: str, *, videos: int, captions: int, batch: int) -> str:
+def _post(name: str) -> str:
     """Id of a probed task whose frames are drawn."""
     folder = settings().media_root / name
     folder.mkdir()
-    texts = make_captions(videos * captions)
+    texts = make_captions(_VIDEOS * _CAPTIONS)
     entries: list[dict[str, Any]] = []
-    for number in range(videos):
+    for number in range(_VIDEOS):
         (folder / f"{number}.mp4").write_bytes(f"{name} {number}".encode())
         entries.append(
-            {"uri": f"{name}/{number}.mp4", "captions": texts[number::videos], "split": "train"},
+            {"uri": f"{name}/{number}.mp4", "captions": texts[number::_VIDEOS], "split": "train"},
         )
     spec = TaskSpec.model_validate(
         {
             "name": name,
             "method": "ffa_tame",
-            "settings": {"epochs": 1, "batch_size": batch, "max_steps": 2},
+            "settings": {"epochs": 1, "batch_size": _BATCH, "max_steps": 1},
             "videos": entries,
         }
     )

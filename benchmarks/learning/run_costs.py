@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
+from models.backbones.device_memory import peak_bytes, reset_peak
 from models.encoders.encoder_registry import select_query_tensors
 from models.releases.release_files import write_release
 from models.releases.release_lineage import ParentRelease
@@ -21,8 +21,7 @@ from models.releases.release_state import ReleaseState
 from trainer.methods.base import Method
 
 _MIB = 1024**2
-_RESET = Path("/proc/self/clear_refs")
-_STATUS = Path("/proc/self/status")
+_CPU = torch.device("cpu")
 
 
 class ResourceMeter:
@@ -43,39 +42,22 @@ class ResourceMeter:
         self.seconds: dict[str, list[float]] = {}
         self.peak_mib: dict[str, list[float]] = {}
         self.peak_device_mib: dict[str, list[float]] = {}
-        self.memory = "VmHWM of each phase" if _reset() else "ru_maxrss of the process so far"
+        self.memory = "VmHWM of each phase" if reset_peak(_CPU) else "ru_maxrss of the process so far"
         self._device = device if device.type == "cuda" else None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure the body of the ``with`` statement as one execution of a phase."""
-        _reset()
+        reset_peak(_CPU)
         if self._device is not None:
-            torch.cuda.reset_peak_memory_stats(self._device)
+            reset_peak(self._device)
         began = time.perf_counter()
         yield
         if self._device is not None:
             torch.cuda.synchronize(self._device)
-            peak = torch.cuda.max_memory_allocated(self._device) / _MIB
-            self.peak_device_mib.setdefault(name, []).append(peak)
+            self.peak_device_mib.setdefault(name, []).append(peak_bytes(self._device) / _MIB)
         self.seconds.setdefault(name, []).append(time.perf_counter() - began)
-        self.peak_mib.setdefault(name, []).append(_peak())
-
-
-def _reset() -> bool:
-    """Reset the high-water mark of resident memory; returns False where the kernel does not allow it."""
-    try:
-        _RESET.write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _peak() -> float:
-    with suppress(OSError, StopIteration):
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.peak_mib.setdefault(name, []).append(peak_bytes(_CPU) / _MIB)
 
 
 @dataclass(frozen=True)

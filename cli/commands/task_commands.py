@@ -238,6 +238,7 @@ def task_facts(task: TaskDetails) -> Group:
         "left": _duration(task.eta_seconds),
         "method": task.method,
         "videos": f"{counts.accepted} of {counts.videos}{rejected}",
+        "memory": "" if task.progress.peak_memory is None else f"{task.progress.peak_memory / 1e9:.2f} GB",
         "created": f"{task.created_at:%Y-%m-%d %H:%M}",
         "release": task.release or "",
     }

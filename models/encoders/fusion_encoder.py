@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.backbones.open_blocks import open_block
 from models.backbones.tower_computation import forward_precision
+from models.encoders.micro_batches import encode_in_parts
 from models.encoders.tower_forward import frame_tokens, run_text_blocks
 
 _INITIAL_STD = 0.02  # as for the embeddings of BERT
@@ -104,8 +105,12 @@ class FusionEncoder(nn.Module):
             end: Position of the end of each text, ``[n]``.
             tokens: States of the frames from :func:`frame_states`.
         """
-        texts = backbone.text.ln_final(text_states(backbone, embedded, end))
-        return cast(Tensor, self(texts, end, backbone.clip.visual.ln_post(tokens)))
+
+        def encode(embedded: Tensor, end: Tensor, tokens: Tensor) -> tuple[Tensor]:
+            texts = backbone.text.ln_final(text_states(backbone, embedded, end))
+            return (self(texts, end, backbone.clip.visual.ln_post(tokens)),)
+
+        return encode_in_parts(encode, embedded, end, tokens)[0]
 
     def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
         """Unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
@@ -144,12 +149,16 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
     Args:
         frames: ``uint8 [n, M, H, W, 3]``, or their tokens before the first block.
     """
-    with forward_precision(backbone.device):
-        tokens = frame_tokens(backbone, frames)
-        flat = tokens.flatten(0, 1)
-        for block in backbone.visual_blocks:
-            flat = block(flat)
-    return flat.float().view(tokens.shape)
+
+    def encode(part: Tensor) -> tuple[Tensor]:
+        with forward_precision(backbone.device):
+            tokens = frame_tokens(backbone, part)
+            flat = tokens.flatten(0, 1)
+            for block in backbone.visual_blocks:
+                flat = block(flat)
+        return (flat.float().view(tokens.shape),)
+
+    return encode_in_parts(encode, frames)[0]
 
 
 def text_states(backbone: Backbone, embedded: Tensor, end: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from models.backbones.tower_computation import (
     scaled_dot_product_attention,
     split_heads,
 )
+from models.encoders.micro_batches import encode_in_parts
 from models.encoders.text_condition import TextCondition
 
 
@@ -86,11 +87,17 @@ def encode_frames(
     Raises:
         BackboneUnsupported: Adapters are given and the backbone's blocks are closed.
     """
-    count, frames = len(frames), slice_batch(frames)
-    with forward_precision(backbone.device):
-        tokens = frame_tokens(backbone, frames)
-        tokens = _run_image_blocks(backbone, tokens, range(first_block, len(backbone.visual_blocks)), fusion)
-    videos, of_frames = backbone.pool_frames(tokens.float())
+
+    def encode(part: Tensor) -> tuple[Tensor, Tensor]:
+        with forward_precision(backbone.device):
+            tokens = frame_tokens(backbone, part)
+            tokens = _run_image_blocks(
+                backbone, tokens, range(first_block, len(backbone.visual_blocks)), fusion
+            )
+        return backbone.pool_frames(tokens.float())
+
+    count = len(frames)
+    videos, of_frames = encode_in_parts(encode, slice_batch(frames))
     return gather_batch(videos, count), gather_batch(of_frames, count)
 
 
@@ -131,16 +138,21 @@ def encode_texts(
     Raises:
         BackboneUnsupported: A condition is given and the backbone's blocks are closed.
     """
-    count, ids = len(ids), slice_batch(ids.to(backbone.device))
-    if condition is None and not backbone.has_causal_text:
-        vectors = backbone.text_vectors(ids).unsqueeze(0)
-        return gather_batch(vectors.transpose(0, 1), count).transpose(0, 1)
-    end, causal = backbone.end_of_text(ids), backbone.has_causal_text
-    with forward_precision(backbone.device):
-        embedded = _embed_text(backbone, ids, condition)
-        hidden = run_text_blocks(backbone, embedded, end, condition, start, only_ends=causal)
-    vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
-    return gather_batch(vectors.transpose(0, 1), count).transpose(0, 1)
+    causal = backbone.has_causal_text
+
+    def encode(part: Tensor) -> tuple[Tensor]:
+        if condition is None and not causal:
+            return (backbone.text_vectors(part).unsqueeze(1),)
+        end = backbone.end_of_text(part)
+        with forward_precision(backbone.device):
+            embedded = _embed_text(backbone, part, condition)
+            hidden = run_text_blocks(backbone, embedded, end, condition, start, only_ends=causal)
+        vectors = backbone.pool_text(hidden.float(), torch.zeros_like(end) if causal else end)
+        return (vectors.transpose(0, 1),)
+
+    count = len(ids)
+    (vectors,) = encode_in_parts(encode, slice_batch(ids.to(backbone.device)))
+    return gather_batch(vectors, count).transpose(0, 1)
 
 
 @torch.no_grad()

@@ -135,9 +135,11 @@ class StageClock:
 
 
 def progress_with_times(task: Task, view: dict[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Return a progress of a task together with its stage times, which the events of the task omit."""
-    times = StageTimes.of(task.progress)
-    return view if times is None else {**view, "times": {**times.model_dump(), "seconds": dict(seconds)}}
+    """Return a progress of a task together with what all stages share: its stage times, and its peak of memory."""
+    shared = {key: task.progress[key] for key in ("peak_memory",) if key in task.progress}
+    if (times := StageTimes.of(task.progress)) is not None:
+        shared["times"] = {**times.model_dump(), "seconds": dict(seconds)}
+    return {**shared, **view}
 
 
 def remaining_seconds(session: Session) -> dict[str, float | None]:

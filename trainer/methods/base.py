@@ -137,6 +137,7 @@ class Method(ABC):
         architecture_settings: Settings that shape the learned weights and are fixed by a library's first task.
         learned_tasks: Tasks so far, in order of learning.
         profiles: Routing profile of every learned task.
+        micro_batch: Number of pairs that the towers encode at once in training; None: whole batches.
     """
 
     name: ClassVar[str]
@@ -151,6 +152,7 @@ class Method(ABC):
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
         self.backbone = backbone
         self.config = config
+        self.micro_batch: int | None = None
         self.learned_tasks: list[ReleaseTask] = []
         self.profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
 
@@ -217,6 +219,10 @@ class Method(ABC):
         Args:
             validation: Videos of the task's ``val`` split.
         """
+
+    def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
+        """Bytes that :meth:`after_epoch` will take on the device and keep, with these videos."""
+        return 0
 
     @abstractmethod
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:

@@ -17,7 +17,7 @@ from index.errors import ShardStoreError, StoreUnavailable
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.tower_computation import compute_device
-from models.errors import ModelError
+from models.errors import ModelError, NotEnoughMemory
 from service.catalog.database import session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.errors import CinestrataError, Unavailable
@@ -147,12 +147,20 @@ def failure_message(error: BaseException, task_id: str) -> FailureMessage | None
         correction = "Bring the store of the vectors back"
     elif isinstance(error, LibraryDamaged | ShardStoreError):
         correction = "Restore the index folder from a backup"
+    elif isinstance(error, NotEnoughMemory):
+        reason, correction = f"Not enough memory: {message}.", error.hint
     elif isinstance(error, ModelError):
         correction = "Start the worker with the backbone that the library needs"
     elif "No space left on device" in str(error):
         reason, correction = f"The disk is full ({message}).", "Make room for the data folder"
     elif "Read-only file system" in str(error):
         reason, correction = f"The data folder is read-only ({message}).", "Make the data folder writable"
+    elif isinstance(error, torch.AcceleratorError) or "No CUDA GPUs are available" in str(error):
+        reason = f"The GPU of the worker fails ({message})."
+        correction = (
+            "Restart the worker once nvidia-smi lists the GPU "
+            '(or with CUDA_VISIBLE_DEVICES="" to learn on the processor)'
+        )
     elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         reason = f"Out of memory while learning ({message})."
         correction = (

@@ -20,6 +20,7 @@ import structlog
 from index.errors import ShardStoreError
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
+from models.backbones.device_memory import peak_bytes, reset_peak
 from models.releases.release_state import ReleaseState
 from models.routing import DEFAULT_PRIOR
 from service.catalog.tables import is_damaged
@@ -97,6 +98,8 @@ def process_claim(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone, library = task_backbone(), open_library()
+    reset_peak(backbone.device)
+    claim.report_memory(partial(peak_bytes, backbone.device))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning continues without it. {reason}")
     task = load_task(claim, backbone)
@@ -145,6 +148,11 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     )
     if trained:
         _log_small_domain(claim, task)
+    if method.micro_batch:
+        claim.log(
+            f"The memory did not suffice for whole batches: trained in parts of {method.micro_batch} videos, with the "
+            "same loss in more time."
+        )
     claim.advance("indexing")
     learned, task = task, remaining_videos(task)
     if not task.clips:

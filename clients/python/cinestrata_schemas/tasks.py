@@ -140,6 +140,11 @@ class TaskProgress(ResponseModel):
         description="Estimated seconds until the end of the stage, at its rate since the attempt began; null "
         "without a rate.",
     )
+    peak_memory: int | None = Field(
+        default=None,
+        description="Most memory in bytes that the worker has used for the task: of its tensors on a GPU, else of its "
+        "process; null before the first report.",
+    )
     times: StageTimes | None = Field(default=None, description="Durations of the stages.")
     outages: int | None = Field(
         default=None,

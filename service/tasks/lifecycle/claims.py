@@ -13,7 +13,7 @@ from service.core.settings import settings
 from service.tasks.lifecycle import state_machine
 from service.tasks.lifecycle.claimed_task import ClaimedTask
 from service.tasks.lifecycle.lease import Claim
-from service.tasks.lifecycle.state_machine import is_published, record_lost_worker
+from service.tasks.lifecycle.state_machine import is_lost_training, is_published, record_lost_worker
 from service.tasks.task_events import record
 
 
@@ -57,7 +57,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
                 Task.state.in_(ACTIVE_STATES),
                 Task.cancel_requested.is_(False),
                 Task.attempts < state_machine.MAX_ATTEMPTS,
-                or_(Task.lease_expires_at.is_(None), Task.lease_expires_at < at),
+                or_(Task.lease_expires_at.is_(None), (Task.lease_expires_at < at) & ~is_lost_training()),
                 *due,
             )
             .values(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -79,6 +79,7 @@ class Claim:
         self._stage: str | None = None
         self._clock = StageClock(times.seconds if times else {})
         self._last_event = 0.0
+        self._peak_memory: Callable[[], int] | None = None
         self._lost = threading.Event()
         self._cancelled = threading.Event()
         self._finished = threading.Event()
@@ -93,6 +94,10 @@ class Claim:
         )
 
     # --- progress ---
+
+    def report_memory(self, peak: Callable[[], int]) -> None:
+        """Add the peak of memory in bytes, as ``peak`` returns it, to all later reports."""
+        self._peak_memory = peak
 
     def progress(
         self,
@@ -139,6 +144,7 @@ class Claim:
             loss=loss,
             videos_per_second=videos_per_second,
             eta_seconds=self._clock.seconds_left,
+            peak_memory=self._peak_memory() if self._peak_memory else None,
         ).model_dump(exclude_none=True)
         try:
             with self.transaction() as session:

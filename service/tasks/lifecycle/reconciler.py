@@ -150,6 +150,21 @@ def _settle(session: Session, task: Task) -> str:
     if task.cancel_requested:
         set_state(session, task, "cancelled")
         return "cancelled"
+    if owner is not None and task.state == "training" and task.attempts >= state_machine.MAX_LOST_TRAININGS:
+        peak = task.progress.get("peak_memory")
+        reported = f"; it last reported a peak of {peak / 1e9:.1f} GB" if peak else ""
+        set_state(
+            session,
+            task,
+            "failed",
+            error=f"The worker was killed {task.attempts} times in a row while training this task, most likely because "
+            f"the machine or the container ran out of memory{reported}.",
+            hint="Give the worker more memory, or add the domain again with checkpointing: true or a smaller "
+            "batch_size in its settings, or with method 'analytic'. If something else stopped the worker, retry the "
+            "task.",
+            remedy=Action(name="retry_task", id=task.id),
+        )
+        return "failed"
     if task.attempts >= state_machine.MAX_ATTEMPTS:
         stage = task.progress.get("stage") or task.state
         set_state(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import structlog
-from sqlalchemy import ColumnElement, Select, delete, func, select
+from sqlalchemy import ColumnElement, Select, and_, delete, func, select
 from sqlalchemy.orm import Session
 
 from cinestrata_schemas.problems import Action
@@ -23,6 +23,7 @@ from service.tasks.task_events import record
 from service.webhooks.events import emit_task_state
 
 MAX_ATTEMPTS = 3  # claims of a task or chunk without progress in between
+MAX_LOST_TRAININGS = 2  # the same training takes the same memory, and a killed worker takes others with it
 
 _Row = TypeVar("_Row")
 
@@ -128,6 +129,11 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
         else "the task continues from its last checkpoint"
     )
     record(session, task_id, "log", {"message": f"Lost its worker ({owner}); {continuation}."})
+
+
+def is_lost_training() -> ColumnElement[bool]:
+    """Condition of tasks with an expired lease whose training ended its worker too often to be tried again."""
+    return and_(Task.state == "training", Task.attempts >= MAX_LOST_TRAININGS)
 
 
 def first_active_task(session: Session) -> Task | None:

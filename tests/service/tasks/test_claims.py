@@ -181,6 +181,18 @@ def test_progress_is_stored_in_the_task_and_as_events(sqlite_catalog: Settings, 
     assert (last.kind, last.data["loss"]) == ("progress", 2.5)
 
 
+def test_the_peak_of_memory_remains_after_the_stage(sqlite_catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    claim = _claimed(view.id)
+    assert commands.get_task(view.id).progress.peak_memory is None
+    claim.report_memory(lambda: 7_000_000)
+    claim.advance("training")
+    claim.progress("training", 0.25)
+    claim.report_memory(lambda: 5_000_000)
+    claim.advance("indexing")
+    assert commands.get_task(view.id).progress.peak_memory == 7_000_000
+
+
 def test_progress_events_are_throttled(catalog: Settings, post_probed: Post, monkeypatch) -> None:
     monkeypatch.setattr(lease, "EVENT_SECONDS", 3600)
     view = post_probed()

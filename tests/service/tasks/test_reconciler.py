@@ -65,6 +65,41 @@ def test_attempts_are_limited_and_the_next_task_starts(
     assert lifecycle.claim_training(healthy.id, "worker") is not None
 
 
+def test_training_that_loses_two_workers_fails_with_its_peak_of_memory(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    for attempt in range(state_machine.MAX_LOST_TRAININGS):
+        claim = lifecycle.claim_training(view.id, "killed")
+        assert claim is not None, attempt
+        claim.report_memory(lambda: 20_900_000_000)
+        claim.advance("training")
+        claim.progress("training", 0.1)
+        expire(view.id)
+    assert lifecycle.claim_training(view.id, "third") is None, "it would be killed as well"
+    assert lifecycle.reconcile().failed == (view.id,)
+    failed = commands.get_task(view.id)
+    assert failed.progress.peak_memory == 20_900_000_000
+    assert "killed 2 times in a row while training" in str(failed.error)
+    assert "a peak of 20.9 GB" in str(failed.error)
+    assert "checkpointing: true" in str(failed.error_hint)
+    assert failed.remedy is not None
+    assert failed.remedy.name == "retry_task"
+
+
+def test_each_epoch_gives_a_lost_training_new_attempts(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    for epoch in range(1, 2 + state_machine.MAX_LOST_TRAININGS):
+        claim = lifecycle.claim_training(view.id, "killed")
+        assert claim is not None, epoch
+        claim.advance("training")
+        claim.progress("training", epoch=epoch, epochs=9)
+        expire(view.id)
+        assert lifecycle.reconcile().recovered == (view.id,)
+
+
 def test_attempts_of_probing_are_limited(catalog: Settings, post: Post, expire: Callable) -> None:
     view = post()
     for _ in range(state_machine.MAX_ATTEMPTS):

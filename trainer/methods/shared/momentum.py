@@ -187,6 +187,10 @@ class MomentumMethod(Finetune):
                 name: tensor.to("cpu", copy=True) for name, tensor in self.training_tensors().items()
             }
 
+    def bytes_after_epoch(self, validation: Sequence[Clip]) -> int:
+        is_kept = self.model.device.type == "cpu" and not self._best and any(c.captions for c in validation)
+        return sum(tensor.nbytes for tensor in self.training_tensors().values()) if is_kept else 0
+
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Restore the best epoch and reset the local momentum encoders (algorithm 1, line 20)."""
         if self.is_training:

@@ -1,0 +1,199 @@
+"""Memory of a training, known before it is taken: the largest micro-batch that fits is measured, not computed.
+
+Before the first step, the loop computes loss and gradient of one and of two pairs, and meters what each takes. Memory
+is linear in the pairs, so two measurements predict the batch. What does not depend on them is added by its size:
+gradients, AdamW's moments, and copies that the method keeps. If the whole batch does not
+fit, its towers encode it in parts (:mod:`models.encoders.micro_batches`), as large as fit.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models.backbones.device_memory import usable_bytes
+from models.encoders.micro_batches import micro_batches
+from models.errors import NotEnoughMemory
+
+Loss = Callable[[Tensor, Sequence[str], Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How a training uses memory.
+
+    Attributes:
+        micro_batch: Number of pairs that the towers encode at once; None: the whole batch.
+        needed: Estimated bytes at the peak, in addition to those that the process had.
+        usable: Bytes that it could take.
+    """
+
+    micro_batch: int | None
+    needed: int
+    usable: int
+
+
+def plan_memory(
+    loss: Loss,
+    frames: Tensor,
+    texts: Sequence[str],
+    references: Tensor | None,
+    *,
+    trained: Sequence[Tensor],
+    has_moments: bool,
+    kept: int,
+    processes: int = 1,
+) -> MemoryPlan:
+    """Choose the micro-batch of a training.
+
+    Gradients that exist are lost; random numbers are drawn again.
+
+    Args:
+        loss: Loss of the method.
+        frames: Videos of the first batch, on the device of the method.
+        texts: Their captions.
+        references: Stored vectors of the first step.
+        trained: Parameters of the optimizer.
+        has_moments: Whether the optimizer has allocated its moments.
+        kept: Bytes that the method takes later and keeps.
+        processes: Number of processes that share the batch and, on a CPU, the memory.
+
+    Raises:
+        NotEnoughMemory: Not even parts of one pair fit.
+    """
+    device = frames.device
+
+    def usable() -> int:
+        return usable_bytes(device) // (1 if device.type == "cuda" else processes)
+
+    weights = sum(parameter.nbytes for parameter in trained)
+    # Gradients, AdamW's two moments, and the intermediate results of its step.
+    fixed = weights * (1 if has_moments else 3) + kept
+    count = -(-len(frames) // processes)
+
+    def measure(pairs: int, size: int | None) -> int:
+        with micro_batches(size):
+            return _peak_of_step(
+                lambda: loss(frames[:pairs], texts[:pairs], references), trained, device, usable() - fixed
+            )
+
+    def refuse(needed: int) -> NotEnoughMemory:
+        return NotEnoughMemory(
+            f"the training with batch_size {len(frames)} and {frames.shape[1]} frames per video, one video at a time,",
+            needed,
+            usable(),
+            device.type,
+            "Give the worker more memory (or add the domain again with checkpointing: true or a smaller batch_size in "
+            "its settings)",
+        )
+
+    if fixed >= usable():
+        raise refuse(fixed)
+    more: int | None
+    try:
+        one = measure(1, None)
+        more = max(measure(2, None) - one, 0) if count > 1 else 0
+        needed = fixed + one + more * (count - 1)
+        # Asked again, because the first step allocates the buffers of the libraries.
+        if needed <= (free := usable()):
+            return MemoryPlan(None, needed, free)
+    except (_Exceeded, torch.OutOfMemoryError):
+        more = None
+    try:
+        first = measure(min(2, len(frames)), 1)
+        kept_rows = max(measure(3, 1) - first, 0) if len(frames) > 2 else 0
+    except (_Exceeded, torch.OutOfMemoryError) as error:
+        raise refuse(max(usable(), fixed + getattr(error, "live", 0))) from error
+    base = fixed + first + kept_rows * max(0, count - 2)
+    free = usable()
+    if base > free:
+        raise refuse(base)
+    # A part holds the graph of videos or of texts, so the growth with both is an upper bound.
+    largest = 1 + (free - base) // more if more else 1
+    parts = -(-count // min(largest, max(1, count - 1)))
+    size = -(-count // parts)
+    return MemoryPlan(size, base + (size - 1) * (more or 0), free)
+
+
+class _Exceeded(Exception):
+    """A measured step takes more than it may."""
+
+    def __init__(self, live: int) -> None:
+        super().__init__(live)
+        self.live = live
+
+
+def _peak_of_step(
+    loss: Callable[[], Tensor], trained: Sequence[Tensor], device: torch.device, limit: int
+) -> int:
+    """Peak bytes of a forward and a backward pass, without the gradients.
+
+    Raises:
+        _Exceeded: On a CPU, more than ``limit`` bytes are live; the kernel would end the process instead.
+        torch.OutOfMemoryError: On a GPU, the memory does not suffice.
+    """
+    # Existing gradients are added to, so that the peak is linear in the pairs: without them, it would be that of the
+    # gradients at the end of the backward pass for few pairs, and that of the graph at its start for many.
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+                before = torch.cuda.memory_allocated(device)
+                loss().backward()
+                return torch.cuda.max_memory_allocated(device) - before
+            with _LiveBytes(limit) as meter:
+                loss().backward()
+            return meter.peak
+    finally:
+        for parameter in trained:
+            parameter.grad = None
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Meter of the tensors that operations allocate on a CPU, which has no statistics of an allocator."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._limit = limit
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if _is_dense(leaf)}
+        for leaf in tree_leaves(result):
+            if _is_dense(leaf):
+                storage = leaf.untyped_storage()
+                if storage._cdata not in given:
+                    self._add(storage)
+        if self.live > self._limit:
+            raise _Exceeded(self.live)
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        weakref.finalize(storage, self._remove, key, size)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def _remove(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= size
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
