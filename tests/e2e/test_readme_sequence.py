@@ -1,4 +1,4 @@
-"""The shell blocks of the README, executed in their order on an own data folder.
+"""The blocks of the README and of docs/using.md, executed in their order on an own data folder.
 
 Ports and the path of the virtual environment are substituted, and nothing else. Left out are the blocks that need a
 bucket. The service runs on the backbone ``tiny``.
@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed"),
 ]
 
-FIRST, LAST = "cinestrata up", "cinestrata snapshot"
 # A search without a matching video exits with status 3: two clips teach the words of the example to no model.
 PRELUDE = """set -euo pipefail
 cinestrata() { "$PYTHON" -m cli.main "$@" || { local status=$?; [ "$1" = search ] && [ $status = 3 ]; }; }
@@ -37,19 +36,23 @@ cinestrata() { "$PYTHON" -m cli.main "$@" || { local status=$?; [ "$1" = search 
 
 
 def _sequence() -> list[str]:
-    """Blocks from the start of the service to the backup."""
-    blocks = [block for _, block in shell_blocks("README.md")]
-    first = next(number for number, block in enumerate(blocks) if block.startswith(FIRST))
-    last = next(number for number, block in enumerate(blocks) if FIRST not in block and LAST in block)
-    return [block for block in blocks[first : last + 1] if "s3://" not in block]
+    """Blocks from the start of the service to the backup; Python becomes a call of the interpreter."""
+    readme = [block for _, block in shell_blocks("README.md")]
+    first = next(number for number, block in enumerate(readme) if "cinestrata up" in block)
+    snippet = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert snippet
+    python = f'"$PYTHON" - <<\'END\'\n{snippet[1]}END'
+    using = [block for _, block in shell_blocks("docs/using.md") if "s3://" not in block]
+    return [*readme[first : first + 2], python, *using]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A working folder with the videos that the README names."""
+    """A working folder with the videos that the documents name."""
     counts = {
         "my-data/media/kitchen": ("kitchen-table", 0, 2),
         "street": ("street", 0, 4),
+        "boats": ("sea", 5, 9),
         "more-street": ("street", 4, 6),
         "harbor": ("sea", 0, 3),
         "my-data/media/inbox": ("sea", 3, 5),
@@ -62,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
             file = write_scene(target, scene).rename(target / f"{number:04}.mp4")
             file.with_suffix(".txt").write_text("\n".join(scene.captions))
             lines.append(json.dumps({"uri": file.name, "captions": list(scene.captions)}))
-        if path == "street":
+        if path == "boats":
             (target / "manifest.jsonl").write_text("\n".join(lines))
     return tmp_path
 
@@ -78,7 +81,7 @@ def environment(folder: Path) -> dict[str, str]:
     return variables | {"PYTHON": sys.executable, "PYTHONPATH": sources, "CINESTRATA_BACKBONE": "tiny"}
 
 
-def test_blocks_of_the_readme_run_in_their_order(folder: Path, environment: dict[str, str]) -> None:
+def test_blocks_run_in_their_order(folder: Path, environment: dict[str, str]) -> None:
     port = Machine.free_port()
     start, *blocks = [
         block.replace("8000", str(port)).replace(".venv/bin/activate", "venv/bin/activate")
@@ -111,9 +114,10 @@ def test_blocks_of_the_readme_run_in_their_order(folder: Path, environment: dict
 
 
 def _check_results(folder: Path, url: str, output: str) -> None:
+    assert re.search(r"^(True|False) \['.*\.mp4'", output, re.MULTILINE)  # of the Python block
     assert "202 Accepted" in output
     tasks = {task["name"]: task for task in httpx.get(f"{url}/tasks").json()}
-    assert {"kitchen", "street 2026", "harbor"} <= {
+    assert {"kitchen", "street 2026", "harbor", "boats"} <= {
         name for name, task in tasks.items() if task["state"] == "ready"
     }
     assert "harbor: 3 new, 0 changed" in output

@@ -1,4 +1,4 @@
-"""Very small domains with the default backbone and method, among them the example of the README."""
+"""Very small domains with the default backbone and method, among them the example of docs/using.md."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def _domain(name: str) -> dict[str, Any]:
 
 
 def _kitchen() -> dict[str, Any]:
-    """Body of the request in the README that adds a domain."""
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    """Body of the request in docs/using.md that adds a domain."""
+    readme = (Path(__file__).parents[3] / "docs" / "using.md").read_text(encoding="utf-8")
     (body,) = re.findall(r"-d '(\{\s*\"name\": \"kitchen\".*?\})'", readme, re.DOTALL)
     parsed: dict[str, Any] = json.loads(body)
     return parsed
