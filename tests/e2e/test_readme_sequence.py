@@ -41,7 +41,7 @@ def _sequence() -> list[str]:
     first = next(number for number, block in enumerate(readme) if "cinestrata up" in block)
     snippet = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert snippet
-    python = f'"$PYTHON" - <<\'END\'\n{snippet[1]}END'
+    python = f"\"$PYTHON\" - <<'END'\n{snippet[1]}END"
     using = [block for _, block in shell_blocks("docs/using.md") if "s3://" not in block]
     return [*readme[first : first + 2], python, *using]
 
