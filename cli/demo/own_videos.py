@@ -18,6 +18,7 @@ from cli.demo.demo_videos import SampleSearch
 from index.words.text_analysis import split_words
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.domain_names import name_key, unused_slug
+from service.tasks.manifests.caption_tables import find_tables
 from service.tasks.manifests.folder_videos import find_manifest
 from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES
 
@@ -56,7 +57,7 @@ class OwnVideos:
         if not root.is_dir():
             problem = "is not a folder" if root.exists() else "does not exist"
             fail(f"--videos: {root} {problem}.", "Name a folder with one subfolder of videos per domain.")
-        folders = [root] if find_manifest(root) or _has_sidecars(root) else _subfolders(root)
+        folders = [root] if _has_captions(root) else _subfolders(root)
         if not folders:
             fail(
                 f"--videos: {root} has neither captions nor subfolders.",
@@ -127,10 +128,12 @@ def _subfolders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _has_sidecars(folder: Path) -> bool:
-    return any(
+def _has_captions(folder: Path) -> bool:
+    """Whether captions of videos are directly in a folder."""
+    files = [path for path in folder.iterdir() if path.is_file()]
+    return bool(find_tables(path.name for path in files)) or any(
         file.with_suffix(suffix).is_file()
-        for file in folder.iterdir()
+        for file in files
         if file.suffix.lower() in VIDEO_SUFFIXES
         for suffix in SIDECAR_SUFFIXES
     )

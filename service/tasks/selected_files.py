@@ -75,7 +75,7 @@ class SelectedFiles:
                 f"Several files can be the manifest: {', '.join(sorted(found)[:5])}.",
                 "Select one of them as the caption table.",
             )
-        return found or tables
+        return found or sorted(tables)
 
     def open_text(self, path: str) -> BinaryIO | None:
         """Open a sidecar file or the table; None if there is none."""

@@ -93,18 +93,22 @@ class _Selection:
     def read_table(self) -> None:
         """Read the caption tables, and find the files of their rows; raises InvalidInput."""
         tables = CaptionTables(lambda: list(self.files), is_searched=True)
+        encodings: dict[str, str] = {}
         for path in self._selected.choose_tables(self._request.table):
             stream = self._selected.open_text(path)
             if stream is None:
                 raise AssertionError("the table is one of the listed names")
             with stream:
+                if stream.read(2) in UTF16_MARKS:
+                    encodings[path] = "utf-16"
+                stream.seek(0)
                 tables.add(path, stream, self._request.encoding)
         self.tables = [
             CaptionTable(
                 path=table.path,
                 format=table.format,
                 delimiter=table.delimiter,
-                encoding=self._request.encoding,
+                encoding=encodings.get(table.path, self._request.encoding),
                 videos=table.videos,
             )
             for table in tables.tables

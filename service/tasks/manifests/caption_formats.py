@@ -86,7 +86,7 @@ def read_document_rows(known: CaptionFormat, value: Any, name: str) -> Rows:
 
 def nearest_format(keys: Iterable[str]) -> str:
     """Return the name and the keys of the format whose keys are most like these, as a part of a sentence."""
-    found = list(islice(keys, 1000))
+    found = list(islice(keys, 100))
 
     def similarity(known: CaptionFormat) -> float:
         ratios = (

@@ -226,7 +226,7 @@ def test_caption_files_of_data_sets_are_previewed(form: WebDriver, clips: Callab
     (folder / "video1.json").write_text('{"caption": "a cat"}')
     form.find_element(By.ID, "f-folder").send_keys(str(folder))
     shown = _preview(form, "2 videos with 1 caption")
-    assert "Captions from holiday/data.json: MSR-VTT, UTF-8, 3 files" in shown
+    assert "Captions from holiday/data.json: MSR-VTT, UTF-16, 3 files" in shown
     assert "1 row of the table without a file: left out" in shown
     (folder / "more.json").write_text('{"clips": [1]}')
     form.find_element(By.ID, "f-folder").send_keys(str(folder))
