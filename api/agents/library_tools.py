@@ -1,6 +1,6 @@
 """Tools of agents. Each one calls routes of the API, so that scopes, limits and the audit log are those of the API.
 
-Importing this module loads the SDK of the protocol, which takes half a second.
+Importing this module loads the SDK of the protocol, which takes about a second.
 """
 
 from __future__ import annotations
@@ -34,19 +34,7 @@ NOTICE = (
 _DOMAINS = 50  # of a page
 _CAPTIONS, _TEXT_CHARS = 3, 500  # of a search result; look_at_video shows all
 _CUES, _CUE_CHARS = 200, 20_000  # of a page of a transcript
-_VIDEO_FIELDS = (
-    "id",
-    "task",
-    "uri",
-    "status",
-    "reason",
-    "captions",
-    "metadata",
-    "duration",
-    "width",
-    "height",
-    "split",
-)
+_VIDEO_FIELDS = ("id", "task", "uri", "status", "reason", "captions", "metadata", "duration")
 
 _Count = Annotated[int, Field(ge=1, le=20, description="Maximum number of results.")]
 _VideoId = Annotated[str, Field(description="`video_id` of a result.")]
@@ -296,7 +284,9 @@ async def _answer_results(
         short = _select(result, ("video_id", "task", "score", "confidence", "matches", "moments"))
         short["file"] = _excerpt(result["uri"])
         short["captions"] = [_excerpt(caption) for caption in result["captions"][:_CAPTIONS]]
-        short["words"] = [_select(match, ("kind", "field", "text")) for match in result["words"]]
+        short["words"] = [
+            _select(match, ("kind", "field", "text", "start", "end")) for match in result["words"]
+        ]
         if thumbnails and (picture := await _thumbnail(api, result["video_id"])) is not None:
             pictures.append(picture)
             short["picture"] = len(pictures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, ClassVar, get_args
 from urllib.parse import quote
 
 import httpx
@@ -56,6 +56,7 @@ class Connection:
 class ShownAnswer(ResponseModel):
     """A page of videos."""
 
+    _list: ClassVar[str] = "results"  # name of the list of videos
     _connection: Connection = PrivateAttr(default_factory=Connection)
 
     def connect(self, connection: Connection) -> None:
@@ -66,14 +67,12 @@ class ShownAnswer(ResponseModel):
         """A ``pandas.DataFrame`` with a row for each video of this page; needs pandas."""
         import pandas
 
-        entries, kind = self._entries()
-        return pandas.DataFrame([entry.model_dump() for entry in entries], columns=list(kind.model_fields))
-
-    def _entries(self) -> tuple[Sequence[Any], type[ResponseModel]]:
-        raise NotImplementedError
+        (kind,) = get_args(type(self).model_fields[self._list].annotation)
+        rows = [entry.model_dump() for entry in getattr(self, self._list)]
+        return pandas.DataFrame(rows, columns=list(kind.model_fields))
 
     def _repr_html_(self) -> str:
-        entries = self._entries()[0]
+        entries = getattr(self, self._list)
         shown = entries[:_SHOWN]
         pictures = self._connection.pictures([_video_id(entry) for entry in shown])
         rows = "".join(_row(entry, pictures.get(_video_id(entry))) for entry in shown)
@@ -84,22 +83,15 @@ class ShownAnswer(ResponseModel):
 class SearchResponse(ShownAnswer, search.SearchResponse):
     """Results of a query."""
 
-    def _entries(self) -> tuple[Sequence[Any], type[ResponseModel]]:
-        return self.results, search.SearchResult
-
 
 class SimilarVideosResponse(ShownAnswer, search.SimilarVideosResponse):
     """Videos similar to a library video."""
-
-    def _entries(self) -> tuple[Sequence[Any], type[ResponseModel]]:
-        return self.results, search.SearchResult
 
 
 class VideoPage(ShownAnswer, videos.VideoPage):
     """A page of videos."""
 
-    def _entries(self) -> tuple[Sequence[Any], type[ResponseModel]]:
-        return self.videos, videos.VideoSummary
+    _list = "videos"
 
 
 def _video_id(entry: Any) -> str:

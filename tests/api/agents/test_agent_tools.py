@@ -158,6 +158,8 @@ def test_transcript_is_read_page_by_page(
         read += [cue["text"] for cue in page["transcript"]]
         first = page["next_cue"]
     assert read == [cue["text"] for cue in cues]
+    (word, *_) = reader.ask("search", query='"cue 7"', k=1)["results"][0]["words"]
+    assert (word["kind"], word["start"], word["end"]) == ("transcript", 7, 8)
     assert page["cues"] == 25
     assert reader.ask("look_at_video", video_id=video, first_cue=10**9)["transcript"] == []
 
