@@ -50,18 +50,23 @@ class JudgedTexts:
         changed = {video: own for video, own in judged.items() if own or video in self._texts}
         if not changed:
             return self
-        refusals = dict(self._refusals)
-        for video in changed:
-            for key in map(_key, self._texts.get(video, ())):
-                if video in refusals.get(key, {}):
-                    refusals[key] = {other: votes for other, votes in refusals[key].items() if other != video}
-                    if not refusals[key]:
-                        del refusals[key]
-        for video, own in changed.items():
-            for text in own:
-                if text.votes < 0:
-                    key = _key(text)
-                    refusals[key] = {**refusals.get(key, {}), video: -text.votes}
+        before = {key for video in changed for key in map(_key, self._texts.get(video, ()))}
+        now = {
+            (_key(text), video): -text.votes
+            for video, own in changed.items()
+            for text in own
+            if text.votes < 0
+        }
+        # Each set of refusals is copied once, however many of these videos it has.
+        copies = {
+            key: {
+                other: votes for other, votes in self._refusals.get(key, {}).items() if other not in changed
+            }
+            for key in before | {key for key, _ in now}
+        }
+        for (key, video), votes in now.items():
+            copies[key][video] = votes
+        refusals = {key: videos for key, videos in {**self._refusals, **copies}.items() if videos}
         kept = {**self._texts, **changed}
         return JudgedTexts({video: own for video, own in kept.items() if own}, refusals)
 

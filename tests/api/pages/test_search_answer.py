@@ -343,7 +343,8 @@ def test_domains_show_their_results_and_the_others_are_folded(
     wait_until(browser, lambda b: len(queries) == 2)
     assert texts(browser, "#domains button") == ["All domains", f"{SECOND}\n3", FIRST], "the counts stay"
     browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{FIRST}']").click()
-    wait_until(browser, lambda b: "task" not in _parameters(b))
+    wait_until(browser, lambda b: "task" not in _parameters(b) and len(queries) == 3)
+    wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
     browser.execute_script("arguments[0].focus()", browser.find_element(By.CSS_SELECTOR, "#domains button"))
     webdriver.ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
     wait_until(browser, lambda b: _parameters(b).get("task") == [SECOND])
