@@ -18,7 +18,7 @@ _APPEND_PATH = re.compile(r"/tasks/[^/]+/videos")
 _MAX_TASK_BYTES = 128 * 1024**2  # a task of 100,000 videos with 1.3 KB each, as JSON
 _MAX_BATCH_BYTES = 4 * 1024**2  # 256 long queries with long filters
 _MAX_AGENT_BYTES = 4 * 1024**2  # a domain of 1,000 videos with captions; also the limit of the SDK
-_MAX_EDIT_BYTES = 2 * 1024**2  # 64 long captions and the metadata of a video, with every character escaped
+_MAX_EDIT_BYTES = 8 * 1024**2  # the longest transcript, captions and metadata of a video
 _MAX_OTHER_BYTES = 64 * 1024  # small forms and JSON objects
 
 
@@ -37,7 +37,7 @@ def body_limit(request: Request, settings: Settings) -> int:
         return _MAX_TASK_BYTES
     if path.startswith("/uploads"):  # the preview, or bytes of a file
         return _MAX_TASK_BYTES if path == "/uploads/preview" else request_limits.MAX_VIDEO_BYTES
-    if request.method == "PATCH":  # captions and metadata of a video
+    if request.method == "PATCH":  # captions, metadata and transcript of a video
         return _MAX_EDIT_BYTES
     if path != "/tasks" and not _APPEND_PATH.fullmatch(path):
         return _MAX_OTHER_BYTES

@@ -26,7 +26,6 @@ MAX_VIDEOS_PER_TASK = 100_000
 MAX_VIDEO_BYTES = 4 * _GIB
 MAX_CAPTIONS = 64  # per video
 MAX_CAPTION_CHARS = 2000
-MAX_CUES = 20_000  # of a video's transcript
 MAX_CUE_CHARS = 2000
 MAX_TRANSCRIPT_CHARS = 1_000_000  # of all cues of a video
 MAX_SETTINGS_BYTES = 4096  # settings of a task's method, as JSON

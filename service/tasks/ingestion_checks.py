@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any
 
 from cinestrata_schemas.tasks import AppendSpec, RetrySpec, TaskSpec, VideoSpec
-from cinestrata_schemas.videos import Cue
+from cinestrata_schemas.videos import MAX_CUES, Cue
 from media import MediaError
 from service.catalog.transcripts import TimedText
 from service.core import request_limits
@@ -188,11 +188,11 @@ def _captions_errors(field: str, captions: Sequence[str]) -> Iterator[FieldError
 
 
 def _transcript_errors(field: str, cues: Sequence[Cue]) -> Iterator[FieldError]:
-    if len(cues) > request_limits.MAX_CUES:
+    if len(cues) > MAX_CUES:
         yield FieldError(
             field,
             f"{len(cues)} texts are more than the transcript of a video may have.",
-            f"Keep at most {request_limits.MAX_CUES}.",
+            f"Keep at most {MAX_CUES}.",
         )
         return
     chars = sum(len(cue.text) for cue in cues)

@@ -22,7 +22,7 @@ from cinestrata_schemas.model_types import (
     Uri,
 )
 from cinestrata_schemas.problems import Action
-from cinestrata_schemas.videos import Cue
+from cinestrata_schemas.videos import MAX_CUES, Cue
 
 
 class VideoSpec(RequestModel):
@@ -34,6 +34,7 @@ class VideoSpec(RequestModel):
     captions: RequestList[str] = Field(default_factory=list, description="Captions of the video.")
     transcript: RequestList[Cue] = Field(
         default_factory=list,
+        max_length=MAX_CUES,
         description="Texts with their times: subtitles, or captions of parts. Searched as words, and not learned.",
     )
     id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ from cinestrata_schemas.model_types import (
     ResponseModel,
     ShownUri,
 )
+
+MAX_CUES = 20_000  # of a transcript
 
 
 class Cue(RequestModel):
@@ -110,7 +112,7 @@ class VideoPatch(RequestModel):
             "place of the object removes all metadata."
         ),
     )
-    transcript: RequestList[Cue] | None = Field(
+    transcript: Annotated[RequestList[Cue], Field(max_length=MAX_CUES)] | None = Field(
         default=None, description="The whole transcript, in place of the previous one; null removes it."
     )
 

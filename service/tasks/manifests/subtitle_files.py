@@ -12,7 +12,7 @@ from webvtt import srt, vtt
 from webvtt.errors import MalformedFileError
 from webvtt.models import Caption, Timestamp
 
-from cinestrata_schemas.videos import Cue
+from cinestrata_schemas.videos import MAX_CUES, Cue
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.manifest_lines import read_lines
@@ -46,11 +46,10 @@ def read_subtitles(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iter
             continue
         text = " ".join(new)[: request_limits.MAX_CUE_CHARS]
         cues, chars = cues + 1, chars + len(text)
-        if cues > request_limits.MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
+        if cues > MAX_CUES or chars > request_limits.MAX_TRANSCRIPT_CHARS:
             raise InvalidInput.at(
                 name,
-                f"It has more than {request_limits.MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} "
-                "characters.",
+                f"It has more than {MAX_CUES} texts, or {request_limits.MAX_TRANSCRIPT_CHARS} characters.",
                 "Keep the subtitles of one video.",
             )
         start, end = (

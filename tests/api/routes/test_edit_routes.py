@@ -184,6 +184,15 @@ def test_largest_captions_are_accepted(client: TestClient, video: str) -> None:
     client.patch(f"/videos/{video}", json={"captions": before})
 
 
+def test_largest_transcript_is_accepted_and_a_larger_one_refused(client: TestClient, video: str) -> None:
+    cues = [{"start": n + 0.125, "end": n + 1.125, "text": "\u9999" * 50} for n in range(20_000)]
+    assert client.patch(f"/videos/{video}", json={"transcript": cues}).json()["transcript"] == cues
+    for more in ([*cues, cues[0]], cues[:1] * 60_000):
+        answer = client.patch(f"/videos/{video}", json={"transcript": more})
+        assert answer.status_code in (413, 422)
+    assert client.patch(f"/videos/{video}", json={"transcript": None}).json()["transcript"] == []
+
+
 @pytest.mark.parametrize(
     ("path", "sort", "key"),
     [

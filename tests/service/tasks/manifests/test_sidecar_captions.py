@@ -30,6 +30,10 @@ def read_info(**fields: Any) -> VideoSpec:
     return read({"day/clip.1.info.json": json.dumps(fields)})
 
 
+def cue_blocks(number: int, text: str) -> str:
+    return "".join(f"00:01.000 --> 00:02.000\n{text} {cue}\n\n" for cue in range(number))
+
+
 SRT = """1
 00:00:01,000 --> 00:00:02,000
 <i>Good
@@ -122,12 +126,8 @@ def test_texts_are_kept_within_the_limits() -> None:
             b"WEBVTT\n\n00:01.000 --> 00:02.000\nK\xfcche",
             "day/clip.1.vtt:4: Byte 2 of the line is not UTF-8",
         ),
-        (
-            "vtt",
-            ("WEBVTT\n\n" + "0:01.000 --> 0:02.000\na\n\n" * 20_001).encode(),
-            "clip.1.vtt: It has more than",
-        ),
-        ("srt", b"1\n00:00:01,000 --> 00:00:02,000\n" + b"word\n" * 900_000, "clip.1.srt: It has more than"),
+        ("vtt", f"WEBVTT\n\n{cue_blocks(20_001, 'a')}".encode(), "clip.1.vtt: It has more than"),
+        ("vtt", f"WEBVTT\n\n{cue_blocks(510, 'x' * 1990)}".encode(), "clip.1.vtt: It has more than"),
         ("srt", (b"x" * 999 + b"\n") * 9000, "clip.1.srt: The file has more than"),
         ("srt", b"\xff\xfe1", "day/clip.1.srt: The file begins with a mark of UTF-16, but is not UTF-16"),
         ("info.json", b"{", "day/clip.1.info.json:1: The file is not JSON"),
@@ -165,7 +165,7 @@ def test_cues_with_wrong_times_do_not_lose_the_others() -> None:
     """A negative time is none; the words of a cue that ends before it starts were said at its start."""
     content = (
         "1\n-00:00:01,000 --> 00:00:02,000\nnegative\n\n2\n00:00:09,000 --> 00:00:08,000\nbackwards\n\n"
-        "3\n00:99:00,000 --> 00:99:08,000\nno minute\n\n4\n99999:00:00,000 --> 99999:00:01,000\nfar\n\n"
+        "4\n99999:00:00,000 --> 99999:00:01,000\nfar\n\n"
         "5\n00:00:10,000 --> 00:00:12,000\n<script>alert(1)</script>\n\n6\n00:00:13,000 --> 00:00:14,000\n\n"
     )
     assert read_cues("\n" + content, "srt") == [
