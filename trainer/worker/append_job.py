@@ -33,6 +33,7 @@ from service.catalog.tables import Video
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, Unavailable
 from service.library.compaction import update_shard_rows
+from service.library.deletion import delete_videos
 from service.storage.index_manifest import index_lock
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
@@ -204,6 +205,7 @@ def _first_captions(query: Select[int, list[str]], ids: Ids) -> list[Query]:
     return captioned[:_MAX_CAPTIONS]
 
 
+_SAME_VECTOR = 0.99  # cosine of two embeddings of a video, perhaps on different machines
 MAX_SEGMENTS = 16  # of a shard; one more, and its segments are copied into one
 
 
@@ -238,12 +240,12 @@ def process_append(claim: Claim) -> None:
     segments: list[SegmentEntry] = []
     stored = library.store.stored_ids(domain, ids)
     if 0 < len(stored) < len(ids):
-        # A generation that lists an append has a vector of each accepted video, so a compaction drops none of these.
-        # Some of the ids can then only be those of videos that a restored catalog does not know.
-        raise VectorIdsTaken(
-            f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(ids)} ids of this "
-            "append"
-        )
+        _require_own_vectors(claim, library, backbone, task, stored)
+        # A deletion was killed after its tombstones, and a compaction has dropped the vectors.
+        missing = set(np.setdiff1d(ids, stored).tolist())
+        delete_videos([clip.id for clip in task.clips if clip.vector_id in missing], task_id=claim.task.id)
+        task = load_task(claim, backbone)
+        ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     if len(ids) and not len(stored):
         with restarted_without_deleted_videos(task):
             segments = _write_segments(claim, library, backbone, task, domain)
@@ -269,6 +271,32 @@ def process_append(claim: Claim) -> None:
         )
     _compact(library, domain)
     clean_up(task)
+
+
+def _require_own_vectors(
+    claim: Claim, library: Library, backbone: Backbone, task: TaskData, stored: Ids
+) -> None:
+    """Check that a shard stores the vectors of an append's videos, and not those of other videos with their IDs.
+
+    Args:
+        stored: IDs of the videos that the shard of the domain stores.
+
+    Raises:
+        VectorIdsTaken: they are other videos, which a restored catalog does not know.
+    """
+    domain = claim.task.target_id or ""
+    manifest = library.manifest
+    found = library.store.open([entry for entry in manifest.segments(domain) if entry.count]).vectors(stored)
+    restore_task_frames(claim, task, backbone)
+    fingerprint = manifest.shards[domain].fingerprint
+    own = embed_shared(claim, task.clips, library.video_encoder(backbone, domain), fingerprint)
+    videos = np.array([clip.vector_id for clip in task.clips], np.int64)
+    cosines = np.einsum("nd,nd->n", found, own[np.isin(videos, stored)], dtype=np.float64)
+    if cosines.min() < _SAME_VECTOR:
+        raise VectorIdsTaken(
+            f"The shard of task {domain} has vectors of other videos with {len(stored)} of the {len(videos)} ids of "
+            "this append"
+        )
 
 
 def _write_segments(

@@ -211,6 +211,29 @@ def _require_same_videos(domain: str) -> None:
     assert list(check_catalog(settings(), found)) == found.problems == []
 
 
+def test_append_finishes_a_deletion_that_was_killed_after_its_tombstones(
+    learned_task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker dies after the manifest, the deletion after the tombstones, and a compaction drops the vector."""
+    task = post_append(learned_task, "red", "blue")
+    die(task, "after the manifest", monkeypatch)
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "register_removals", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            delete_videos(["new-red"])
+    assert "new-red" in catalog_vector_ids(task)
+    compact(learned_task)
+    assert run(task).state == "ready"
+    ids = catalog_vector_ids(learned_task)
+    assert "new-blue" in ids
+    assert "new-red" not in ids
+    _require_same_videos(learned_task)
+
+
 @pytest.mark.parametrize("original", ["kept", "deleted"])
 def test_compaction_before_a_killed_append_is_resumed_does_not_fail_it(
     learned_task: str, original: str, monkeypatch: pytest.MonkeyPatch
