@@ -43,9 +43,13 @@ class _OperatorState(State):
 
     def __init__(self, settings: Settings, follow_index: bool) -> None:
         super().__init__(
-            {"settings": settings, "authenticator": _OperatorAuthenticator(), "search_rate": SearchRate()}
+            {
+                "settings": settings,
+                "follow_index": follow_index,
+                "authenticator": _OperatorAuthenticator(),
+                "search_rate": SearchRate(),
+            }
         )
-        self._state["follow_index"] = follow_index
 
     @cached_property
     def query_service(self) -> SearchEngine:
