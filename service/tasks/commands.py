@@ -37,6 +37,7 @@ from service.tasks.ingestion_checks import (
 )
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import is_published, lock_task, next_position, set_state
+from service.tasks.method_checks import settings_errors
 from service.tasks.task_details import progress_with_times, task_details
 from service.tasks.task_events import record
 from service.tasks.task_storage import (
@@ -260,7 +261,9 @@ def _change_method(task: Task, spec: RetrySpec) -> None:
         raise InvalidInput.at(
             "method", "An append uses the method of its domain.", "Retry it without method and settings."
         )
-    task.method, task.settings = spec.method or task.method, dict(spec.settings or {})
+    method, chosen = spec.method or task.method, dict(spec.settings or {})
+    raise_first(settings_errors(method, chosen))
+    task.method, task.settings = method, chosen
     shutil.rmtree(
         configured().checkpoints_dir / task.id, ignore_errors=True
     )  # of the other method or settings

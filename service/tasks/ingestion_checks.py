@@ -17,10 +17,11 @@ from media import MediaError
 from service.catalog.transcripts import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
+from service.core.settings import METHOD_NAMES
 from service.storage.library_backbone import default_method, library_backbone
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
-from service.tasks.method_checks import find_method_error
+from service.tasks.method_checks import find_method_error, settings_errors
 
 _MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
 _MAX_DEPTH = 16
@@ -128,9 +129,12 @@ def normalize_transcript(cues: Sequence[Cue]) -> list[TimedText]:
 def task_errors(spec: TaskSpec | RetrySpec) -> Iterator[FieldError]:
     """Yield the errors of the method and the settings of a task."""
     method = spec.method or (default_method() if isinstance(spec, TaskSpec) else None)
-    if method and (error := find_method_error(method, spec.settings or {}, library_backbone())):
+    settings = spec.settings or {}
+    if method and (error := find_method_error(method, settings, library_backbone())):
         yield error
-    yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)
+    if method in METHOD_NAMES:
+        yield from settings_errors(method, settings)
+    yield from _json_errors("settings", settings, request_limits.MAX_SETTINGS_BYTES)
 
 
 def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:

@@ -1,8 +1,10 @@
-"""Methods that the backbone of the library can run, from their recipes: neither methods nor backbones are loaded."""
+"""Methods that the backbone of the library can run, and their settings: neither methods nor backbones are loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -39,9 +41,40 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
     )
 
 
+def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield an error for each setting that a method does not know.
+
+    Args:
+        method: Name of the method.
+        settings: Settings of the task.
+    """
+    names = _setting_names()
+    known = sorted([*names["every method"], *names.get(method, [])])
+    for name in settings:
+        if name not in known:
+            closest = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {closest[0]!r}? " if closest else ""
+            yield FieldError(
+                f"settings.{name}",
+                f"Method {method!r} has no setting {name!r}.",
+                f"{hint}Its settings are {', '.join(known)}.",
+            )
+
+
 @cache
 def _needs_open_blocks(method: str) -> bool | str:
     """Whether a method needs open blocks, or the name of the setting that decides it."""
-    recipe = resources.files("trainer") / "methods" / "configs" / f"{method}.yaml"
-    needed: bool | str = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("needs_open_blocks", False)
+    needed: bool | str = yaml.safe_load(_read_config(f"{method}.yaml")).get("needs_open_blocks", False)
     return needed
+
+
+@cache
+def _setting_names() -> dict[str, list[str]]:
+    """Names of the settings of every method, and of the other settings of each."""
+    names: dict[str, list[str]] = json.loads(_read_config("setting_names.json"))
+    return names
+
+
+def _read_config(name: str) -> str:
+    """Return the text of a file beside the recipes."""
+    return (resources.files("trainer") / "methods" / "configs" / name).read_text(encoding="utf-8")

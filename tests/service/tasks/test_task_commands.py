@@ -46,7 +46,7 @@ def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable
     make_file("a.mp4")
     made = commands.create_task(
         _spec(
-            settings={"rank": 8, "beta": 0.5, "name": None},
+            settings={"rank": 8, "carry": 0.5, "max_steps": None},
             videos=[
                 {
                     "uri": "a.mp4",
@@ -59,7 +59,7 @@ def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable
         )
     ).task
     assert (made.state, made.position, made.method) == ("queued", 1, "strata")
-    assert made.settings == {"rank": 8, "beta": 0.5, "name": None}
+    assert made.settings == {"rank": 8, "carry": 0.5, "max_steps": None}
     assert made.counts.videos == 1
     assert made.eta_seconds is None
     assert commands.get_task(made.id) == made
@@ -142,7 +142,7 @@ class TestBadInput:
         assert commands.create_task(_spec(name=" two\u3000 birds ")).task.name == "two birds"
 
     def test_large_settings_are_refused(self) -> None:
-        assert list(_wrong_fields(_spec(settings={"key": "x" * 5000}))) == ["settings"]
+        assert list(_wrong_fields(_spec(settings={"seed": "x" * 5000}))) == ["settings"]
 
     def test_number_of_reported_errors_is_limited(self) -> None:
         assert len(_wrong_fields(_spec(videos=[{"uri": "none.mp4"}] * 500))) == 20
@@ -309,7 +309,11 @@ class TestCancelAndRetry:
         checkpoint = settings().checkpoints_dir / task / "state.pt"
         checkpoint.parent.mkdir(parents=True)
         checkpoint.write_bytes(b"of another method")
-        for wrong, field in (({"method": "none"}, "method"), ({"settings": {"key": "x" * 5000}}, "settings")):
+        for wrong, field in (
+            ({"method": "none"}, "method"),
+            ({"settings": {"seed": "x" * 5000}}, "settings"),
+            ({"settings": {"epoch": 3}}, "settings.epoch"),  # of the method that the task has
+        ):
             with pytest.raises(InvalidInput) as caught:
                 commands.retry_task(task, RetrySpec.model_validate(wrong))
             assert caught.value.errors[0].field.startswith(field)
