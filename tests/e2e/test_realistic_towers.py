@@ -53,7 +53,7 @@ def client(machine: Machine, data: Path, checkpoint: str) -> Iterator[httpx.Clie
     process.wait()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("method", ["ffa_tame", "strata", "bmu_moco"])
 def test_method_learns_and_resumes_in_an_epoch(
     machine: Machine, data: Path, client: httpx.Client, method: str
@@ -70,10 +70,10 @@ def test_method_learns_and_resumes_in_an_epoch(
         assert view["state"] != "failed", view["error"]
         return view
 
-    machine.until(lambda: (task()["progress"].get("epoch") or 0) >= 2, "the second epoch")
+    machine.until(lambda: (task()["progress"].get("epoch") or 0) >= 2, "the second epoch", 600)
     (worker,) = machine.processes(data, "--queue gpu")
     os.kill(worker, signal.SIGKILL)
-    machine.until(lambda: task()["state"] == "ready", "another worker finishes the task")
+    machine.until(lambda: task()["state"] == "ready", "another worker finishes the task", 600)
 
     view = task()
     assert (view["trained"], view["counts"]["accepted"]) == (True, VIDEOS)
