@@ -47,13 +47,15 @@ def export(
     """Write captions, splits, metadata and transcripts as tables that `cinestrata ingest` reads."""
     from cli.commands.task_commands import find_task
     from cli.service_client import connect
+    from service.tasks.uploads.uploaded_videos import storable_paths
 
     client = connect(url, data)
     if task is not None:
         targets = [(find_task(client, task), folder)]
     else:
         domains = [each for each in client.list_tasks() if each.into is None and each.state == "ready"]
-        targets = [(domain, folder / (domain.slug or domain.id)) for domain in domains]
+        names = storable_paths([(domain.slug or domain.id).replace("/", "-") for domain in domains])
+        targets = [(domain, folder / name) for domain, name in zip(domains, names, strict=True)]
     if not targets:
         fail("The library has no domains.", "Nothing was written.")
     tables = [target / f"metadata.{table_format}" for _, target in targets]
@@ -72,16 +74,18 @@ def _export_domain(
 ) -> int:
     """Write the table of a domain, which appears when it is complete; returns the number of its videos."""
     from cli.service_client import PAGE
+    from media.sources.media_source import is_source_uri
 
     ids = [video.id for video in client.iter_videos(task=domain.id, status="accepted", limit=PAGE)]
     with progress_bar("videos") as bar:
         found = [client.get_video(video) for video in bar.track(ids, description=f"Reading {domain.name}")]
-    names = file_names([video.uri for video in found])
+    names = file_names([video.uri for video in found], renamed=with_videos)
     folder.mkdir(parents=True, exist_ok=True)
     if with_videos:
         with progress_bar("videos") as bar:
             for video, name in bar.track(list(zip(found, names, strict=True)), description="Writing"):
-                _write_video(client, video, folder / name)
+                if not is_source_uri(video.uri):
+                    _write_video(client, video, folder / name)
     partial = table.with_name(f".{table.name}.part")
     try:
         # A byte order mark, because spreadsheets take a CSV without one for text of Windows.
@@ -95,10 +99,14 @@ def _export_domain(
     return len(found)
 
 
-def file_names(uris: Sequence[str]) -> list[str]:
-    """Return a path for each video: below the folder that contains all of them, and different for each.
+def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
+    """Return a path for each video, below the folder that contains all of them.
 
     Videos of remote sources keep their URIs.
+
+    Args:
+        uris: URIs of the videos.
+        renamed: Whether files are written: their names are storable everywhere. Equal names are always numbered.
     """
     from media.sources.media_source import is_source_uri
     from service.storage.library_paths import UPLOAD_SCHEME
@@ -111,7 +119,7 @@ def file_names(uris: Sequence[str]) -> list[str]:
     ]
     common = posixpath.commonpath([posixpath.dirname(path.lstrip("/")) for path in paths]) if paths else ""
     inside = [path.lstrip("/").removeprefix(common).lstrip("/") for path in paths]
-    names = iter(storable_paths(inside))
+    names = iter(storable_paths(inside) if renamed or len({*inside}) < len(inside) else inside)
     return [uri if is_source_uri(uri) else next(names) for uri in uris]
 
 

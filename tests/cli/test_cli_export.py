@@ -119,6 +119,8 @@ def test_library_without_domains_is_named(folder: Settings, tmp_path: Path) -> N
 
 def test_names_of_files_differ() -> None:
     uris = ["upload://tsk_1/x/a.mp4", "upload://tsk_2/x/a.mp4", "s3://bucket/x/a.mp4", "x/y/b.mp4"]
-    first, second, remote, other = file_names(uris)
+    first, second, remote, other = file_names(uris, renamed=True)
     assert (first, remote, other) == ("a.mp4", "s3://bucket/x/a.mp4", "y/b.mp4")
     assert second not in (first, other)
+    assert file_names(["a:b.mp4", "A:b.mp4"], renamed=False) == ["a:b.mp4", "A:b.mp4"]
+    assert len({*file_names(uris[:2], renamed=False)}) == 2

@@ -6,7 +6,6 @@ A format reads the fields of a video as in ``POST /tasks``, with the times of de
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -180,7 +179,7 @@ def _cue(times: Any, text: Any, location: str) -> dict[str, Any]:
     if not is_span or not all(isinstance(t, int | float) and not isinstance(t, bool) for t in times):
         raise InvalidInput.at(location, "The times are not a list of start and end.", "Give both in seconds.")
     start, end = sorted(times)
-    if not (start >= 0 and math.isfinite(end) and end < 2**53):  # also false for NaN
+    if not (start >= 0 and end < 2**53):  # also false for NaN
         raise InvalidInput.at(
             location, f"{start} and {end} are no times of a video.", "Give seconds from its start."
         )
@@ -295,12 +294,12 @@ def _read_youcook(document: dict[str, Any], name: str) -> Rows:
         location = f"{name}:database.{uri[:80]}"
         item = _typed(item, dict, location)
         parts = list(_objects(item, "annotations", location))
-        cues = [_cue(part.get("segment"), part.get("sentence"), place) for place, part in parts]
+        cues = [_cue(part.get("segment"), part.get("sentence", ""), place) for place, part in parts]
         yield (
             location,
             _video(
                 uri,
-                transcript=cues,
+                transcript=[cue for cue in cues if cue["text"]],
                 split=item.get("subset"),
                 metadata=item,
                 omitted=("subset", "annotations"),
@@ -321,6 +320,7 @@ def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
             )
         captions: list[Any] = []
         cues: list[dict[str, Any]] = []
+        choices: dict[str, dict[str, None]] = {}
         metadata: dict[str, Any] = {other: value for other, value in data.items() if other != key}
         annotated = "annotations" if "annotations" in item else "completions"
         for place, annotation in _objects(item, annotated, location):
@@ -337,12 +337,13 @@ def _read_label_studio(items: Iterable[tuple[str, Any]], name: str) -> Rows:
                 for kind in ("choices", "labels", "timelinelabels", "taxonomy"):
                     chosen = value.get(kind)
                     if isinstance(chosen, list) and isinstance(result.get("from_name"), str):
-                        earlier = metadata.get(result["from_name"], [])
-                        merged = [*(earlier if isinstance(earlier, list) else [earlier]), *chosen]
-                        metadata[result["from_name"]] = list(
-                            dict.fromkeys(filter(lambda c: isinstance(c, str), merged))
-                        )
-        yield location, _video(paths[key], captions=captions, transcript=cues, metadata=metadata)
+                        names = choices.setdefault(result["from_name"], {})
+                        names.update(dict.fromkeys(name for name in chosen if isinstance(name, str)))
+        for field, names in choices.items():
+            given = metadata.get(field, [])
+            metadata[field] = list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *names]))
+        transcript = [cue for cue in cues if cue["text"]]
+        yield location, _video(paths[key], captions=captions, transcript=transcript, metadata=metadata)
 
 
 def _label_studio_path(value: str) -> str:
@@ -397,7 +398,7 @@ def _read_fiftyone_labels(document: dict[str, Any], name: str) -> Rows:
         if isinstance(label, list):  # temporal detections
             parts = [_typed(part, dict, location) for part in label]
             cues = [_cue(p.get("timestamps"), text_of(p.get("label"), location), location) for p in parts]
-            yield location, _video(uri, transcript=cues)
+            yield location, _video(uri, transcript=[cue for cue in cues if cue["text"]])
         elif label is not None:
             yield location, _video(uri, metadata={"label": text_of(label, location)})
 

@@ -99,7 +99,8 @@ def list_folder_videos(
         return sorted(_list_files(base, report_progress))
 
     tables = CaptionTables(list_names)
-    for name in find_tables(list_names()) if manifest is None else [manifest.name]:
+    tables_here = [name for name in find_tables(list_names()) if (base / name).is_file()]
+    for name in tables_here if manifest is None else [manifest.name]:
         with _open_inside(base / name, root) as stream:
             tables.add(name, stream, encoding, typed_tables=typed_tables)
     videos = tables.videos()

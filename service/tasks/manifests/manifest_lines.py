@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class PeekedText:
             first = stream.readline(MAX_LINE_BYTES + 1)
         self._stream = stream
         self._name = name
-        self._lines = [first] if first else []
+        self._lines = deque([first] if first else [])
 
     def peek_line(self) -> bytes:
         """Return the first line that is not blank, or its first bytes; empty if there is none.
@@ -62,12 +63,12 @@ class PeekedText:
     def read(self, size: int, /) -> bytes:
         """Return at most ``size`` bytes that were not read."""
         head = b"".join(self._lines)
-        self._lines = [head[size:]] if len(head) > size else []
+        self._lines = deque([head[size:]] if len(head) > size else [])
         return head[:size] + (self._stream.read(size - len(head)) if size > len(head) else b"")
 
     def readline(self, size: int, /) -> bytes:
         """Return the next line, as the stream returned it."""
-        return self._lines.pop(0) if self._lines else self._stream.readline(size)
+        return self._lines.popleft() if self._lines else self._stream.readline(size)
 
 
 class _Utf16Reader(io.RawIOBase):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
@@ -38,15 +38,19 @@ _MAX_CUES = 1_000_000  # of all videos
 _MAX_METADATA_BYTES = 64 * 1024**2  # of all videos, as in the body of a JSON request
 
 
-class _Entry(NamedTuple):
-    """Fields of a video; much smaller than a :class:`VideoSpec`, since a manifest may have millions of lines."""
+@dataclass(slots=True)
+class _Entry:
+    """Fields of a video; much smaller than a :class:`VideoSpec`, since a manifest may have millions of lines.
+
+    Captions and texts of the transcript are keys, so that further rows are merged without a copy of the earlier ones.
+    """
 
     location: str
-    captions: tuple[str, ...]
+    captions: dict[str, None]
     id: str | None
     split: str | None
     metadata: dict[str, Any] | None
-    transcript: list[Cue]
+    transcript: dict[tuple[float, float, str], Cue]
 
 
 class ManifestEntries:
@@ -95,10 +99,16 @@ class ManifestEntries:
             )
         uri = video.uri.removeprefix("./") or video.uri
         entry = _Entry(
-            location, tuple(video.captions), video.id, video.split, video.metadata, video.transcript
+            location,
+            dict.fromkeys(video.captions),
+            video.id,
+            video.split,
+            video.metadata,
+            {(cue.start, cue.end, cue.text): cue for cue in video.transcript},
         )
         if earlier := self._entries.get(uri):
-            entry = self._merge(uri, earlier, entry)
+            self._merge(uri, earlier, entry)
+            entry = earlier
         elif len(self._entries) >= request_limits.MAX_VIDEOS_PER_TASK:
             limit = request_limits.MAX_VIDEOS_PER_TASK
             raise InvalidInput.at(
@@ -134,20 +144,18 @@ class ManifestEntries:
         """Return the videos."""
         return [_make_video(uri, entry) for uri, entry in self._entries.items()]
 
-    def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> _Entry:
+    def _merge(self, uri: str, earlier: _Entry, entry: _Entry) -> None:
+        """Add a row to the earlier rows of its video."""
         for field in ("id", "split"):
             self._check_equal(uri, field, getattr(earlier, field), getattr(entry, field), earlier, entry)
-        metadata = dict(earlier.metadata or {})
-        for key, value in (entry.metadata or {}).items():
-            self._check_equal(uri, key, metadata.setdefault(key, value), value, earlier, entry)
-        return _Entry(
-            earlier.location,
-            tuple(dict.fromkeys((*earlier.captions, *entry.captions))),
-            earlier.id or entry.id,
-            earlier.split or entry.split,
-            metadata or None,
-            _join(earlier.transcript, entry.transcript),
-        )
+        earlier.id, earlier.split = earlier.id or entry.id, earlier.split or entry.split
+        if earlier.metadata is None:
+            earlier.metadata = entry.metadata
+        else:
+            for key, value in (entry.metadata or {}).items():
+                self._check_equal(uri, key, earlier.metadata.setdefault(key, value), value, earlier, entry)
+        earlier.captions.update(entry.captions)
+        earlier.transcript.update(entry.transcript)
 
     def _check_equal(
         self, uri: str, field: str, first: object, second: object, earlier: _Entry, entry: _Entry
@@ -160,17 +168,12 @@ class ManifestEntries:
             )
 
 
-def _join(first: Sequence[Cue], second: Sequence[Cue]) -> list[Cue]:
-    """Return the texts of two transcripts, those of both once."""
-    return list({(cue.start, cue.end, cue.text): cue for cue in (*first, *second)}.values())
-
-
 def _make_video(uri: str, entry: _Entry) -> VideoSpec:
     """Return the video of an entry; `ManifestEntries.add` has validated its fields."""
-    fields: dict[str, Any] = {
-        key: value for key, value in entry._asdict().items() if key != "location" and value
-    }
-    return VideoSpec.model_construct(uri=uri, **fields | {"captions": list(entry.captions)})
+    texts = {"captions": list(entry.captions), "transcript": list(entry.transcript.values())}
+    optional = {"id": entry.id, "split": entry.split, "metadata": entry.metadata}
+    given: dict[str, Any] = {key: value for key, value in (texts | optional).items() if value}
+    return VideoSpec.model_construct(uri=uri, **{"captions": [], **given})
 
 
 CAPTION_TABLE_NAMES = ("captions.csv", "captions.tsv")  # found beside videos, they need not name all of them

@@ -6,6 +6,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 from webvtt import srt, vtt
@@ -19,7 +20,7 @@ from service.tasks.manifests.manifest_lines import read_lines
 
 _MAX_CHARS = 8 * 1024**2  # of a file; its parts take some 20 times as much memory
 _SHORTEST = 1.0  # seconds of a cue that does not end after its start
-_SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^<>]+)>")
+_SPEAKER = re.compile(r"<v(?:\.[^\s<>]*)?[ \t]+([^\s<>][^<>]*)>")
 _POSITION = re.compile(r"\{\\[^{}]*\}")  # and other styles of SubStation Alpha, such as {\an8}
 
 
@@ -91,7 +92,9 @@ def _plain_lines(caption: Caption) -> list[str]:
 
 
 def _plain_text(line: str) -> str:
-    text = html.unescape(_POSITION.sub("", line))
+    text = _POSITION.sub("", line)
+    with suppress(ValueError):  # a character reference of thousands of digits
+        text = html.unescape(text)
     return " ".join(
         "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs")).split()
     )

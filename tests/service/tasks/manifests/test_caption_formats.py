@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -307,3 +308,42 @@ def test_values_of_a_document_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
     tables = CaptionTables(lambda: ["a.mp4"])
     with pytest.raises(InvalidInput, match="has more than 1000 values"):
         tables.add("x.json", io.BytesIO(b"[" + b"[]," * 1000 + b"[]]"))
+
+
+def test_many_rows_of_a_video_are_merged_without_copies(tmp_path: Path) -> None:
+    rows = (
+        {"file_name": "a.mp4", "text": "a cat", "transcript": [{"start": n, "end": n + 1, "text": "x"}]}
+        for n in range(15_000)
+    )
+    _write(tmp_path, {"a.mp4": b"video", "t.jsonl": "\n".join(map(json.dumps, rows)).encode()})
+    (video,) = list_folder_videos(tmp_path).videos
+    assert (video.captions, len(video.transcript)) == (["a cat"], 15_000)
+
+
+def test_blank_lines_before_a_table_are_read_once(tmp_path: Path) -> None:
+    table = b"\n" * 400_000 + b'{"file_name": "a.mp4", "text": "a cat"}'
+    _write(tmp_path, {"a.mp4": b"video", "t.jsonl": table})
+    (video,) = list_folder_videos(tmp_path).videos
+    assert video.captions == ["a cat"]
+
+
+def test_time_of_many_digits_is_refused(tmp_path: Path) -> None:
+    table = {"timestamps": [[0, 10**400]], "sentences": ["a cat"], "video_id": "a"}
+    _write(tmp_path, {"a.mp4": b"video", "t.json": json.dumps([table]).encode()})
+    with pytest.raises(InvalidInput, match="no times of a video"):
+        list_folder_videos(tmp_path)
+
+
+def test_tables_that_are_no_files_are_left_out(tmp_path: Path) -> None:
+    _write(tmp_path, {"a.mp4": b"video"})
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "lost.json").symlink_to(tmp_path / "nowhere")
+    assert [video.uri for video in list_folder_videos(tmp_path).videos] == ["a.mp4"]
+
+
+def test_choices_of_label_studio_are_distinct(tmp_path: Path) -> None:
+    results = [{"from_name": "kind", "value": {"choices": [f"choice {n % 7}"]}} for n in range(50_000)]
+    item = {"data": {"video": "a.mp4", "kind": "given"}, "annotations": [{"result": results}]}
+    _write(tmp_path, {"a.mp4": b"video", "t.json": json.dumps([item]).encode()})
+    (video,) = list_folder_videos(tmp_path).videos
+    assert video.metadata == {"kind": ["given", *(f"choice {n}" for n in range(7))]}

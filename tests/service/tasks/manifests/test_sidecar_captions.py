@@ -232,3 +232,9 @@ def test_folder_finds_subtitles_with_a_language_code(tmp_path: Path) -> None:
         ["Good morning", "Salt & pepper"]
     ] * 2
     assert not any(video.captions for video in videos)
+
+
+@pytest.mark.parametrize("text", ["<v" + " " * 400_000 + "x<", "&#" + "1" * 5000 + ";"])
+def test_hostile_markup_is_text(text: str) -> None:
+    video = read({"day/clip.1.vtt": f"WEBVTT\n\n00:01.000 --> 00:02.000\nGood morning\n{text}\n"})
+    assert video.transcript[0].text.startswith("Good morning")
