@@ -89,11 +89,12 @@ def plan_sync(
     left_out: Mapping[str, str] = MappingProxyType({}),
     uploaded: Iterable[str] = (),
 ) -> SyncPlan:
-    """Compare files with the videos of a domain; videos that another command added are ignored.
+    """Compare files with the videos of a domain.
 
-    A file is unchanged if its size is that of the stored video and it was not modified since the video was added;
-    otherwise its content decides. The captions of a source replace those of the domain; a source without captions of a
-    video leaves them as they are.
+    Videos that another command added stand for the files with their content, and never vanish. A file is unchanged if
+    its size is that of the stored video and it was not modified since the video was added; otherwise its content
+    decides. The captions of a source replace those of the domain; a source without captions of a video leaves them as
+    they are.
 
     Args:
         report_alive: Called after each file.
@@ -103,16 +104,19 @@ def plan_sync(
             stay as they are.
     """
     versions: dict[str, list[VideoSummary]] = {}
+    others: dict[str, VideoSummary] = {}  # by content
     for version in stored:
         if _SYNCED_ID.match(version.id):
             versions.setdefault(_key(version.id), []).append(version)
+        elif version.status == "accepted" and version.content_hash:
+            others[version.content_hash] = version
     plan = SyncPlan(left_out=dict(left_out))
     seen = set(map(path_digest, [*left_out, *uploaded]))
     for file in files:
         key = path_digest(file.video.uri)
         seen.add(key)
         try:
-            _compare(plan, file, key, versions.get(key, []), domain)
+            _compare(plan, file, key, versions.get(key, []), others, domain)
         except OSError as error:  # while its content was read
             plan.left_out[file.video.uri] = f"The file cannot be read ({error.strerror})."
         report_alive()
@@ -126,12 +130,29 @@ def plan_sync(
     return plan
 
 
-def _compare(plan: SyncPlan, file: SourceFile, key: str, former: Sequence[VideoSummary], domain: str) -> None:
-    """Add a file to the plan; ``former`` are the stored versions of its path."""
+def _compare(
+    plan: SyncPlan,
+    file: SourceFile,
+    key: str,
+    former: Sequence[VideoSummary],
+    others: Mapping[str, VideoSummary],
+    domain: str,
+) -> None:
+    """Add a file to the plan.
+
+    Args:
+        key: Digest of the file's path.
+        former: Stored versions of its path.
+        others: Videos that another command added, by the hash of their content.
+        domain: Name of the domain.
+    """
     current = _find_current(file, former)
     if current is None:
-        content = file.content()[:8]
+        digest = file.content()
+        content = digest[:8]
         current = next((version for version in former if version.id.endswith(f"-{content}")), None)
+        if digest in others and (current is None or current.status == "rejected"):
+            current = others[digest]
         if current is None:
             video = file.video.model_copy(update={"id": _video_id(file, domain, key, content)})
             (plan.changed if former else plan.new).append(video)

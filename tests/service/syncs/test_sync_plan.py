@@ -132,9 +132,22 @@ def test_rejected_file_is_sent_again_only_when_it_changes(folder: Path) -> None:
     assert summary(plan_sync(listed(folder), videos)) == (0, 1, 0, 0, 0)
 
 
-def test_videos_of_other_commands_are_ignored(folder: Path) -> None:
-    other = stored(VideoSpec(uri=NAMES[0], id="my-video"), folder)
+def test_videos_of_other_commands_stand_for_files_with_their_content(folder: Path) -> None:
+    other = stored(VideoSpec(uri=NAMES[0], id="my-video", captions=["a cat"]), folder)
+    plan = plan_sync(listed(folder, captions=["a dog"]), [other])
+    assert (summary(plan), plan.recaptioned) == ((1, 0, 0, 0, 1), {"my-video": ["a dog"]})
+    assert summary(plan_sync(listed(folder, NAMES[1:]), [other])) == (1, 0, 0, 0, 0)
+    write(folder, NAMES[0], b"another content", AFTER)
     assert summary(plan_sync(listed(folder), [other])) == (2, 0, 0, 0, 0)
+
+
+def test_copy_that_was_rejected_is_the_video_that_it_copies(folder: Path) -> None:
+    copies = synced(
+        folder, status="rejected", reason="It has the same content.", bytes=None, content_hash=None
+    )
+    other = stored(VideoSpec(uri=NAMES[0], id="my-video"), folder)
+    plan = plan_sync(listed(folder), [*copies, other])
+    assert (plan.unchanged, list(plan.rejected), plan.outdated) == (1, [NAMES[1]], [copies[0].id])
 
 
 def test_captions_of_the_source_replace_others(folder: Path) -> None:
