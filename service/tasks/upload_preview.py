@@ -26,7 +26,7 @@ from service.tasks import commands
 from service.tasks.ingestion_checks import content_errors, duplicate_ids, task_errors
 from service.tasks.manifests.caption_tables import CaptionTables
 from service.tasks.manifests.manifest_lines import UTF16_MARKS
-from service.tasks.manifests.sidecar_captions import add_caption_from_name, read_sidecars
+from service.tasks.manifests.sidecar_captions import add_caption_from_name, add_subtitles, read_sidecars
 from service.tasks.selected_files import SelectedFiles
 from service.tasks.uploads import upload_store
 
@@ -117,11 +117,16 @@ class _Selection:
         self._rows = {row.uri: row for row in tables.videos()}
 
     def read_videos(self) -> None:
-        """Read the captions of the videos that no table names; raises InvalidInput."""
+        """Read the sidecar files: of a video that a table names, its subtitles alone. Raises InvalidInput."""
         request = self._request
+        open_text = self._selected.open_text
         videos = []
         for path in self._selected.video_paths(set(self._rows)):
-            video = self._rows.get(path) or read_sidecars(path, self._selected.open_text, request.encoding)
+            row = self._rows.get(path)
+            if row is None:
+                video = read_sidecars(path, open_text, request.encoding)
+            else:
+                video = add_subtitles(row, path, open_text, request.encoding)
             videos.append(add_caption_from_name(video) if request.captions_from_names else video)
         self.videos = videos
 

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
@@ -23,7 +23,9 @@ from service.tasks.manifests.manifest_parser import (
     TYPED_MANIFEST_NAMES,
 )
 from service.tasks.manifests.sidecar_captions import (
+    SUBTITLE_SUFFIXES,
     add_caption_from_name,
+    add_subtitles,
     is_hidden,
     read_sidecars,
     subtitle_aliases,
@@ -71,7 +73,7 @@ def list_folder_videos(
 
     Captions of a folder without a manifest are those of its caption tables and sidecar files. The tables need not name
     all of its videos: the others have the captions of their sidecar files. A manifest, or a table that ``path`` names,
-    lists all videos.
+    lists all videos. A video that a table or a manifest names without a transcript has that of its subtitles.
 
     All folders in the folder are listed, or none is. A video file is left out if its name is not Unicode, if a link
     leads to no file, or if a sidecar file is invalid, cannot be read or is outside of ``root``.
@@ -103,18 +105,16 @@ def list_folder_videos(
     for name in tables_here if manifest is None else [manifest.name]:
         with _open_inside(base / name, root) as stream:
             tables.add(name, stream, encoding, typed_tables=typed_tables)
-    videos = tables.videos()
+    rows = tables.videos()
     files: list[str] = []
-    left_out: dict[str, FieldError] = {}
     uploaded: Sequence[str] = ()
     if manifest is None:
         files, uploaded = _find_videos(path, list_names())
-        if not videos:
+        if not rows:
             _require_videos(path, files, uploaded)
         else:
-            files = _without_row(path, files, videos)
-        found, left_out = _read_folder(path, list_names(), files, encoding, root, report_progress)
-        videos += found
+            files = _without_row(path, files, rows)
+    videos, left_out = _read_folder(base, rows, files, encoding, root, report_progress)
     if not videos:
         raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
@@ -181,33 +181,42 @@ def _without_row(folder: Path, files: Sequence[str], rows: Sequence[VideoSpec]) 
 
 def _read_folder(
     folder: Path,
-    names: Sequence[str],
+    rows: Sequence[VideoSpec],
     files: Sequence[str],
     encoding: str,
     root: Path | None,
     report_progress: Callable[[], object],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the video files of a folder with their captions, and the errors of those that are left out.
+    """Return the videos of a folder with their captions and subtitles, and the errors of those that are left out.
 
     Args:
-        names: Paths of all files.
-        files: Paths of the video files.
+        rows: Videos of the tables.
+        files: Paths of the other video files.
         encoding: Encoding of the sidecar files.
         root: Folder that links must not leave.
     """
-    aliases = subtitle_aliases(name for name in names if name.endswith((".srt", ".vtt")))
+
+    @cache
+    def find_aliases(place: Path) -> Mapping[str, str]:
+        try:
+            return subtitle_aliases(name for name in os.listdir(place) if name.endswith(SUBTITLE_SUFFIXES))
+        except OSError:  # rows may name folders that do not exist
+            return {}
 
     def open_sidecar(name: str) -> BinaryIO | None:
         path = folder / name
-        if not path.is_file() and name in aliases:
-            path = folder / aliases[name]
+        if name.endswith(SUBTITLE_SUFFIXES) and not path.is_file():
+            path = path.parent / find_aliases(path.parent).get(path.name, path.name)
         return _open_inside(path, root) if path.is_file() else None
 
     videos: list[VideoSpec] = []
     left_out: dict[str, FieldError] = {}
-    for name in files:
+    for name, row in chain(((row.uri, row) for row in rows), ((name, None) for name in files)):
         report_progress()
         try:
+            if row is not None:
+                videos.append(add_subtitles(row, name, open_sidecar, encoding))
+                continue
             _check_file(folder / name, name)
             videos.append(read_sidecars(name, open_sidecar, encoding))
         except InvalidInput as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import BinaryIO
 from urllib.parse import quote
 
@@ -24,7 +25,13 @@ from service.tasks.manifests.manifest_parser import (
     TYPED_MANIFEST_NAMES,
     require_text_table,
 )
-from service.tasks.manifests.sidecar_captions import add_caption_from_name, is_hidden, read_sidecars
+from service.tasks.manifests.sidecar_captions import (
+    add_caption_from_name,
+    add_subtitles,
+    is_hidden,
+    read_sidecars,
+    subtitle_aliases,
+)
 from service.tasks.manifests.video_tables import TYPED_SUFFIXES
 
 
@@ -75,7 +82,8 @@ def list_remote_videos(
     """List the videos of a folder in an object store, or of a manifest in an object store or on a web server.
 
     Caption tables that are found in the folder need not name all of its videos: the others have the captions of their
-    sidecar files. A manifest, or a table that ``source`` names, lists all videos.
+    sidecar files. A manifest, or a table that ``source`` names, lists all videos. A video that a table or a manifest
+    names without a transcript has that of its subtitles.
 
     A video is left out if its name is no part of a URI, if a sidecar file is invalid or forbidden, or if the manifest
     names a missing file or a file outside of its folder.
@@ -126,18 +134,17 @@ def _list(
         content = reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress)
         tables.add(name, io.BytesIO(content), encoding, typed_tables=typed_tables)
     listed = tables.videos()
-    videos, left_out = _split(base, listed, files)
+    rows, left_out = _split(base, listed, files)
     names: list[str] = []
     if files is not None and manifest is None:
         names = sorted(name for name in files if is_video_name(name))
         if not listed:
             _require_videos(base, names)
         else:
-            rows = {row.uri.removeprefix(base.text) for row in listed}
-            names = [name for name in names if name not in rows and not is_hidden(name)]
-        found, unusable = _read_folder(base, reader, files, names, encoding, report_progress)
-        videos += found
-        left_out |= unusable
+            named_files = {row.uri.removeprefix(base.text) for row in listed}
+            names = [name for name in names if name not in named_files and not is_hidden(name)]
+    videos, unusable = _read_folder(base, reader, files or {}, rows, names, encoding, report_progress)
+    left_out |= unusable
     if not videos:
         raise InvalidInput.of(list(left_out.values()))
     if captions_from_names:
@@ -161,22 +168,35 @@ def _read_folder(
     base: SourceUri,
     reader: SourceReader,
     files: Mapping[str, ListedFile],
+    rows: Sequence[VideoSpec],
     names: Sequence[str],
     encoding: str,
     report_progress: Callable[[], object],
 ) -> tuple[list[VideoSpec], dict[str, FieldError]]:
-    """Return the named videos of a folder with their captions, and the errors of those that are left out."""
+    """Return the videos of a folder with their captions and subtitles, and the errors of those that are left out.
+
+    Args:
+        files: The files of the folder; none of a web server.
+        rows: Videos of the tables.
+        names: Paths of the other videos.
+    """
+    aliases = subtitle_aliases(files)
 
     def open_sidecar(name: str) -> BinaryIO | None:
-        if name not in files:
+        name = name if name in files else aliases.get(name, "")
+        if not name:
             return None
         uri = SourceUri.parse(base.text + name)
         return io.BytesIO(reader.read(uri, request_limits.MAX_TABLE_BYTES, report_progress))
 
     videos: list[VideoSpec] = []
     left_out: dict[str, FieldError] = {}
-    for name in names:
+    for name, row in chain(((row.uri, row) for row in rows), ((name, None) for name in names)):
         try:
+            if row is not None:
+                path = name.removeprefix(base.text)
+                videos.append(add_subtitles(row, path, open_sidecar, encoding))
+                continue
             SourceUri.parse(base.text + name)
             videos.append(read_sidecars(name, open_sidecar, encoding))
         except MediaError as error:

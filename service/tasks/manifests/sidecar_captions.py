@@ -3,7 +3,7 @@
 For a video ``clip.mp4`` they are ``clip.txt`` (every line is a caption), ``clip.json`` (``caption``, ``captions``,
 ``text`` and ``description`` are captions, other plain fields are metadata), ``clip.info.json`` and ``clip.description``
 of yt-dlp (``title`` and ``description`` are captions), and ``clip.srt`` or else ``clip.vtt`` (the transcript), also
-with a language code, as in ``clip.en.vtt``.
+with a language code, as in ``clip.en.vtt``. Of a video that a table names, only the subtitles are read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from cinestrata_schemas.tasks import VideoSpec
+from cinestrata_schemas.videos import Cue
+from media.sources.media_source import is_source_uri
 from service.core import request_limits
 from service.core.errors import InvalidInput
 from service.tasks.manifests.json_documents import read_document
@@ -23,7 +25,8 @@ from service.tasks.manifests.manifest_lines import PeekedText, read_lines
 from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
 from service.tasks.manifests.subtitle_files import read_subtitles
 
-SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", ".srt", ".vtt")
+SUBTITLE_SUFFIXES = (".srt", ".vtt")
+SIDECAR_SUFFIXES = (".txt", ".json", ".info.json", ".description", *SUBTITLE_SUFFIXES)
 
 # Downloaders name the subtitles of clip.mp4 clip.en.vtt, clip.pt-BR.srt or clip.en-orig.vtt.
 _LANGUAGE_SUBTITLES = re.compile(
@@ -50,7 +53,7 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
     Raises:
         InvalidInput: a sidecar file is invalid; the error names the file, and the line of a text.
     """
-    stem = str(PurePosixPath(uri).with_suffix(""))
+    stem = sidecar_stem(uri)
     captions: dict[str, None] = {}
     metadata: dict[str, Any] = {}
     for line in _read(f"{stem}.txt", open_sidecar, encoding, read_lines):
@@ -64,10 +67,7 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
             metadata |= plain_fields(info, frozenset(keys))
     for line in _read(f"{stem}.description", open_sidecar, encoding, _read_description):
         captions[line] = None
-    subtitles = (
-        _read(f"{stem}{suffix}", open_sidecar, encoding, read_subtitles) for suffix in (".srt", ".vtt")
-    )
-    transcript = next(filter(None, map(list, subtitles)), [])
+    transcript = _read_transcript(stem, open_sidecar, encoding)
     captions.pop("", None)
     if len(captions) > request_limits.MAX_CAPTIONS:
         raise InvalidInput.at(
@@ -76,6 +76,28 @@ def read_sidecars(uri: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") 
             f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
     return VideoSpec(uri=uri, captions=list(captions), transcript=transcript, metadata=metadata or None)
+
+
+def add_subtitles(row: VideoSpec, path: str, open_sidecar: OpenSidecar, encoding: str = "utf-8") -> VideoSpec:
+    """Return the video of a table with the transcript of its subtitles, unless the table gives one.
+
+    Args:
+        path: Path of the file; a URI of a remote source has no sidecar files.
+        open_sidecar: Opens the file of a path for reading; None if there is none.
+
+    Raises:
+        InvalidInput: the subtitles are invalid.
+    """
+    if row.transcript or is_source_uri(path):
+        return row
+    transcript = _read_transcript(sidecar_stem(path), open_sidecar, encoding)
+    return row.model_copy(update={"transcript": transcript}) if transcript else row
+
+
+def sidecar_stem(path: str) -> str:
+    """Return the path of a video without its ending, to which the endings of its sidecar files are added."""
+    pure = PurePosixPath(path)
+    return str(pure).removesuffix(pure.suffix)
 
 
 def subtitle_aliases(paths: Iterable[str]) -> dict[str, str]:
@@ -114,6 +136,13 @@ def add_caption_from_name(video: VideoSpec) -> VideoSpec:
     if video.captions or not re.search(r"[^\W\d_]{2}", text):
         return video
     return video.model_copy(update={"captions": [text[: request_limits.MAX_CAPTION_CHARS]]})
+
+
+def _read_transcript(stem: str, open_sidecar: OpenSidecar, encoding: str) -> list[Cue]:
+    subtitles = (
+        _read(f"{stem}{suffix}", open_sidecar, encoding, read_subtitles) for suffix in SUBTITLE_SUFFIXES
+    )
+    return next(filter(None, map(list, subtitles)), [])
 
 
 def _read(

@@ -27,8 +27,12 @@ from service.tasks.manifests.caption_tables import CaptionTables, find_tables
 from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, require_text_table
 from service.tasks.manifests.sidecar_captions import (
     SIDECAR_SUFFIXES,
+    SUBTITLE_SUFFIXES,
+    OpenSidecar,
+    add_subtitles,
     is_hidden,
     read_sidecars,
+    sidecar_stem,
     subtitle_aliases,
 )
 from service.tasks.uploads.archive_reader import (
@@ -67,7 +71,8 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     """Unpack the videos of an archive into ``uploads_dir / upload``. On an error nothing is left on disk.
 
     A manifest lists all videos. Without one, all videos of the archive are unpacked; those that no caption table names
-    have the captions of their sidecar files.
+    have the captions of their sidecar files. A video that a table or the manifest names without a transcript has that
+    of its subtitles.
 
     Returns:
         The videos, with URIs ``upload://<upload>/<path>``; those of remote sources keep their URIs.
@@ -124,11 +129,13 @@ def _read_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) 
     for number, row in enumerate(rows):
         if not is_source_uri(row.uri):
             safe_path(row.uri, f"videos[{number}].uri")
-    if named:
-        return rows
-    with_row = {row.uri for row in rows}
-    others = [uri for uri in _video_paths(members) if uri not in with_row and not (rows and is_hidden(uri))]
-    videos = rows + _read_videos_with_sidecars(archive, members, others)
+    others: list[str] = []
+    if not named:
+        with_row = {row.uri for row in rows}
+        others = [p for p in _video_paths(members) if p not in with_row and not (rows and is_hidden(p))]
+    open_sidecar = _load_sidecars(archive, members, rows, others)
+    videos = [add_subtitles(row, row.uri, open_sidecar) for row in rows]
+    videos += [read_sidecars(uri, open_sidecar) for uri in sorted(others)]
     # A manifest with a wrong name must not become a domain without captions.
     if not rows and not any(video.captions or video.transcript for video in videos):
         raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
@@ -140,19 +147,25 @@ def _video_paths(members: Iterable[PurePosixPath]) -> list[str]:
     return [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
 
 
-def _read_videos_with_sidecars(
-    archive: Archive, members: dict[PurePosixPath, ArchiveMember], uris: Sequence[str]
-) -> list[VideoSpec]:
-    """Return videos of an archive with the captions of their sidecar files."""
-    stems = {str(PurePosixPath(uri).with_suffix("")) for uri in uris}
+def _load_sidecars(
+    archive: Archive,
+    members: dict[PurePosixPath, ArchiveMember],
+    rows: Sequence[VideoSpec],
+    others: Sequence[str],
+) -> OpenSidecar:
+    """Load the subtitles of rows without a transcript, and all sidecar files of other videos."""
+    wanted: dict[str, tuple[str, ...]] = {
+        sidecar_stem(row.uri): SUBTITLE_SUFFIXES for row in rows if not row.transcript
+    }
+    wanted |= {sidecar_stem(uri): SIDECAR_SUFFIXES for uri in others}
     aliases = subtitle_aliases(map(str, members))
-    languages = {path for name, path in aliases.items() if str(PurePosixPath(name).with_suffix("")) in stems}
+    languages = {path for name, path in aliases.items() if sidecar_stem(name) in wanted}
     sidecars: dict[str, bytes] = {}
     budget = _MAX_MANIFEST_BYTES
     # In the order of the archive: a gzip stream cannot seek backwards.
     for path, member in members.items():
         if str(path) in languages or any(
-            str(path).removesuffix(suffix) in stems
+            suffix in wanted.get(str(path).removesuffix(suffix), ())
             for suffix in SIDECAR_SUFFIXES
             if path.name.endswith(suffix)
         ):
@@ -168,7 +181,7 @@ def _read_videos_with_sidecars(
         content = sidecars.get(name, sidecars.get(aliases.get(name, "")))
         return None if content is None else io.BytesIO(content)
 
-    return [read_sidecars(uri, open_sidecar) for uri in sorted(uris)]
+    return open_sidecar
 
 
 def _write_videos(

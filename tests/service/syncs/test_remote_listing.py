@@ -77,6 +77,19 @@ def test_table_of_captions_in_the_folder_need_not_name_all_videos(bucket: Any) -
     assert [video.uri for video in named.videos] == ["s3://films/videos/a.mp4"]
 
 
+@pytest.mark.parametrize("table", ["captions.csv", "manifest.csv"])
+@pytest.mark.parametrize("folder", ["", "s3://films/videos/"])
+def test_subtitles_are_the_transcript_of_a_video_with_a_row(bucket: Any, table: str, folder: str) -> None:
+    put(
+        bucket,
+        a__en__vtt="WEBVTT\n\n00:01.000 --> 00:02.000\nthe cat speaks\n",
+        **{table.replace(".", "__"): f"file,caption\n{folder}a.mp4,a cat sleeps\n"},
+    )
+    video = list_remote_videos("s3://films/videos/", SourceReader()).videos[0]
+    assert (video.uri, video.captions) == (f"{folder}a.mp4", ["a cat sleeps"])
+    assert [cue.text for cue in video.transcript] == ["the cat speaks"]
+
+
 def test_typed_manifest_is_refused_before_its_download(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SourceReader, "read", lambda *_: pytest.fail("the manifest is downloaded"))
     put(bucket, manifest__parquet="PAR1")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cinestrata_schemas.tasks import VideoSpec
 from cinestrata_schemas.uploads import LocalFile, LocalText, PreviewRequest
 from service.core.errors import InvalidInput
 from service.core.settings import settings
@@ -40,14 +42,18 @@ def _write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def _preview(files: dict[str, bytes]) -> dict[str, list[str]]:
-    texts = [name for name in files if name.endswith((".csv", ".txt"))]
+def _preview_videos(files: dict[str, bytes]) -> list[VideoSpec]:
+    texts = [name for name in files if not name.endswith(".mp4")]
     request = PreviewRequest(
         name="pets",
         files=[LocalFile(path=name, size=len(content)) for name, content in files.items()],
         texts=[LocalText.model_construct(path=name, content=files[name]) for name in texts],
     )
-    return {video.uri: video.captions for video in preview_upload(request).videos}
+    return preview_upload(request).videos
+
+
+def _preview(files: dict[str, bytes]) -> dict[str, list[str]]:
+    return {video.uri: video.captions for video in _preview_videos(files)}
 
 
 def _list_folder(path: Path, **options: Any) -> dict[str, list[str]]:
@@ -131,3 +137,91 @@ def test_broken_files_without_a_row_are_left_out(tmp_path: Path) -> None:
     (folder / "e.mp4").symlink_to("nothing")
     listing = list_folder_videos(folder)
     assert ([*listing.left_out], listing.without_row) == (["e.mp4"], ["clips/c.mp4", "d.mp4"])
+
+
+def _list_written(files: dict[str, bytes]) -> Sequence[VideoSpec]:
+    return list_folder_videos(_write(settings().media_root / "pets", files)).videos
+
+
+def _list_synced(files: dict[str, bytes]) -> Sequence[VideoSpec]:
+    _write(settings().media_root / "pets", files)
+    return [file.video for file in list_source("pets", captions_from_names=False).files]
+
+
+def _unpack(files: dict[str, bytes]) -> Sequence[VideoSpec]:
+    return unpack_archive(pack_zip(files), "pets.zip", "tsk_1")
+
+
+def _subtitles(text: str) -> bytes:
+    return f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n".encode()
+
+
+FRONT_ENDS = pytest.mark.parametrize("read", [_list_written, _list_synced, _unpack, _preview_videos])
+SUBTITLED = FILES | {
+    "a.srt": _subtitles("the cat speaks"),
+    "clips/b.en.vtt": b"WEBVTT\n\n00:01.000 --> 00:02.000\nthe dog speaks\n",
+    "d.srt": _subtitles("the bird speaks"),
+}
+
+
+def _spoken(videos: Sequence[VideoSpec]) -> dict[str, tuple[list[str], list[str]]]:
+    return {
+        video.uri.removeprefix("upload://tsk_1/"): (video.captions, [cue.text for cue in video.transcript])
+        for video in videos
+    }
+
+
+@FRONT_ENDS
+def test_subtitles_are_the_transcript_of_a_video_with_a_row(
+    read: Callable[[dict[str, bytes]], Sequence[VideoSpec]],
+) -> None:
+    """Captions of the other sidecar files are replaced by the table."""
+    assert _spoken(read(SUBTITLED)) == {
+        "a.mp4": (["a cat"], ["the cat speaks"]),
+        "clips/b.mp4": (["a dog"], ["the dog speaks"]),
+        "clips/c.mp4": ([], []),
+        "d.mp4": (["a bird"], ["the bird speaks"]),
+    }
+
+
+@FRONT_ENDS
+@pytest.mark.parametrize("table", ["captions.jsonl", "manifest.jsonl"])
+def test_transcript_of_a_row_replaces_subtitles(
+    read: Callable[[dict[str, bytes]], Sequence[VideoSpec]], table: str
+) -> None:
+    rows = (
+        b'{"file_name": "a.mp4", "transcript": [{"start": 0, "end": 1, "text": "by hand"}]}\n'
+        b'{"file_name": "clips/b.mp4", "text": "a dog"}\n'
+    )
+    files = {name: content for name, content in SUBTITLED.items() if name != "captions.csv"}
+    found = _spoken(read(files | {table: rows}))
+    assert found["a.mp4"] == ([], ["by hand"])
+    assert found["clips/b.mp4"] == (["a dog"], ["the dog speaks"])
+
+
+def test_broken_subtitles_of_a_video_with_a_row_are_named(tmp_path: Path) -> None:
+    broken = FILES | {"a.srt": b"\xff\xfe\xff"}
+    listing = list_folder_videos(_write(tmp_path / "pets", broken))
+    assert "a.mp4" not in [video.uri for video in listing.videos]
+    assert listing.left_out["a.mp4"].field.startswith("a.srt")
+    with pytest.raises(InvalidInput, match=r"a\.srt"):
+        _unpack(broken)
+
+
+def test_subtitles_of_a_row_do_not_leave_the_root(tmp_path: Path) -> None:
+    root = _write(tmp_path / "pets", FILES)
+    _write(tmp_path, {"secret.srt": _subtitles("a secret")})
+    (root / "a.srt").symlink_to(tmp_path / "secret.srt")
+    listing = list_folder_videos(root, root=root.resolve())
+    assert "leads outside" in listing.left_out["a.mp4"].message
+    assert "a secret" not in str(listing.videos)
+
+
+@pytest.mark.parametrize("row", [".", "/", "nowhere/x.mp4", "https://x.example/a.mp4", "y" * 300 + ".mp4"])
+def test_rows_without_a_file_beside_them_have_no_subtitles(tmp_path: Path, row: str) -> None:
+    folder = _write(
+        tmp_path / "pets", SUBTITLED | {"manifest.csv": f"file,caption\na.mp4,x\n{row},y\n".encode()}
+    )
+    listing = list_folder_videos(folder)
+    assert _spoken(listing.videos).get(row, (["y"], [])) == (["y"], [])
+    assert _spoken(listing.videos)["a.mp4"] == (["x"], ["the cat speaks"])
