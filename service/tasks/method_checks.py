@@ -15,6 +15,20 @@ from models.backbones import has_open_blocks
 from service.core.errors import FieldError
 from service.core.settings import METHOD_NAMES
 
+_TYPES = {
+    "integer": "a number without a fraction",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a text",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "of at most",
+    "exclusiveMaximum": "below",
+}
+
 
 def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -> FieldError | None:
     """Return why a method cannot run; None if it can.
@@ -42,23 +56,37 @@ def find_method_error(method: str, settings: Mapping[str, Any], backbone: str) -
 
 
 def settings_errors(method: str, settings: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield an error for each setting that a method does not know.
+    """Yield an error for each setting that a method does not know, and for each value that is out of range.
 
     Args:
         method: Name of the method.
         settings: Settings of the task.
     """
-    names = _setting_names()
-    known = sorted([*names["every method"], *names.get(method, [])])
-    for name in settings:
-        if name not in known:
-            closest = get_close_matches(name, known, n=1)
+    from jsonschema import Draft202012Validator
+
+    schemas = _setting_schemas().get(method, {})
+    for name, value in settings.items():
+        field = f"settings.{name}"
+        if name in schemas:
+            if error := next(Draft202012Validator(schemas[name]).iter_errors(value), None):
+                yield FieldError(field, f"{error.message[:200]}.", _describe(schemas[name]))
+        else:
+            closest = get_close_matches(name, schemas, n=1)
             hint = f"Did you mean {closest[0]!r}? " if closest else ""
             yield FieldError(
-                f"settings.{name}",
+                field,
                 f"Method {method!r} has no setting {name!r}.",
-                f"{hint}Its settings are {', '.join(known)}.",
+                f"{hint}Its settings are {', '.join(sorted(schemas))}.",
             )
+
+
+def _describe(schema: Mapping[str, Any]) -> str:
+    """Return what to send for a setting."""
+    if "enum" in schema:
+        return f"Send one of {', '.join(map(str, schema['enum']))}."
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    bounds = [f" {words} {schema[key]}" for key, words in _BOUNDS.items() if key in schema]
+    return f"Send {' or '.join(_TYPES[each] for each in types)}{' and'.join(bounds)}."
 
 
 @cache
@@ -69,10 +97,10 @@ def _needs_open_blocks(method: str) -> bool | str:
 
 
 @cache
-def _setting_names() -> dict[str, list[str]]:
-    """Names of the settings of every method, and of the other settings of each."""
-    names: dict[str, list[str]] = json.loads(_read_config("setting_names.json"))
-    return names
+def _setting_schemas() -> dict[str, dict[str, dict[str, Any]]]:
+    """JSON Schema of each setting of each method."""
+    schemas: dict[str, dict[str, dict[str, Any]]] = json.loads(_read_config("setting_schemas.json"))
+    return schemas
 
 
 def _read_config(name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from service.core.settings import METHOD_NAMES
 from service.tasks.method_checks import find_method_error, settings_errors
-from trainer.methods.registry import MethodRegistry
+from trainer.methods.setting_schemas import FILE, setting_schemas
 
 CLOSED = "transformers:vit+bert"
 
@@ -37,12 +38,8 @@ def test_ctp_without_its_multi_modal_encoder_runs_on_closed_blocks() -> None:
     assert find_method_error("ctp", {"masked_language": False}, CLOSED) is None
 
 
-@pytest.mark.parametrize("method", METHOD_NAMES)
-def test_settings_of_a_method_are_those_that_it_declares(method: str) -> None:
-    declared = set(MethodRegistry("trainer.methods").methods[method].config_class.model_fields)
-    (error,) = settings_errors(method, {name: 1 for name in declared} | {"other": 1})
-    assert error.field == "settings.other"
-    assert set(error.hint.removeprefix("Its settings are ").rstrip(".").split(", ")) == declared
+def test_schemas_are_those_of_the_methods() -> None:
+    assert json.loads(FILE.read_text(encoding="utf-8")) == setting_schemas()
 
 
 def test_misspelled_setting_names_the_closest_one() -> None:
@@ -50,3 +47,19 @@ def test_misspelled_setting_names_the_closest_one() -> None:
     assert error.field == "settings.epoch"
     assert "'strata' has no setting 'epoch'" in error.message
     assert "Did you mean 'epochs'?" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"epochs": "many"}, "Send a number without a fraction of at least 1 and of at most 1000."),
+        ({"epochs": 0}, "Send a number without a fraction of at least 1 and of at most 1000."),
+        ({"logit_scale": 0}, "Send a number above 0 and of at most 1000."),
+        ({"schedule": "slow"}, "Send one of cosine, step."),
+        ({"max_steps": 0.5}, "Send a number without a fraction or null of at least 1."),
+        ({"checkpointing": 1}, "Send true or false."),
+    ],
+)
+def test_value_out_of_range_is_refused(settings: dict[str, Any], hint: str) -> None:
+    (error,) = settings_errors("strata", settings)
+    assert (error.field, error.hint) == (f"settings.{next(iter(settings))}", hint)

@@ -142,7 +142,7 @@ class TestBadInput:
         assert commands.create_task(_spec(name=" two\u3000 birds ")).task.name == "two birds"
 
     def test_large_settings_are_refused(self) -> None:
-        assert list(_wrong_fields(_spec(settings={"seed": "x" * 5000}))) == ["settings"]
+        assert list(_wrong_fields(_spec(settings={"seed": "x" * 5000}))) == ["settings.seed", "settings"]
 
     def test_number_of_reported_errors_is_limited(self) -> None:
         assert len(_wrong_fields(_spec(videos=[{"uri": "none.mp4"}] * 500))) == 20

@@ -170,11 +170,12 @@ def test_killed_training_process_gives_the_task_back(
 
 
 def test_invalid_settings_fail_only_their_own_task(post_videos: Post) -> None:
-    wrong = post_videos("wrong", settings={"epochs": 0})
+    settings = {"objective": "contrastive", "cross_task_negatives": True}  # each is valid
+    wrong = post_videos("wrong", method="ccmr", settings=settings)
     right = post_videos("right")
     view = run_job(wrong)
     assert view.state == "failed"
-    assert "epochs: Input should be greater" in str(view.error)
+    assert "cross_task_negatives needs objective: triplet" in str(view.error)
     assert learn(right).learned_order == 1
 
 
