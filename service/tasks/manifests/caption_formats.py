@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from media.video_limits import VIDEO_SUFFIXES
 from service.core.errors import InvalidInput
 from service.tasks.manifests.plain_fields import plain_fields, shorten_caption
-from service.tasks.manifests.video_tables import SPLITS, file_columns, object_fields
+from service.tasks.manifests.video_tables import PLAIN_KEYS, SPLITS, file_columns, object_fields
 
 Rows = Iterator[tuple[str, Any]]  # location and fields of each video
 
@@ -62,6 +62,8 @@ def recognize(value: Any, location: str) -> CaptionFormat:
     )
     if isinstance(first, dict) and any(isinstance(first[key], str | int) for key in file_columns(first)):
         return VIDEO_OBJECTS
+    if isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()):
+        layouts = {"mapping": frozenset(chain.from_iterable(value.values()))}  # its own keys are IDs
     raise InvalidInput.at(location, *_not_understood(layouts))
 
 
@@ -88,11 +90,19 @@ def nearest_format(keys: Iterable[str]) -> str:
     found = list(islice(keys, 100))
 
     def similarity(known: CaptionFormat) -> float:
+        spellings = PLAIN_KEYS if known is VIDEO_OBJECTS else [(key,) for key in known.keys]
         ratios = (
-            max((SequenceMatcher(None, key.lower(), each[:80].lower()).ratio() for each in found), default=0)
-            for key in known.keys
+            max(
+                (
+                    SequenceMatcher(None, key.lower(), each[:80].lower()).ratio()
+                    for key in keys
+                    for each in found
+                ),
+                default=0,
+            )
+            for keys in spellings
         )
-        return sum(ratios) / len(known.keys)
+        return sum(ratios) / len(spellings)
 
     nearest = max((known for known in (*FORMATS, VIDEO_OBJECTS) if known.read), key=similarity)
     return f"{nearest.name}, with {' and '.join(sorted(map(repr, nearest.keys)))}"
@@ -113,7 +123,7 @@ def _not_understood(layouts: Mapping[str, frozenset[str]]) -> tuple[str, str]:
     if not layouts:
         return (
             "The file has no objects of videos.",
-            "Write one JSON object per line, with the keys 'file_name' and 'text'.",
+            "Write one JSON object per line, with the keys 'file' and 'caption'.",
         )
     keys = sorted({*chain.from_iterable(layouts.values())})
     shown = ", ".join(repr(key[:40]) for key in keys[:_MAX_KEYS])
@@ -412,7 +422,7 @@ def _format(
     return CaptionFormat(name, layout, frozenset(keys.split()), read)
 
 
-VIDEO_OBJECTS = CaptionFormat("videos", "objects", frozenset(("file_name", "text")), _read_objects, False)
+VIDEO_OBJECTS = CaptionFormat("videos", "objects", frozenset(("file", "caption")), _read_objects, False)
 FORMATS = (
     _format("MSR-VTT", "document", "videos sentences", _read_msr_vtt),
     _format("COCO captions", "document", "images annotations", _read_coco),

@@ -29,6 +29,7 @@ FILE_COLUMNS = ("file", "file_name", "filename", "path", "video", "uri")
 _ID_COLUMNS = ("video_id", "videoid", "clip_id", "clip_name", "video_name", "filepath", "video_path")
 _CAPTION_COLUMNS = ("caption", "captions", "text", "description")
 _SENTENCE_COLUMNS = ("sentence", "sentences", "encap")
+PLAIN_KEYS = ((*FILE_COLUMNS, *_ID_COLUMNS), _CAPTION_COLUMNS)  # of a file and its captions
 _FIELDS = {
     **dict.fromkeys(FILE_COLUMNS, "uri"),
     **dict.fromkeys(_CAPTION_COLUMNS, "captions"),
