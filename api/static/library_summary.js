@@ -81,7 +81,8 @@ function drawForgotten(measures) {
   const measured = [loss.local, loss.global, loss.global_all].filter(Boolean);
   const largest = measured.reduce((first, second) => (second.loss > first.loss ? second : first));
   const most = largest.loss;
-  const color = unfound && rating(largest) === "good" ? "warn" : rating(largest);
+  // A domain that was never found has lost nothing, but is not good.
+  const color = unfound && rating(largest) === "good" ? "" : rating(largest);
   setText($("forgotten"), most <= NO_LOSS ? "Nothing" : `${points(most)} points`, `big ${color}`.trim());
   const notes = [
     lossNote("in their own shard", loss.local),
