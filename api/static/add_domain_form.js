@@ -115,10 +115,10 @@ export function openUploadForm(into) {
 async function listDomains(into) {
   const chosen = into ?? $("f-into").value;
   const newest = `/tasks?kind=domain&state=ready&sort=-learned&limit=${MAX_DOMAINS}`;
-  const domains = (await api(newest).catch(() => [])).reverse();
+  const domains = (await api(newest).catch(() => [])).filter(acceptsAppends).reverse();
   if (chosen && !domains.some(({ id }) => id === chosen)) {
     const task = await api(`/tasks/${encodeURIComponent(chosen)}`).catch(() => null);
-    if (task?.state === "ready" && !task.into) domains.unshift(task);
+    if (task && acceptsAppends(task)) domains.unshift(task);
   }
   const options = domains.map(({ id, name }) =>
     el("option", { value: id, textContent: `Append to ${name}` }),
@@ -127,6 +127,9 @@ async function listDomains(into) {
   $("f-into").value = domains.some(({ id }) => id === chosen) ? chosen : "";
   if (into) invalidate();
 }
+
+/** Whether a task is a learned domain; a deleted one has no slug. */
+const acceptsAppends = ({ state, into, slug }) => state === "ready" && !into && slug !== null;
 
 function addFiles(files) {
   for (const each of files) selected.set(each.path, each);

@@ -48,7 +48,7 @@ export function setUpTasks(refresh, onError) {
     label: "domains",
     read: (cursor) => readPage(`/tasks?${listParameters(cursor)}`),
     draw: (tasks) => {
-      listed = tasks;
+      listed = [...tasks.filter((task) => !isEmptied(task)), ...tasks.filter(isEmptied)];
       ended = [];
       drawRows(refresh);
     },
@@ -110,6 +110,9 @@ function listParameters(cursor) {
   if (cursor) parameters.set("cursor", cursor);
   return parameters;
 }
+
+/** Whether a task is ready and not searchable: its videos are deleted. */
+const isEmptied = (task) => task.state === "ready" && !isSearchable(task);
 
 function drawRows(refresh) {
   const current = new Map(active.map((task) => [task.id, task]));
@@ -236,11 +239,11 @@ class TaskRow {
   update(task) {
     this.task = task;
     const isActive = !isFinal(task);
-    const isEmptied = task.state === "ready" && !isSearchable(task);
+    const hasNoVideos = isEmptied(task);
     const { counts, learned_order: order } = task;
     setText(this.order, order ? String(order) : "");
     this.order.title = order ? `t = ${order}: position in the sequence of learned tasks` : "";
-    this.updateState(task, isActive, isEmptied);
+    this.updateState(task, isActive, hasNoVideos);
     this.updateProgress(task, isActive);
     this.updateNotes(task, isActive);
     setText(this.count, count(counts.accepted || counts.videos, "video"));
@@ -252,12 +255,12 @@ class TaskRow {
     setText(this.retryButton, retryText(task));
     this.retryButton.setAttribute("aria-label", `${retryText(task)} ${task.name}`);
     this.relearnButton.hidden = !mayChange || !isSearchable(task) || !task.progress.drift?.relearn;
-    this.deleteButton.hidden = !mayChange || isActive || (isEmptied && !counts.videos);
+    this.deleteButton.hidden = !mayChange || isActive || (hasNoVideos && !counts.videos);
   }
 
-  updateState(task, isActive, isEmptied) {
+  updateState(task, isActive, hasNoVideos) {
     recolorDot(this.link, domainName(task)); // a domain has a color once it is learned
-    const state = isEmptied ? "deleted" : task.state;
+    const state = hasNoVideos ? "deleted" : task.state;
     const isLeftOut = isSearchable(task) && !isSearched(task, pinned);
     const name = isLeftOut ? "not searched" : state;
     setText(this.state, task.cancel_requested && isActive ? "stopping" : name);

@@ -53,7 +53,9 @@ def export(
     if task is not None:
         targets = [(find_task(client, task), folder)]
     else:
-        domains = [each for each in client.list_tasks() if each.into is None and each.state == "ready"]
+        ready = [each for each in client.list_tasks() if each.into is None and each.state == "ready"]
+        # A table without videos, as of a deleted domain, would stop the ingest of the whole folder.
+        domains = [domain for domain in ready if domain.counts.accepted]
         names = storable_paths([(domain.slug or domain.id).replace("/", "-") for domain in domains])
         targets = [(domain, folder / name) for domain, name in zip(domains, names, strict=True)]
     if not targets:

@@ -63,7 +63,7 @@ def publish_task(folder: Settings) -> Callable[..., Manifest]:
                     method="zero_shot",
                     state="evaluating",
                     progress={"stage": "ready"},
-                    counts={"videos": videos},
+                    counts={"videos": videos, "accepted": videos},
                     created_at=at,
                 )
             )

@@ -124,3 +124,14 @@ def test_names_of_files_differ() -> None:
     assert second not in (first, other)
     assert file_names(["a:b.mp4", "A:b.mp4"], renamed=False) == ["a:b.mp4", "A:b.mp4"]
     assert len({*file_names(uris[:2], renamed=False)}) == 2
+
+
+def test_deleted_domain_is_not_exported(
+    library: Path, publish_task: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    publish_task("b", 2)
+    assert run("delete", "--task", "b", "--yes").exit_code == 0
+    result = run("export", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    assert [each["domain"] for each in json.loads(result.output)] == ["a"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tsk_a"]

@@ -18,7 +18,7 @@ from api.routes import task_routes
 from cinestrata_schemas.tasks import TaskSpec
 from cinestrata_schemas.videos import DeletionResult
 from service.catalog.database import session_scope
-from service.catalog.tables import Video
+from service.catalog.tables import Task, Video
 from service.core.errors import Unavailable
 from service.library.deletion import delete_task
 from service.tasks import commands
@@ -142,6 +142,14 @@ def test_learned_domain_is_deleted_by_keyboard(
     assert _find(browser, "#learned").text == "1 domain"
     assert len(browser.find_elements(By.CSS_SELECTOR, "#learned-bar span")) == 1
     assert _focused(browser) == "tasks-done"
+    _find(browser, "#add").click()
+    wait_until(browser, lambda b: texts(b, "#f-into option") == ["New domain", f"Append to {SECOND}"])
+    with session_scope(write=True) as session:
+        session.get_one(Task, library[0]).position += 100  # the newest domain
+    browser.get(f"{address}/admin?into={library[0]}")
+    wait_until(browser, lambda b: texts(b, "#f-into option") == ["New domain", f"Append to {SECOND}"])
+    assert _find(browser, "#f-into").get_attribute("value") == ""
+    wait_until(browser, lambda b: texts(b, "#tasks [data-testid^=state-]") == ["ready", "deleted"])
     own = client.get("/forgetting").json()["matrix_local"]
     assert _find(browser, "[data-testid=cell-1-1]").text == f"{100 * own[-1][0]:.1f}*", "few queries"
     browser.get(address)
