@@ -94,4 +94,4 @@ def parse_json(model: type[_Model], body: bytes) -> _Model:
         if first["type"] == "json_invalid":
             reason = str(first["ctx"]["error"])
             raise InvalidInput.at("body", f"The body is not JSON: {reason}.", "Send a JSON object.") from None
-        raise InvalidInput.from_pydantic(error.errors(include_url=False)) from None
+        raise InvalidInput.from_pydantic(error.errors(include_url=False), model) from None

@@ -108,7 +108,9 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
         raise error
     # A generator: only the errors that are listed are described.
     errors = (_describe_error(request, item) for item in error.errors())
-    return problem_response(request, InvalidInput.from_pydantic(errors))
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = None if body is None else body.field_info.annotation
+    return problem_response(request, InvalidInput.from_pydantic(errors, model))
 
 
 def _describe_error(request: Request, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,9 +146,7 @@ def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
 def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:
     """The message of a field, with clearer texts for errors that describe internals of the framework."""
     if item["type"] == "extra_forbidden":
-        if item["loc"][:1] == ("query",):
-            return "This parameter does not exist"
-        return "This parameter does not exist; check its spelling in /openapi.json, or omit it"
+        return "This parameter does not exist"
     if item["type"] == "value_error" and "UploadFile" in item["msg"]:
         return "This field is not a file; send it as multipart/form-data, as curl's -F name=@file does"
     if item["loc"][:1] == ("body",) and not field:

@@ -111,15 +111,19 @@ class InvalidInput(CinestrataError):
         return cls(detail, errors)
 
     @classmethod
-    def from_pydantic(cls, errors: Iterable[Mapping[str, Any]]) -> InvalidInput:
+    def from_pydantic(cls, errors: Iterable[Mapping[str, Any]], model: Any = None) -> InvalidInput:
         """Return the error of a failed validation, with at most 100 fields.
 
         Args:
             errors: The result of ``ValidationError.errors()``; an item may have a ``hint`` in addition.
+            model: Model of the body, whose names are hints for unknown ones.
         """
         listed = islice(errors, _MAX_LISTED_ERRORS)
         return cls.of(
-            [FieldError(field_path(error["loc"]), *describe_validation_error(error)) for error in listed]
+            [
+                FieldError(field_path(error["loc"]), *describe_validation_error(error, model))
+                for error in listed
+            ]
             or [FieldError("body", "The request is not valid.")]
         )
 

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 _MAX_SHOWN = 60  # characters of a rejected value
 _Describe = Callable[[str, Mapping[str, Any]], tuple[str, str]]
 
 
-def describe_validation_error(error: Mapping[str, Any]) -> tuple[str, str]:
+def describe_validation_error(error: Mapping[str, Any], model: Any = None) -> tuple[str, str]:
     """Return the message and the hint for an item of ``ValidationError.errors()``.
 
     Items that state a hint, in themselves or in their context, keep it together with their message.
+
+    Args:
+        model: Model of the body, whose names are hints for unknown ones.
     """
     context: Mapping[str, Any] = error.get("ctx", {})
     hint = str(error.get("hint") or context.get("hint", ""))
+    if error["type"] == "extra_forbidden" and not hint:
+        return "This field does not exist.", _unknown_field_hint(model, error["loc"])
     describe = _DESCRIPTIONS.get(error["type"])
     if describe is None or hint:
         message = str(error["msg"]).removeprefix("Value error, ")
         return (message if message.endswith((".", "!", "?")) else f"{message}."), hint
     return describe(_shown(error.get("input")), context)
+
+
+def _unknown_field_hint(model: Any, location: Sequence[str | int]) -> str:
+    """Return the known name that is closest to that of an unknown field, or all known names.
+
+    Args:
+        model: Model of the body, or another annotation.
+        location: Path of the field below the body, as in ``ValidationError.errors()``.
+    """
+    *parents, unknown = location
+    for name in parents:
+        if isinstance(name, str):
+            field = getattr(_model_in(model), "model_fields", {}).get(name)
+            model = None if field is None else field.annotation
+    known = sorted(getattr(_model_in(model), "model_fields", {}))
+    if closest := get_close_matches(str(unknown)[:100], known, n=1):
+        return f"Did you mean {closest[0]!r}?"
+    return f"Known fields: {', '.join(known)}." if known else ""
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model in an annotation such as ``Annotated[list[Model], …] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _shown(value: Any) -> str:

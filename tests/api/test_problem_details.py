@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
@@ -30,6 +32,37 @@ def test_unknown_query_parameter_returns_422(client: TestClient, path: str, name
     assert wrong["field"] == name
     assert "parameter does not exist" in wrong["message"]
     assert wrong["hint"].startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "hint"),
+    [
+        ("/tasks", {"metod": "analytic", "videos": [{"uri": "a.mp4"}]}, "metod", "Did you mean 'method'?"),
+        (
+            "/tasks",
+            {"videos": [{"uri": "a.mp4", "caption": "a"}]},
+            "videos[0].caption",
+            "Did you mean 'captions'?",
+        ),
+        (
+            "/tasks",
+            {"videos": [{"uri": "a.mp4", "transcript": [{"start": 0, "end": 1, "txt": "a"}]}]},
+            "videos[0].transcript[0].txt",
+            "Did you mean 'text'?",
+        ),
+        ("/tasks", {"videos": [], "zzz": 1}, "zzz", "Known fields: method, name, settings, videos."),
+        ("/tasks/tsk_1/videos", {"video": []}, "video", "Did you mean 'videos'?"),
+        ("/search", {"queries": [{"q": "a", "min_durtion": 3}]}, "queries[0].min_durtion", "Did you mean"),
+    ],
+)
+def test_unknown_field_of_a_body_has_a_hint(
+    client: TestClient, path: str, body: object, field: str, hint: str
+) -> None:
+    answer = client.post(path, content=json.dumps(body), headers=JSON)
+    assert answer.status_code == 422
+    errors = {wrong["field"]: wrong for wrong in answer.json()["errors"]}
+    assert "does not exist" in errors[field]["message"]
+    assert errors[field]["hint"].startswith(hint)
 
 
 @pytest.mark.parametrize("name", ["cursor", "min_confidence", "mode", "q"])
