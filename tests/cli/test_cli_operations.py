@@ -31,6 +31,9 @@ from tests.cli.invocation import run
 class _ClientWithWorker(ServiceClient):
     """A service whose worker runs a job as soon as it is started."""
 
+    def lacks_workers(self) -> bool:
+        return False
+
     def start_job(self, spec: JobSpec) -> JobDetails:
         job = super().start_job(spec)
         run_job(job.id)

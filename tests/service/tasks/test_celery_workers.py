@@ -33,7 +33,7 @@ def learn_slowly(task_id: str) -> None:
     if claim is None:
         return
     with claim:
-        steps = claim.task.settings.get("steps", 2)
+        steps = claim.task.settings.get("max_steps") or 2
         for state in ("training", "indexing", "evaluating"):
             claim.advance(state)  # type: ignore[arg-type]
             for step in range(steps):
@@ -149,7 +149,7 @@ def test_tasks_are_learned_in_order_despite_lost_messages_and_a_killed_worker(
     start_worker: Callable[[], WorkerProcess],
     post_videos: Callable[..., TaskDetails],
 ) -> None:
-    first, second = post_videos("first", steps=40), post_videos("second")
+    first, second = post_videos("first", max_steps=40), post_videos("second")
     redis.Redis.from_url(configured.redis_client_url).flushall()  # every message is lost
     worker = start_worker()
     _wait_for_state(first.id, "training")
@@ -171,7 +171,7 @@ def test_stopped_worker_gives_its_task_back(
     start_worker: Callable[[], WorkerProcess], post_videos: Callable[..., TaskDetails]
 ) -> None:
     worker = start_worker()
-    task = post_videos("birds", steps=100_000)
+    task = post_videos("birds", max_steps=100_000)
     _wait_for_state(task.id, "training")
     assert worker.stop(signal.SIGTERM) == 0
     with session_scope() as session:
