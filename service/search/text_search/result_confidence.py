@@ -20,6 +20,7 @@ from service.search.text_search.search_state import UNKNOWN_CONFIDENCE, ListConf
 Ids = npt.NDArray[np.int64]
 
 _UNKNOWN_LOOKS = -4.0  # log odds of a video of whose looks nothing is known: one of fifty-five is right
+_NEARLY_WRITTEN = 0.9  # probability of a video that matches by its words although they are not all there
 _SPEAKS_AGAINST = -4.0  # nats; a video whose captions say something else does not match by its looks
 
 
@@ -34,7 +35,8 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
 
     What a video looks like gives the log odds that it is right, by the calibration of the release and the scores
     without words. The evidence of the words adds its nats. A video whose texts contain the whole query matches, and so
-    do the videos that look like it, where the calibration says that any does.
+    do videos that are likely right and have words of it, and those that look like it, where the calibration says that
+    any does.
 
     Args:
         hits: Hits of the search, from its first hit on.
@@ -57,7 +59,11 @@ def compute_confidence(state: SearchState, hits: Sequence[Hit]) -> ListConfidenc
     if looks is not None:
         answer = max(answer, looks.answer(probabilities))
         if looks.is_near is not None:
-            is_near = looks.is_near
+            # A text that lacks a word such as "in" still speaks for its video.
+            is_nearly_written = (nats > 0) & (probabilities >= _NEARLY_WRITTEN)
+            is_nearly_written[CONFIDENCE_DEPTH:] = False
+            answer = max([answer, *probabilities[is_nearly_written].tolist()])
+            is_near = looks.is_near | is_nearly_written
         elif not len(written):
             return ListConfidence(results, answer)
     matching = np.sort(np.concatenate([written, ids[is_near & ~is_written]]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from cinestrata_schemas.videos import VideoPatch
 from index.words import word_index
 from models.backbones.backbone import Backbone
 from models.routing import DEFAULT_PRIOR
+from models.routing.confidence_model import AnswerModel, ConfidenceModel
 from service.access.audit_log import Actor, acting_as
 from service.library.video_editing import edit_video
 from service.library.video_feedback import give_feedback, take_back
@@ -287,3 +289,21 @@ def test_common_unit_in_another_text_of_the_video_completes_it(
         assert (answer.results[0].video_id, answer.matching) == ("signs-1", 1)
     finally:
         edit_video("signs-1", VideoPatch(captions=[SIGNS[1]]))
+
+
+def test_likely_videos_with_words_of_the_query_match(
+    served: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caption that lacks a word of the query is no reason for an answer without a match."""
+    answer = AnswerModel(
+        (2.0, 0.5, 0.25, 1.5), -4.0, threshold=1.0, reach=0.05, error=0.02
+    )  # no look matches
+    model = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04, answer)
+    snapshot = replace(served.snapshots.current(), confidence_model=model)
+    monkeypatch.setattr(served.snapshots, "current", lambda: snapshot)
+    found = served.search("a red taxi turns left over", k=3)
+    assert found.results[0].video_id == "cars-0"
+    assert (found.matches, found.results[0].matches) == (True, True)
+    assert not any(result.matches for result in found.results if (result.confidence or 0) < 0.9)
+    other = served.search("a whale jumps")
+    assert [result.video_id for result in other.results if result.matches] == ["sea-2"]
