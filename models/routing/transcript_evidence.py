@@ -14,6 +14,8 @@ negative, since nobody says everything that a video shows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +31,7 @@ _MATCHED, _COMPLETE = 0.5, 25.0
 _COMPLETE_FROM = 0.8  # share of the mass of a query
 _RARE = 6.0  # nats; the mass of a word that one passage of 400 has
 _OTHER_FORM = 0.6
-_SAYS_IT = 6.0  # nats from which a passage that has all words says what was typed
+_SAYS_IT = 6.0  # nats from which a passage with all words of the query is a match
 # Passages without the words that are added, so that the few passages of a small library do not make all words common.
 _PRIOR_PASSAGES = 1000
 _MAX_PASSAGES = 20_000  # that are compared with a query
@@ -96,16 +98,9 @@ def with_transcripts(
         nats: Evidence of their transcripts, ``[V]``.
         says_it: Whether a passage says the whole query, ``[V]``.
     """
-    together = np.union1d(evidence.videos, videos)
-    own, said = np.searchsorted(together, evidence.videos), np.searchsorted(together, videos)
-    positions = np.empty(len(together), np.int64)
-    positions[said], positions[own] = domains, evidence.domains
-    best = np.full(len(together), -np.inf, np.float32)
-    best[own] = evidence.nats
-    best[said] = np.maximum(best[said], nats)
-    is_complete, is_typed = np.zeros((2, len(together)), np.bool_)
-    is_complete[own], is_typed[own] = evidence.is_complete, evidence.is_typed
-    is_complete[said] |= says_it
-    return WordEvidence(
-        together, positions, best, is_complete, is_typed, evidence.absent, evidence.may_be_complete
-    )
+    found = evidence.including(videos, domains, nats)
+    places = np.searchsorted(found.videos, videos)
+    best, is_complete = found.nats.copy(), found.is_complete.copy()
+    best[places] = np.maximum(best[places], nats)
+    is_complete[places] |= says_it
+    return replace(found, nats=best, is_complete=is_complete)

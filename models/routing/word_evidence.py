@@ -30,7 +30,7 @@ stays below that of a caption. A refusal is evidence against one video for one t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,35 @@ class WordEvidence:
     absent: npt.NDArray[np.float32]
     may_be_complete: bool = True
 
+    def including(
+        self, videos: Ids, domains: Ints, nats: npt.NDArray[np.floating] | float = 0.0
+    ) -> WordEvidence:
+        """The evidence that also has these videos, ascending; others than before are not complete.
+
+        Args:
+            videos: Vector IDs.
+            domains: Position of the domain of each.
+            nats: Evidence of those that it did not have.
+        """
+        added = np.isin(videos, self.videos, assume_unique=True, invert=True)
+        if not added.any():
+            return self
+        order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
+
+        def join(known: npt.NDArray[Any], new: npt.ArrayLike) -> npt.NDArray[Any]:
+            own = np.broadcast_to(np.asarray(new, known.dtype), videos.shape)[added]
+            return np.concatenate([known, own])[order]
+
+        return WordEvidence(
+            join(self.videos, videos),
+            join(self.domains, domains),
+            join(self.nats, nats),
+            join(self.is_complete, False),
+            join(self.is_typed, False),
+            self.absent,
+            self.may_be_complete,
+        )
+
     def with_refused(self, videos: Ids, domains: Ints, votes: Ints, unmatched: Floats) -> WordEvidence:
         """The evidence after people refused these videos, ascending, for the query.
 
@@ -135,24 +164,10 @@ class WordEvidence:
             votes: People who refused each, less those who confirmed it.
             unmatched: Evidence of each where no text of it matches.
         """
-        found = np.isin(videos, self.videos, assume_unique=True)
-        known = np.isin(self.videos, videos, assume_unique=True)
-        against = _REFUSED * _saturated(votes)
-        nats = self.nats.copy()
-        nats[known] -= against[found].astype(np.float32)
-        new = ~found
-        added = int(new.sum())
-        order = np.argsort(np.concatenate([self.videos, videos[new]]), kind="stable")
-        no = np.zeros(added, np.bool_)
-        return WordEvidence(
-            np.concatenate([self.videos, videos[new]])[order],
-            np.concatenate([self.domains, domains[new]])[order],
-            np.concatenate([nats, unmatched[new] - against[new]]).astype(np.float32)[order],
-            np.concatenate([self.is_complete, no])[order],
-            np.concatenate([self.is_typed, no])[order],
-            self.absent,
-            self.may_be_complete,
-        )
+        found = self.including(videos, domains, unmatched)
+        nats = found.nats.copy()
+        nats[np.searchsorted(found.videos, videos)] -= (_REFUSED * _saturated(votes)).astype(np.float32)
+        return replace(found, nats=nats)
 
     def with_complete(self, videos: Ids, domains: Ints) -> WordEvidence:
         """The evidence where these videos, ascending, are all that contain the whole query.
@@ -161,21 +176,14 @@ class WordEvidence:
             videos: Vector IDs.
             domains: Position of the domain of each.
         """
-        added = np.isin(videos, self.videos, assume_unique=True, invert=True)
-        is_new = np.isin(self.videos, videos, assume_unique=True) & ~self.is_complete
-        order = np.argsort(np.concatenate([self.videos, videos[added]]), kind="stable")
-
-        def join(known: npt.NDArray[Any], new: Any) -> npt.NDArray[Any]:
-            return np.concatenate([known, np.full(int(added.sum()), new, known.dtype)])[order]
-
-        nats = np.where(is_new, np.minimum(np.maximum(self.nats, 0) + _COMPLETE, _HIGHEST), self.nats)
-        return WordEvidence(
-            np.concatenate([self.videos, videos[added]])[order],
-            np.concatenate([self.domains, domains[added]])[order],
-            join(nats.astype(np.float32), _COMPLETE),
-            join(self.is_complete | is_new, True),
-            join(self.is_typed | is_new, True),
-            self.absent,
+        found = self.including(videos, domains)
+        is_new = np.isin(found.videos, videos, assume_unique=True) & ~found.is_complete
+        nats = np.where(is_new, np.minimum(np.maximum(found.nats, 0) + _COMPLETE, _HIGHEST), found.nats)
+        return replace(
+            found,
+            nats=nats.astype(np.float32),
+            is_complete=found.is_complete | is_new,
+            is_typed=found.is_typed | is_new,
         )
 
 
