@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import bindparam, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from index.vector_ids import Ids
@@ -14,16 +14,17 @@ from index.words.word_index import TextKind, VideoText
 from index.words.words_key import words_key
 from service.catalog.database import id_chunks
 from service.catalog.tables import Feedback
+from service.search.words.video_rows import VideoRows
 
 MAX_VOTES = 15  # more change no weight
 MAX_JUDGED_TEXTS = 256  # of a video
 _FEEDBACK = Feedback.__table__.c
-# Compiled once, as the reads of texts.
-_TEXTS = select(_FEEDBACK.video_vector_id, _FEEDBACK.words_key, _FEEDBACK.verdict, _FEEDBACK.text).order_by(
-    _FEEDBACK.id
+_ROWS = VideoRows(
+    select(_FEEDBACK.video_vector_id, _FEEDBACK.words_key, _FEEDBACK.verdict, _FEEDBACK.text).order_by(
+        _FEEDBACK.id
+    ),
+    _FEEDBACK.video_vector_id,
 )
-_OF_IDS = _TEXTS.where(_FEEDBACK.video_vector_id.in_(bindparam("ids", expanding=True)))
-_BETWEEN = _TEXTS.where(_FEEDBACK.video_vector_id.between(bindparam("first"), bindparam("last")))
 
 _NONE = np.empty(0, np.int64)
 
@@ -95,17 +96,9 @@ def read_judged_texts(session: Session, videos: Sequence[int]) -> dict[int, list
     Args:
         videos: Vector IDs, ascending.
     """
-    is_range = bool(videos) and videos[-1] - videos[0] == len(videos) - 1
-    rows = session.execute(
-        *(
-            (_BETWEEN, {"first": videos[0], "last": videos[-1]})
-            if is_range
-            else (_OF_IDS, {"ids": list(videos)})
-        )
-    )
     votes: dict[tuple[int, str], int] = {}
     texts: dict[tuple[int, str, str], str] = {}
-    for video, key, verdict, text in rows:
+    for video, key, verdict, text in _ROWS.read(session, videos):
         votes[video, key] = votes.get((video, key), 0) + (1 if verdict == "right" else -1)
         texts.setdefault((video, key, verdict), text)
     judged: dict[int, list[VideoText]] = {}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import structlog
-from sqlalchemy import bindparam, select
+from sqlalchemy import select
 
 from index.vector_ids import Ids, batches
 from index.words.word_index import VideoText, WordIndex
@@ -27,23 +27,22 @@ from service.search.words.domain_captions import CaptionsOfSnapshots
 from service.search.words.judged_texts import JudgedTexts, read_judged_texts
 from service.search.words.transcript_words import TranscriptWords
 from service.search.words.video_positions import VideoPositions
+from service.search.words.video_rows import VideoRows
 from service.search.words.video_texts import texts_of
 
 log = structlog.get_logger(__name__)
 
 _CHUNK = 10_000  # videos whose texts are in memory at a time
 _IDS_PER_QUERY = 500
-# Columns of the table instead of its class, and compiled once, as in the mirror of the catalog.
 _VIDEOS = Video.__table__.c
-_TEXTS = select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"])
-_OF_IDS = _TEXTS.where(_VIDEOS.vector_id.in_(bindparam("ids", expanding=True)))
-_BETWEEN = _TEXTS.where(_VIDEOS.vector_id.between(bindparam("first"), bindparam("last")))
-_PASSAGES = Passage.__table__.c
-_CUES = select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(
-    _PASSAGES.video_vector_id, _PASSAGES.number
+_TEXTS = VideoRows(
+    select(_VIDEOS.vector_id, _VIDEOS.uri, _VIDEOS.captions, _VIDEOS["metadata"]), _VIDEOS.vector_id
 )
-_CUES_OF_IDS = _CUES.where(_PASSAGES.video_vector_id.in_(bindparam("ids", expanding=True)))
-_CUES_BETWEEN = _CUES.where(_PASSAGES.video_vector_id.between(bindparam("first"), bindparam("last")))
+_PASSAGES = Passage.__table__.c
+_CUES = VideoRows(
+    select(_PASSAGES.video_vector_id, _PASSAGES.cues).order_by(_PASSAGES.video_vector_id, _PASSAGES.number),
+    _PASSAGES.video_vector_id,
+)
 
 
 class ReadTexts(NamedTuple):
@@ -200,25 +199,20 @@ def read_texts(videos: Ids) -> ReadTexts:
     """
     found = ReadTexts.none(videos)
     for batch in batches(videos, _IDS_PER_QUERY):
-        _read_batch(batch, found)
+        _read_batch(batch.tolist(), found)
     return found
 
 
-def _read_batch(videos: Ids, found: ReadTexts) -> None:
-    first, last = int(videos[0]), int(videos[-1])
-    is_range = last - first == len(videos) - 1
-    parameters = {"first": first, "last": last} if is_range else {"ids": videos.tolist()}
+def _read_batch(videos: Sequence[int], found: ReadTexts) -> None:
     with session_scope() as session:
-        rows = session.connection().execute(_BETWEEN if is_range else _OF_IDS, parameters)
         texts: dict[int, list[VideoText]] = {}
-        for video, uri, captions, metadata in rows:
+        for video, uri, captions, metadata in _TEXTS.read(session, videos):
             if is_damaged(captions) or is_damaged(metadata):
                 log.warning("texts_not_read", vector_id=video)
             texts[video] = texts_of(uri, captions, metadata)
-        for video, judged in read_judged_texts(session, videos.tolist()).items():
+        for video, judged in read_judged_texts(session, videos).items():
             texts.get(video, []).extend(judged)
-        cues = session.connection().execute(_CUES_BETWEEN if is_range else _CUES_OF_IDS, parameters)
-        for video, passage in cues:
+        for video, passage in _CUES.read(session, videos):
             if is_damaged(passage):
                 log.warning("passage_not_read", vector_id=video)
             found.passages[video].append(passage)
