@@ -22,6 +22,7 @@ from service.catalog.keyset_paging import KeysetOrders, contains_text
 from service.catalog.tables import Feedback, Video
 from service.core import request_limits
 from service.core.errors import InvalidInput, NotFound
+from service.core.storable_text import is_storable
 from service.library.video_editing import lock_video
 
 _ORDERS = KeysetOrders({"time": Feedback.id}, unique=Feedback.id)
@@ -143,7 +144,7 @@ def _checked(text: str) -> str:
     text, limit = text.strip(), request_limits.MAX_QUERY_CHARS
     if len(text) > limit:
         raise InvalidInput.at("text", f"The text has {len(text)} characters.", f"Use at most {limit}.")
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+    if not is_storable(text):
         raise InvalidInput.at(
             "text", "The text contains characters that are not text.", "Send plain Unicode."
         )

@@ -18,6 +18,7 @@ from index.hits import Hit
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import Settings
+from service.core.storable_text import is_storable
 from service.search.video_filters import VideoFilter, parse_filter
 
 Routes = Literal["auto", "all"] | int
@@ -150,7 +151,7 @@ def _parse(
         report_error(
             "q", f"The query has {len(query.q)} characters.", f"Use at most {max_chars}; a sentence is best."
         )
-    elif "\0" in query.q or any("\ud800" <= character <= "\udfff" for character in query.q):
+    elif not is_storable(query.q):
         report_error("q", "The query contains characters that are not text.", "Send plain Unicode.")
     if not 1 <= query.k <= max_results:
         report_error(

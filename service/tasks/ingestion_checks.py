@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from service.catalog.transcripts import TimedText
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.settings import METHOD_NAMES
+from service.core.storable_text import is_storable
 from service.storage.library_backbone import default_method, library_backbone
 from service.storage.library_paths import normalize_uri
 from service.storage.video_access import check_video_uri
@@ -25,7 +25,6 @@ from service.tasks.method_checks import find_method_error, settings_errors
 
 _MAX_ERRORS = 20  # enough to correct a file; 100,000 errors are useless
 _MAX_DEPTH = 16
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -256,7 +255,7 @@ def storage_problem(value: Any, depth: int = 0) -> str | None:
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
     if isinstance(value, str):
-        return "A text contains a NUL or a lone surrogate." if _UNSTORABLE.search(value) else None
+        return None if is_storable(value) else "A text contains a NUL or a lone surrogate."
     if isinstance(value, float) and not math.isfinite(value):
         return "A number is not finite."
     if isinstance(value, int) and abs(value) >= 2**63:

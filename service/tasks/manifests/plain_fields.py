@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.core import request_limits
+from service.core.storable_text import is_storable
 
 _MAX_METADATA_CHARS = 1000  # of one text; longer ones are prose or signed addresses
 # Local paths and addresses of a download, which may contain credentials.
@@ -37,8 +38,7 @@ def plain_fields(fields: Mapping[str, Any], omitted: frozenset[str] = frozenset(
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
-        is_storable = not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
-        return is_storable and 0 < len(value) <= _MAX_METADATA_CHARS
+        return 0 < len(value) <= _MAX_METADATA_CHARS and is_storable(value)
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, str) and _is_plain(item) for item in value)
     if isinstance(value, float):
