@@ -160,7 +160,7 @@ CASES: dict[str, tuple[str, Any, dict[str, dict[str, Any]]]] = {
         {
             "samples": [
                 {
-                    "filepath": "/home/me/data/a.mp4",
+                    "filepath": "/export/data/a.mp4",
                     "tags": ["validation", "night"],
                     "metadata": {"frame_rate": 25},
                     "caption": "a dog",

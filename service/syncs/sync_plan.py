@@ -91,10 +91,10 @@ def plan_sync(
 ) -> SyncPlan:
     """Compare files with the videos of a domain.
 
-    Videos that another command added stand for the files with their content, and never vanish. A file is unchanged if
-    its size is that of the stored video and it was not modified since the video was added; otherwise its content
-    decides. The captions of a source replace those of the domain; a source without captions of a video leaves them as
-    they are.
+    A file is unchanged if its size is that of the stored video and it was not modified since the video was added;
+    otherwise its content decides. A file with the content of a video that another command added is unchanged, too; the
+    plan never lists such a video as vanished. The captions of a source replace those of the domain; a source without
+    captions of a video leaves them as they are.
 
     Args:
         report_alive: Called after each file.

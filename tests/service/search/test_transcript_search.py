@@ -107,7 +107,7 @@ def test_caption_with_the_words_comes_before_a_transcript(served: SearchEngine) 
     for video in ("talks-0", "talks-1"):
         edit_video(video, VideoPatch(transcript=_cues(said)))
     found = [result.video_id for result in served.search("red taxi", k=9).results]
-    # Captions that say something else do not count against what is said.
+    # Captions without the words do not lower the evidence of a transcript with them.
     assert found[0] == "cars-0"
     assert set(found[1:3]) == {"talks-0", "talks-1"}
 
