@@ -77,7 +77,7 @@ class Machine:
         return found
 
     @staticmethod
-    def until(condition: Callable[[], object], description: str, seconds: float = 200) -> None:
+    def until(condition: Callable[[], object], description: str, seconds: float = 600) -> None:
         """Poll a condition; the bound only ends a test that would never end."""
         deadline = time.monotonic() + seconds
         while not condition():
