@@ -48,7 +48,7 @@ def serve(app: Any) -> Iterator[str]:
 
 def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) -> _T:
     """Wait for a condition, which is evaluated again if an element was replaced meanwhile, and return its value."""
-    wait = WebDriverWait(browser, 30, 0.05, ignored_exceptions=[StaleElementReferenceException])
+    wait = WebDriverWait(browser, 120, 0.05, ignored_exceptions=[StaleElementReferenceException])
     return wait.until(condition)
 
 
