@@ -22,7 +22,7 @@ captions, and all with captions cut to 6 or 4 words, and searches 2.4, 4.2 and 7
 17, and 50 with 4 words.
 
 Encoders that share one pass of the text tower between tasks have wider limits: a further task costs the scan of its
-shard alone, and few large waves cost less than many small ones. See ``docs/search.md`` for measurements.
+shard alone, and few large waves cost less than many small ones. ``docs/ranking.md`` lists the limits.
 """
 
 from __future__ import annotations
