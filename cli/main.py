@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cinestrata_schemas import __version__
 from cli.commands import (
     access_commands,
     adding_commands,
@@ -41,9 +42,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from importlib.metadata import version
-
-        typer.echo(f"cinestrata {version('cinestrata')}")
+        typer.echo(f"cinestrata {__version__}")
         raise typer.Exit
 
 

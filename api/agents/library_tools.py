@@ -9,7 +9,6 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import datetime
-from importlib import metadata
 from itertools import accumulate, takewhile
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from mcp.types import CallToolResult, ImageContent, InputRequiredResult, TextCon
 from pydantic import Field
 from starlette.requests import Request
 
+from cinestrata_schemas import __version__
 from cinestrata_schemas.choice_types import SearchScope, Verdict
 from cinestrata_schemas.model_types import RequestList
 from cinestrata_schemas.tasks import VideoSpec
@@ -52,7 +52,7 @@ def create_agent_server(open_client: OpenClient) -> MCPServer:
     server = _StrictServer(
         "cinestrata",
         title="Cinestrata",
-        version=metadata.version("cinestrata"),
+        version=__version__,
         instructions=f"Search a library of videos by what they show and by their words. {NOTICE}",
         log_level="WARNING",
         subscriptions=False,

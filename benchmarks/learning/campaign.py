@@ -26,6 +26,7 @@ from benchmarks.learning.protocol import MethodVariant, Protocol
 from benchmarks.learning.run_progress import REPORT_SECONDS
 from benchmarks.learning.run_results import RunResult, read_result, result_path, write_result
 from benchmarks.rivals import METHODS, configure
+from cinestrata_schemas import __version__
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from trainer.task_data import TaskData
@@ -243,11 +244,11 @@ class Campaign:
         Args:
             engine: Library that the frozen towers ran in.
         """
-        packages = ("cinestrata", "torch", "open_clip_torch", "numpy")
+        packages = ("torch", "open_clip_torch", "numpy")
         return {
             "command": self.command,
             "commit": _commit(),
-            "versions": {"python": platform.python_version()}
+            "versions": {"python": platform.python_version(), "cinestrata": __version__}
             | {name: importlib.metadata.version(name) for name in packages},
             "machine": {
                 "system": platform.platform(),

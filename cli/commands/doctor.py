@@ -9,12 +9,12 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cinestrata_schemas import __version__
 from cli.commands import library_checks
 from cli.console import console, error_console, fail, report_errors
 from cli.embedded.data_folder import data_folder_settings, read_lock_holder
@@ -107,8 +107,8 @@ def check_software(_: Settings) -> str:
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    own = version("cinestrata")
-    return f"Python {platform.python_version()}, cinestrata {own}, torch {torch.__version__}, {device}"
+    versions = f"Python {platform.python_version()}, cinestrata {__version__}, torch {torch.__version__}"
+    return f"{versions}, {device}"
 
 
 def check_data_folder(settings: Settings) -> str:

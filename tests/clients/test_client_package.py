@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-import cinestrata_client
+import cinestrata_schemas
 from service.celery_worker import probe
 from service.core.settings import Settings
 from tests.api.browser import serve
@@ -90,7 +90,7 @@ def test_wheel_contains_the_client_alone_and_needs_two_packages(tmp_path: Path) 
         "cinestrata_schemas",
     }
     assert {"cinestrata_client/py.typed", "cinestrata_schemas/py.typed"} <= set(names)
-    assert f"\nVersion: {cinestrata_client.__version__}\n" in metadata
+    assert f"\nVersion: {cinestrata_schemas.__version__}\n" in metadata
     assert set(re.findall(r"^Requires-Dist: (\w+)", metadata, re.MULTILINE)) == {"httpx", "pydantic"}
 
 

@@ -26,8 +26,7 @@ from cinestrata_client.errors import (
 )
 from cinestrata_client.retries import RetryPolicy
 from cinestrata_client.transfers import FileUpload
-
-__version__ = "0.1.0"
+from cinestrata_schemas import __version__
 
 __all__ = [
     "AsyncClient",
