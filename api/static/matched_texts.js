@@ -4,8 +4,9 @@ import { el } from "./dom.js";
 import { clock } from "./formatting.js";
 
 const ORIGINS = { caption: "Caption", transcript: "Transcript", confirmed: "Confirmed", name: "File name" };
-const MAX_LEAD = 40; // code points before the first marked word of a text that is shown from its beginning
-const LEAD = 24; // code points before it in other texts, at most
+const LINE = 24; // code points of a line of the narrowest card
+const ELLIPSIS = "… ";
+const MAX_FIELD = 18; // code points of the name of a metadata field on a card
 
 /** Where a text stands: its kind, or its metadata field; of a transcript, also the time. */
 export function textOrigin({ kind, field, start }) {
@@ -28,20 +29,30 @@ export function markedText({ text, marks }) {
   return [...nodes, characters.slice(end).join("")];
 }
 
-/** A match whose text begins near the first marked word, so that a line of a card shows this word. */
+/** A match that begins near the first marked word, so that two lines of a card show this word. */
 export function startNearMark(match) {
+  const shown = { ...match, field: shortened(match.field) };
   const characters = [...match.text];
   const first = Math.min(...match.marks.map(([start]) => start));
-  if (first < MAX_LEAD || first === Number.POSITIVE_INFINITY) return match;
-  const space = characters.indexOf(" ", first - LEAD);
-  const cut = space >= 0 && space < first ? space + 1 : first - LEAD;
-  const text = `… ${characters.slice(cut).join("")}`;
-  return { ...match, text, marks: match.marks.map(([start, end]) => [start - cut + 2, end - cut + 2]) };
+  const room = Math.max(0, LINE - (match.kind === "caption" ? 0 : [...originLabel(shown)].length));
+  if (first <= room || first === Number.POSITIVE_INFINITY) return shown;
+  const earliest = first - Math.max(0, room - ELLIPSIS.length);
+  const space = characters.indexOf(" ", earliest - 1);
+  const cut = space >= 0 && space < first ? space + 1 : earliest;
+  const marks = match.marks.map((mark) => mark.map((position) => position - cut + ELLIPSIS.length));
+  return { ...shown, text: ELLIPSIS + characters.slice(cut).join(""), marks };
 }
+
+function shortened(field) {
+  const characters = [...(field ?? "")];
+  return characters.length > MAX_FIELD ? `${characters.slice(0, MAX_FIELD - 1).join("")}…` : field;
+}
+
+const originLabel = (match) => `${textOrigin(match)}: `;
 
 /** Origin and text as the content of one line. */
 export const matchLine = (match) => [
-  el("span", { className: "origin", textContent: `${textOrigin(match)}: ` }),
+  el("span", { className: "origin", textContent: originLabel(match) }),
   ...markedText(match),
 ];
 
