@@ -51,8 +51,8 @@ function card(result, title, markedTitle, reason, reasonKind) {
 
 const why = (...content) => el("p", { className: "why clamped" }, ...content);
 
-/** A result below the cut-off has no reason. */
-const looksLikeIt = ({ matches }) => (matches === false ? null : why("Looks like it"));
+/** A result below the cut-off has no reason, and neither has one of a release that does not tell what matches. */
+const looksLikeIt = ({ matches }) => (matches ? why("Looks like it") : null);
 
 /** The name of the file below a caption; a video without captions is titled by its file. */
 function fileNameLine({ captions, uri }) {

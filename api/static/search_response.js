@@ -13,7 +13,7 @@ import { hasFilters } from "./search_filters.js";
  * @param widerSearches controls that search without the restrictions of this search
  */
 export function showSearchResponse(response, widerSearches) {
-  showHeadline(headlineOf(response), response.matches === false ? widerSearches : null);
+  showHeadline(headlineOf(response), ...noteOf(response, widerSearches));
   showCorrection(response);
   $("clip-captions").hidden = true;
   showFacets(response.facets);
@@ -22,7 +22,7 @@ export function showSearchResponse(response, widerSearches) {
 }
 
 export function showClipResponse(response, fileName) {
-  showHeadline(response.results.length ? `Similar to ${fileName}` : "", null);
+  showHeadline(response.results.length ? `Similar to ${fileName}` : "");
   $("corrected").hidden = true;
   $("clip-captions").hidden = false;
   $("clip-captions").replaceChildren(
@@ -53,15 +53,26 @@ function headlineOf({ matches, matching, results }) {
   return `${count(matching, "video")} ${matching === 1 ? "matches" : "match"}`;
 }
 
-/** @param widerSearches controls below a headline that no video matches; null for other headlines */
-function showHeadline(text, widerSearches) {
+/** Content below the headline: what to do where no video matches, and why the answer does not tell what matches. */
+function noteOf({ matches, results }, widerSearches) {
+  if (matches === false) {
+    const advice = "Check the spelling, or describe what the video shows in other words.";
+    return [advice, ...widerSearches.flatMap((control) => [" ", control])];
+  }
+  const hasChosenMode = new URLSearchParams(location.search).has("mode"); // others than the served one tell nothing
+  if (matches !== null || !results.length || hasChosenMode) return [];
+  return [
+    "The library has too few captions to tell which videos match: " +
+      "it needs at least 20, not counting those of held-out videos.",
+  ];
+}
+
+function showHeadline(text, ...note) {
   $("facts").hidden = false;
   $("headline").hidden = !text;
   $("headline").textContent = text;
-  $("headline-note").hidden = !widerSearches;
-  if (!widerSearches) return;
-  const advice = "Check the spelling, or describe what the video shows in other words.";
-  $("headline-note").replaceChildren(advice, ...widerSearches.flatMap((control) => [" ", control]));
+  $("headline-note").hidden = !note.length;
+  $("headline-note").replaceChildren(...note);
 }
 
 /** Say which text was searched instead of the query, and link to the search of its words as they were typed. */

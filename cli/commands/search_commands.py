@@ -182,8 +182,8 @@ def run_search(
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         raise typer.Exit(NOTHING_FOUND)
     console.print(result_table(response))
-    if (line := answer_line(response)) is not None:
-        console.print(line)
+    if response.matches is not None or mode is None:
+        console.print(answer_line(response))
     for name, reason in response.degraded.items():
         console.print(f"Not searched: {name}: {reason}", style="yellow")
     for line in _search_facts(response):
@@ -289,12 +289,15 @@ def result_table(
     return table
 
 
-def answer_line(response: SearchResponse) -> str | None:
-    """How many videos match; None where the release does not tell."""
+def answer_line(response: SearchResponse) -> str:
+    """How many videos match, or why the answer of a search in the served mode does not tell."""
     if response.matches is False:
         return f"No video matches this text (probability of a match {response.confidence or 0:.0%})."
-    if not response.matching:
-        return None
+    if response.matching is None:
+        return (
+            "The library has too few captions to tell which videos match: it needs at least 20, not counting those "
+            "of held-out videos."
+        )
     return "1 video matches." if response.matching == 1 else f"{response.matching:,} videos match."
 
 

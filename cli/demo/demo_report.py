@@ -86,7 +86,7 @@ def print_search(sample: SampleSearch, response: SearchResponse) -> None:
     """Print the first results of a sample search, with the right videos emphasized, and what it found."""
     console.print(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold", soft_wrap=True)
     console.print(result_table(response, first=_PRINTED_RESULTS, highlight=sample.videos))
-    facts = [answer_line(response) or "The library has too few captions to tell whether a video matches."]
+    facts = [answer_line(response)]
     if sample.kind == "word":
         count = min(len(sample.videos), len(response.results))
         facts.append(f"{_right_first(sample, response)} of the first {count} have the word in a caption.")

@@ -38,17 +38,25 @@ def test_results_of_a_copy_of_the_catalog_have_its_time(
 
 
 @pytest.mark.parametrize(
-    ("matching", "line"), [(None, None), (1, "1 video matches."), (1200, "1,200 videos match.")]
+    ("matching", "options", "line"),
+    [
+        (1, (), "1 video matches."),
+        (1200, ("--mode", "latest"), "1,200 videos match."),
+        (None, (), "The library has too few captions to tell which videos match: it needs at least 20"),
+        (None, ("--mode", "latest"), None),
+    ],
 )
 def test_correction_and_number_of_matches_are_shown(
-    matching: int | None, line: str | None, monkeypatch: pytest.MonkeyPatch
+    matching: int | None, options: tuple[str, ...], line: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corrected = "a taxi" if matching else None
-    body = search_answer(matches=True, matching=matching, corrected=corrected).model_dump(mode="json")
+    matches = None if matching is None else True
+    body = search_answer(matches=matches, matching=matching, corrected=corrected).model_dump(mode="json")
     client, transport = httpx.Client, httpx.MockTransport(lambda _: httpx.Response(200, json=body))
     monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
-    outcome = run("search", "a taxy", "--url", "http://127.0.0.1:9")
+    outcome = run("search", "a taxy", "--url", "http://127.0.0.1:9", *options)
     assert outcome.exit_code == 0
-    assert ("Searched for: a taxi" in outcome.output) is (corrected is not None)
-    assert ("match." in outcome.output or "matches." in outcome.output) is (line is not None)
-    assert line is None or line in outcome.output
+    output = " ".join(outcome.output.split())
+    assert ("Searched for: a taxi" in output) is (corrected is not None)
+    assert ("match." in output or "matches." in output or "too few captions" in output) is (line is not None)
+    assert line is None or line in output

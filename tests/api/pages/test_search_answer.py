@@ -141,13 +141,48 @@ def test_text_without_match_is_told_and_can_be_searched_wider(
     wait_until(browser, lambda b: not texts(b, "#headline-note button"))
 
 
-def test_release_that_does_not_tell_what_matches_has_no_headline(
+def test_release_that_does_not_tell_what_matches_says_what_it_needs(
     browser: WebDriver, address: str, state_answers: State
 ) -> None:
     state_answers(lambda answer: None)
     _open(browser, address)
     assert not browser.find_element(By.ID, "headline").is_displayed()
+    assert "too few captions to tell which videos match" in _shown(browser, "#headline-note")
     assert not texts(browser, "#results .answer-end, .result.distant")
+    assert not texts(browser, ".why"), "no result is said to look like the text"
+    _open(browser, address, mode="latest")
+    assert not browser.find_element(By.ID, "headline-note").is_displayed(), "only the served mode tells"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_first_marked_word_is_on_the_lines_of_its_card(
+    browser: WebDriver, address: str, state_answers: State, width: int
+) -> None:
+    origins = [
+        {"kind": "transcript", "start": 5025.0, "end": 5030.0},
+        {"kind": "confirmed"},
+        {"kind": "metadata", "field": "a field whose name is as long as one line"},
+        {"kind": "metadata", "field": "place of the recording " * 20},
+        {"kind": "caption"},
+    ]
+    words = "the quick kettlebell swings of somebody in a gymnasium are counted aloud, as heard " * 3
+
+    def explain(answer: Answer) -> None:
+        _match(answer, 20)
+        for place, result in enumerate(answer["results"][:20]):
+            first = (0, 22, 38, 200)[place % 4]
+            text = f"{words[:first]}extraordinary {words}"
+            result["words"] = [{"text": text, "marks": [(first, first + 13)], **origins[place // 4]}]
+
+    state_answers(explain)
+    with screen_size(browser, width, 860):
+        _open(browser, address)
+        below = browser.execute_script(
+            "return [...document.querySelectorAll('.result mark')].map((mark) => mark.getClientRects()[0].bottom"
+            " - mark.closest('.clamped').getBoundingClientRect().bottom)"
+        )
+    assert len(below) == 20
+    assert max(below) < 1, "no word begins below the lines that its card shows"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +237,7 @@ def test_cards_say_why_and_mark_the_words(browser: WebDriver, address: str, stat
     assert [card.find_element(By.CSS_SELECTOR, ".why").text for card in cards[:7]] == [
         "Caption",
         "File name: ball moves 0012",
-        f"{HOSTILE}: {HOSTILE}",
+        f"<img src=x onerro…: {HOSTILE}",
         "Transcript: … the ball",
         "Looks like it",
         "subtitle: a ball",
