@@ -34,3 +34,10 @@ def test_interfaces_show_the_version() -> None:
 def test_readme_of_the_client_names_its_wheel(root: Path) -> None:
     text = (root / "clients/python/README.md").read_text()
     assert re.findall(r"cinestrata_client-([\w.]+)-py3", text) == [__version__]
+
+
+def test_changelog_begins_with_the_version(root: Path) -> None:
+    versions = re.findall(
+        r"^## \[(.+?)\] - \d{4}-\d\d-\d\d$", (root / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert versions[0] == __version__
