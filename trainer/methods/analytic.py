@@ -11,7 +11,7 @@ target, and ridge regression maps the first to the second:
 - Routing adds the evidence of a normal distribution around the mean caption of each domain to that of the words; the
   covariance within domains is accumulated over tasks (:mod:`models.routing.caption_evidence`).
 
-The maps are stored with the shard and never change. For measurements see ``docs/analytic.md``.
+The maps are stored with the shard and never change. ``docs/analytic.md`` has the equations.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The backbone is frozen. FFA adds attention across frames to the image tower; TAM
 prototype of the task, so that a query is encoded for the shard that it searches. Losses: contrast within the batch (eq.
 7) and against stored videos of earlier tasks (eq. 8), weighted by β (eq. 9).
 
-``docs/ffa-tame.md`` lists the differences from the paper and from its published code.
+``docs/methods.md`` lists the differences from the paper and from its published code.
 """
 
 from __future__ import annotations

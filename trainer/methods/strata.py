@@ -15,7 +15,7 @@ domains:
 - Routing by the words of the query (``models.routing.router``) selects the shards, since the cosines of encoders of
   different tasks are not comparable.
 
-For measurements see ``docs/strata.md``.
+``docs/strata.md`` compares both.
 """
 
 from __future__ import annotations
