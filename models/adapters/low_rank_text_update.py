@@ -81,8 +81,8 @@ class TextUpdateSet:
 
     def part(self, start: int, stop: int) -> TextUpdateSet:
         """Candidates ``start`` to ``stop - 1``. With ``start`` 0, nothing is copied."""
-        bounds = torch.tensor([0, start, stop], device=self.keys.device) * self.vocabulary
-        shared, low, high = torch.searchsorted(self.keys, bounds).tolist()
+        bounds = torch.tensor([0, start, stop]).to(self.keys.device) * self.vocabulary
+        shared, low, high = torch.searchsorted(self.keys, bounds).cpu().tolist()
         words, keys = self.words[low:high], self.keys[low:high] - start * self.vocabulary
         if start == 0:
             words, keys = self.words[:high], self.keys[:high]

@@ -230,7 +230,7 @@ class Tame(nn.Module):
         return TameCondition(
             weights=weights or self.weights(),
             prototypes=torch.stack([self.prototypes[t] for t in tasks]),
-            experts=torch.tensor([self.task_experts[t] for t in tasks], device=device),
+            experts=torch.tensor([self.task_experts[t] for t in tasks]).to(device, non_blocking=True),
             top_k=self.top_k,
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,

@@ -153,7 +153,8 @@ class BertBackbone(Backbone):
 
     def text_mask(self, length: int, end: Tensor) -> Tensor | None:
         is_text = torch.arange(length, device=end.device) <= end.unsqueeze(1)
-        return None if bool(is_text.all()) else is_text[:, None, None]
+        # Reading whether there is padding would wait for a device.
+        return None if end.device.type == "cpu" and bool(is_text.all()) else is_text[:, None, None]
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         return torch.from_numpy(self._tokenizer(texts))

@@ -91,16 +91,16 @@ class QueryBackbone(ABC):
 
     def encode_alone(self, texts: Sequence[TokenIds]) -> Vectors:
         """Unit vectors ``[n, dim]`` of texts, each encoded alone: its vector does not depend on the other texts."""
-
-        def encode(missing: Sequence[TokenIds]) -> Iterable[Vectors]:
-            threads = core_count() if self._encodes_in_one_thread() else 1
-            return map_in_threads(self._encode_one, missing, threads)
-
-        return self._encode_missing(texts, self._caches.single, encode)
+        return self._encode_missing(texts, self._caches.single, self._encode_each)
 
     def encode_together(self, texts: Sequence[TokenIds]) -> Vectors:
         """Unit vectors ``[n, dim]`` of texts, encoded in batches."""
         return self._encode_missing(texts, self._caches.batched, self._encode_batch)
+
+    def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
+        """Unit vectors ``[dim]`` of n ≥ 1 texts, each encoded alone."""
+        threads = core_count() if self._encodes_in_one_thread() else 1
+        return map_in_threads(self._encode_one, texts, threads)
 
     @abstractmethod
     def _encode_one(self, text: TokenIds) -> Vectors:

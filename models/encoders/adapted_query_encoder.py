@@ -19,6 +19,7 @@ from models.encoders.tower_query_backbone import (
     TowerQueryBackbone,
     batch_size,
     batches_by_length,
+    read_vectors,
 )
 
 # Multiplications in the text tower per thread, some milliseconds of work; smaller shares do not gain from a thread.
@@ -48,29 +49,29 @@ class AdaptedQueryEncoder(QueryEncoder):
             padded = torch.from_numpy(pad_texts([ids[row] for row in rows]))
             with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
                 vectors = self.encode_for_tasks(padded, positions, mode)
-            encoded[rows] = _to_numpy(vectors.transpose(0, 1))
+            encoded[rows] = vectors.transpose(0, 1).float().cpu().numpy()
         return encoded
 
     def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         # All pairs are rows of one batch. Rows share the frozen weights; low-rank updates are gathered per row.
         positions = torch.tensor(self._positions(tasks, mode))
         lengths = np.array([len(text) for text in texts])
-        encoded = np.empty((len(texts), self._texts.dim), np.float32)
+        if not texts:
+            return np.empty((0, self._texts.dim), np.float32)
 
-        def encode_rows(rows: npt.NDArray[np.int64]) -> None:
+        def encode_rows(rows: npt.NDArray[np.int64]) -> Tensor:
             ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
             # Both contexts apply only to the thread that enters them.
             with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
-                vectors = self.encode_each(ids.to(self._backbone.device), positions[rows], mode)
-            encoded[rows] = _to_numpy(vectors)
+                device = self._backbone.device
+                return self.encode_each(ids.to(device, non_blocking=True), positions[rows], mode)
 
         threads = self._thread_count(int(lengths.sum()))
         # Parts of texts of similar length, with about equal work for each thread.
         rounds = -(-len(texts) // (threads * batch_size(self._backbone.device, len(texts))))
         order = np.argsort(lengths, kind="stable")
-        parts = [part for part in np.array_split(order, max(threads * rounds, 1)) if len(part)]
-        map_in_threads(encode_rows, parts, threads)
-        return encoded
+        parts = [part for part in np.array_split(order, threads * rounds) if len(part)]
+        return read_vectors(map_in_threads(encode_rows, parts, threads), parts)
 
     @abstractmethod
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
@@ -102,7 +103,3 @@ class AdaptedQueryEncoder(QueryEncoder):
     def _multiplications(self, tokens: int) -> int:
         """Number of multiplications that a text tower performs for a number of tokens."""
         return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens
-
-
-def _to_numpy(vectors: Tensor) -> Vectors:
-    return vectors.float().cpu().numpy()

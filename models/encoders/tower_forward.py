@@ -151,7 +151,7 @@ def encode_texts(
         return (vectors.transpose(0, 1),)
 
     count = len(ids)
-    (vectors,) = encode_in_parts(encode, slice_batch(ids.to(backbone.device)))
+    (vectors,) = encode_in_parts(encode, slice_batch(ids.to(backbone.device, non_blocking=True)))
     return gather_batch(vectors, count).transpose(0, 1)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -63,19 +64,44 @@ class TowerQueryBackbone(QueryBackbone):
         vectors: Vectors = self._encode_batch([text])[0]
         return vectors
 
+    def _encode_each(self, texts: Sequence[TokenIds]) -> Iterable[Vectors]:
+        if self.packed.device.type == "cpu":
+            return super()._encode_each(texts)
+        return self._encode_batches(texts, [np.array([row]) for row in range(len(texts))])
+
     def _encode_batch(self, texts: Sequence[TokenIds]) -> Vectors:
-        vectors = np.empty((len(texts), self.dim), np.float32)
+        return self._encode_batches(texts, batches_by_length(texts, self.packed.device))
+
+    def _encode_batches(self, texts: Sequence[TokenIds], batches: Sequence[TokenIds]) -> Vectors:
+        """Unit vectors ``[n, dim]`` of texts whose positions are in one batch each."""
+        parts = []
         with self.inference():
-            for rows in batches_by_length(texts, self.packed.device):
+            for rows in batches:
                 ids = torch.from_numpy(pad_texts([texts[row] for row in rows]))
-                vectors[rows] = encode_texts(self.packed, ids)[0].float().cpu().numpy()
-        return vectors
+                parts.append(encode_texts(self.packed, ids)[0])
+        return read_vectors(parts, batches)
 
     @contextmanager
     def inference(self) -> Iterator[None]:
         """Context of forward passes, for the calling thread."""
         with torch.inference_mode(), mixed_precision(enabled=self.uses_mixed_precision):
             yield
+
+
+def read_vectors(parts: Sequence[Tensor], batches: Sequence[npt.NDArray[np.int64]]) -> Vectors:
+    """Vectors of encoded batches in the order of their rows, in one copy: only here the host waits for a device.
+
+    Args:
+        parts: Vectors of each batch, ``[rows, dim]``; at least one.
+        batches: Rows of each batch.
+
+    Returns:
+        ``[n, dim]``.
+    """
+    copied = torch.cat([part.float() for part in parts]).cpu().numpy()
+    vectors = np.empty_like(copied)
+    vectors[np.concatenate(batches)] = copied
+    return vectors
 
 
 def batches_by_length(texts: Sequence[TokenIds], device: torch.device) -> list[TokenIds]:

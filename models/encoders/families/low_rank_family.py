@@ -86,14 +86,14 @@ class LowRankQueryEncoder(AdaptedQueryEncoder):
         if mode == "latest":
             start = self._start if self._start_states_save_time(len(ids)) else None
             return encode_texts(self._backbone, ids, self._newest, start)
-        chosen = torch.tensor(positions, device=self._backbone.device)
+        chosen = torch.tensor(positions).to(self._backbone.device, non_blocking=True)
         start = self._starts[:, :, chosen] if self._start_states_save_time(len(ids) * len(chosen)) else None
         return encode_texts(self._backbone, ids, self._pinned.choose(chosen), start)
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         if mode == "latest":
             return self.encode_for_tasks(ids, (), mode)[0]
-        positions = positions.to(self._backbone.device)
+        positions = positions.to(self._backbone.device, non_blocking=True)
         start = (
             self._starts[:, :, positions].transpose(2, 3) if self._start_states_save_time(len(ids)) else None
         )

@@ -75,10 +75,10 @@ class TameQueryEncoder(AdaptedQueryEncoder):
         self._pinned = TameCondition(
             weights=TameWeights.stack(adapters),
             prototypes=torch.stack(prototypes),
-            experts=torch.tensor(experts, device=device),
+            experts=torch.tensor(experts).to(device),
             top_k=self._tame.top_k,
             scale=self._tame.scale,
-            sets=torch.tensor(sets, device=device),
+            sets=torch.tensor(sets).to(device),
         )
 
     def encoding_identity(self, task: str, mode: str) -> str | None:
@@ -102,7 +102,7 @@ class TameQueryEncoder(AdaptedQueryEncoder):
     def _condition(self, positions: Sequence[int], mode: str) -> TextCondition:
         device = self._backbone.device
         if mode != "latest":
-            chosen = torch.tensor(positions, dtype=torch.int64, device=device)
+            chosen = torch.tensor(positions, dtype=torch.int64).to(device, non_blocking=True)
             pinned = self._pinned.choose(chosen)
             return (
                 pinned
@@ -113,7 +113,9 @@ class TameQueryEncoder(AdaptedQueryEncoder):
         if self._latest_words is None:
             return newest
         frozen = [int(self._tame.task_experts[position] == NO_EXPERT) for position in positions]
-        return WordCondition(newest, self._latest_words.choose(torch.tensor(frozen, device=device)))
+        return WordCondition(
+            newest, self._latest_words.choose(torch.tensor(frozen).to(device, non_blocking=True))
+        )
 
 
 class TameVideoEncoder(FamilyVideoEncoder):
