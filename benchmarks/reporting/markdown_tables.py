@@ -22,6 +22,23 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+def format_interval(
+    value: Sequence[float], difference: Sequence[float] | None = None, decimals: int = 1
+) -> str:
+    """Mean with its interval, marked if it is better than the product.
+
+    Args:
+        value: Mean, and the bounds of its interval.
+        difference: The same of the paired difference to the product: ▲ if all of the interval is above zero, △ if
+            only the mean is.
+    """
+    mean, low, high = (f"{number:.{decimals}f}" for number in value)
+    sign = ""
+    if difference is not None and difference[0] > 0:
+        sign = " ▲" if difference[1] > 0 else " △"
+    return f"{mean} ({low} to {high}){sign}"
+
+
 def tuning_table(log: Mapping[str, Any]) -> str:
     """Markdown table of a log: the score of each trial, and the best factor."""
     rows = []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.clips.paired_bootstrap import Interval, difference_interval
 from benchmarks.queries.query_comparison import PRODUCT, ROWS, UNKNOWN_KINDS, Outcome, QueryResults
 from benchmarks.queries.query_kinds import CAPTION_KINDS
-from benchmarks.reporting.markdown_tables import markdown_table
+from benchmarks.reporting.markdown_tables import format_interval, markdown_table
 
 
 class Column(NamedTuple):
@@ -156,13 +156,7 @@ def _table(figures: Figures, columns: Sequence[Column]) -> str:
 
 
 def _cell(figure: Figure | None) -> str:
-    if figure is None:
-        return "–"
-    mean, low, high = figure.value
-    sign = ""
-    if figure.difference is not None and figure.difference[0] > 0:
-        sign = " ▲" if figure.difference[1] > 0 else " △"
-    return f"{mean:.1f} ({low:.1f} to {high:.1f}){sign}"
+    return "–" if figure is None else format_interval(figure.value, figure.difference)
 
 
 def write_query_report(folder: Path, results: QueryResults, command: str, backbone: str) -> str:

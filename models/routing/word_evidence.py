@@ -40,7 +40,7 @@ Ids = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
-# Chosen on real clips other than those that benchmarks/RESULTS.md reports; it says which.
+# Chosen on real clips; benchmarks/RESULTS.md says which, and which figures are of other clips.
 _MATCHED, _MISSING = 0.5, 8.0  # nats per nat of inverse document frequency
 _LOWEST, _HIGHEST = -8.0, 40.0  # bounds, in nats: one text cannot drown the picture
 _COMPLETE = 25.0  # nats of a complete video

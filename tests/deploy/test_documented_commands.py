@@ -21,6 +21,7 @@ from tests.deploy.documented_commands import ROOT, DocumentedCommand, block_comm
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "benchmarks/RESULTS.md",
     "clients/python/README.md",
     *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")),
 )

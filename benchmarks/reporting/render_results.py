@@ -1,0 +1,143 @@
+"""Render the tables of RESULTS.md and of the README from the files of ``benchmarks/results``.
+
+    python -m benchmarks.reporting.render_results
+
+A line ``<!-- table: NAME -->`` precedes the table of ``NAME.json``, and ``<!-- end -->`` ends it. A file has:
+
+- ``command``, ``commit`` (that reported the figures), ``hardware``, ``seeds`` and ``interval``,
+- ``columns`` and ``rows``. A cell is a text, a number, null, [mean, standard deviation], or [value, low, high];
+  ``decimals`` (1 by default) is the precision of the numbers,
+- or, instead, the report of ``bench queries``, with ``tables``: the kind, measure, gallery and group of each column.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reporting.markdown_tables import format_interval, markdown_table
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = (ROOT / "benchmarks" / "RESULTS.md", ROOT / "README.md")
+OVERVIEW = "overview"  # the table of the README, from several files
+
+_MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_RIDGE = "ridge over all domains, routed as `analytic`"
+
+
+def load(name: str) -> dict[str, Any]:
+    """Read the file of a table."""
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def render(document: str) -> str:
+    """Replace every marked table of a document by that of its file."""
+    return _MARKED.sub(
+        lambda found: (
+            found[1] + (_overview() if found[2] == OVERVIEW else _block(load(found[2])) + " ") + found[3]
+        ),
+        document,
+    )
+
+
+def marked_tables(document: str) -> list[str]:
+    """Names of the marked tables of a document."""
+    return [found[2] for found in _MARKED.finditer(document)]
+
+
+def _block(content: Mapping[str, Any]) -> str:
+    """Tables, and the line that says how the figures were measured."""
+    commands = ", ".join(f"`{command}`" for command in content["command"]) or "No command is kept"
+    parts = [
+        commands,
+        *(content[key] for key in ("seeds", "interval", "hardware")),
+        f"commit {content['commit']}",
+    ]
+    return "\n".join(_tables(content)) + f"\n{'; '.join(part for part in parts if part)}."
+
+
+def _tables(content: Mapping[str, Any]) -> Iterator[str]:
+    decimals = content.get("decimals", 1)
+    if "rows" in content:
+        yield markdown_table(
+            content["columns"], [[_cell(value, decimals) for value in row] for row in content["rows"]]
+        )
+        return
+    figures = _query_figures(content)
+    for columns in content["tables"]:
+        keys = [tuple(key) for key in columns.values()]
+        rows = dict.fromkeys(row for row, *key in figures if tuple(key) in keys)
+        yield markdown_table(
+            ["", *columns],
+            [[row, *(_query_cell(figures.get((row, *key)), decimals) for key in keys)] for row in rows],
+        )
+
+
+def _query_figures(content: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
+    """Figures of ``bench queries`` by row, kind, measure, gallery and group."""
+    keys = ("row", "kind", "measure", "gallery", "group")
+    return {tuple(figure[key] for key in keys): figure for figure in content["figures"]}
+
+
+def _query_cell(figure: Mapping[str, Any] | None, decimals: int) -> str:
+    return "–" if figure is None else format_interval(figure["value"], figure["difference"], decimals)
+
+
+def _cell(value: Any, decimals: int) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        numbers = [_number(number, decimals) for number in value]
+        return " ± ".join(numbers) if len(value) == 2 else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+    return _number(value, decimals)
+
+
+def _number(value: float, decimals: int) -> str:
+    return (f"{value:,}" if isinstance(value, int) else f"{value:,.{decimals}f}").replace("-", "−")
+
+
+def _overview() -> str:
+    """Table of the README: the rows of searches and of held-out clips side by side."""
+    figures = _query_figures(load("searches-16-domains"))
+    ridges = load("ridge")
+    position = ridges["columns"].index("all domains R@1")
+    held_out = {(row[0], row[1]): row[position] for row in ridges["rows"]}
+    rows = []
+    for name, row, method in (
+        ("frozen towers, nothing learned", "zero-shot", "zero-shot"),
+        ("full-text search over captions (BM25)", "BM25", None),
+        ("one ridge regression over all domains, the same features", "joint ridge", _RIDGE),
+        ("**Cinestrata**", "product as served", "`analytic`"),
+    ):
+        words = figures[row, "words", "P@min(10, R)", "all", ""]["value"][0]
+        hidden = [figures[row, "hidden", "R@10", "own", clips]["value"][0] for clips in ("photos", "videos")]
+        first = [held_out.get((clips, method)) for clips in ("photos", "videos")]
+        rows.append([name, _cell(words, 1), *(_pair(values) for values in (hidden, first))])
+    header = [
+        "",
+        "videos that contain a word",
+        "clip without captions by its caption, R@10: photos, videos",
+        "held-out clips of all domains, R@1: photos, videos",
+    ]
+    return markdown_table(header, rows)
+
+
+def _pair(values: Sequence[float | None]) -> str:
+    return "–" if None in values else ", ".join(_cell(value, 1) for value in values)
+
+
+def main() -> None:
+    """Write the tables into the documents."""
+    for path in DOCUMENTS:
+        path.write_text(render(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

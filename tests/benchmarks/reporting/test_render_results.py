@@ -1,0 +1,114 @@
+"""RESULTS.md and the README show what the files of ``benchmarks/results`` hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.reporting import render_results
+from benchmarks.reporting.render_results import DOCUMENTS, OVERVIEW, RESULTS, load, marked_tables, render
+
+PAGE, README = DOCUMENTS
+NAMES = sorted(path.stem for path in RESULTS.iterdir())
+DECIMAL = re.compile(r"\d[\d,]*\.\d+")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_are_rendered(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert render(text) == text, "run python -m benchmarks.reporting.render_results"
+
+
+def test_every_file_is_shown_once_and_the_page_stays_short() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert sorted(marked_tables(text)) == NAMES
+    assert marked_tables(README.read_text(encoding="utf-8")) == [OVERVIEW]
+    assert text.count("\n") <= 350
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_say_how_they_were_measured(name: str) -> None:
+    content = load(name)
+    assert all(isinstance(content[key], str) for key in ("interval", "seeds"))
+    assert content["hardware"]
+    assert re.fullmatch(r"[0-9a-f]{8}(, [0-9a-f]{8})*", content["commit"])
+    assert isinstance(content["command"], list)
+    if "rows" in content:
+        assert {len(row) for row in content["rows"]} == {len(content["columns"])}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_figures_in_the_text_are_those_of_the_files(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    prose = re.sub(r"<!-- table:.*?<!-- end -->|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    if document == README:
+        prose = prose.split("\n## Results\n")[1].split("\n## ")[0]
+    known = {figure for name in NAMES for figure in _figures(load(name))}
+    assert len(DECIMAL.findall(prose)) > 4
+    assert set(DECIMAL.findall(prose)) - known == set()
+
+
+def _figures(value: Any) -> Iterator[str]:
+    """Decimal numbers of a file as they may be written: those of texts, and numbers to 0, 1 and 2 decimals."""
+    if isinstance(value, str):
+        yield from DECIMAL.findall(value)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _figures(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _figures(part)
+    elif isinstance(value, float):
+        yield from (f"{abs(value):,.{decimals}f}" for decimals in (1, 2))
+
+
+def test_cells_show_numbers_deviations_and_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = {
+        "command": ["make one", "make two"],
+        "commit": "01234567",
+        "hardware": "two cores",
+        "seeds": "three seeds",
+        "interval": "",
+        "columns": ["a", "b", "c", "d", "e", "f"],
+        "rows": [["text", 1234, -0.25, None, [17.75, 0.3], [-1.0, -2.0, 3.0]]],
+    }
+    (tmp_path / "one.json").write_text(json.dumps(content), encoding="utf-8")
+    monkeypatch.setattr(render_results, "RESULTS", tmp_path)
+    assert render("before\n<!-- table: one -->\nold\n<!-- end --> after") == (
+        "before\n<!-- table: one -->\n| a | b | c | d | e | f |\n| --- | --- | --- | --- | --- | --- |\n"
+        "| text | 1,234 | −0.2 | – | 17.8 ± 0.3 | −1.0 (−2.0 to 3.0) |\n\n"
+        "`make one`, `make two`; three seeds; two cores; commit 01234567. <!-- end --> after"
+    )
+
+
+def test_rivals_that_are_better_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def figure(row: str, difference: list[float] | None) -> dict[str, Any]:
+        key = {"kind": "words", "measure": "R@1", "gallery": "own", "group": ""}
+        return {"row": row, **key, "queries": 9, "value": [50.0, 40.0, 60.0], "difference": difference}
+
+    content = {
+        "command": [],
+        "commit": "01234567",
+        "hardware": "two cores",
+        "seeds": "",
+        "interval": "",
+        "tables": [{"words R@1": ["words", "R@1", "own", ""], "hidden": ["hidden", "R@1", "own", ""]}],
+        "figures": [
+            figure("product", None),
+            figure("better", [3.0, 1.0, 5.0]),
+            figure("level", [3.0, -1.0, 7.0]),
+        ],
+    }
+    (tmp_path / "one.json").write_text(json.dumps(content), encoding="utf-8")
+    monkeypatch.setattr(render_results, "RESULTS", tmp_path)
+    rows = render("<!-- table: one -->\n<!-- end -->").splitlines()[3:6]
+    assert rows == [
+        "| product | 50.0 (40.0 to 60.0) | – |",
+        "| better | 50.0 (40.0 to 60.0) ▲ | – |",
+        "| level | 50.0 (40.0 to 60.0) △ | – |",
+    ]
