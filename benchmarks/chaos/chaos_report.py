@@ -1,15 +1,40 @@
-"""Report of a chaos run: each fault with its violations, as JSON and as a table."""
+"""Report of a chaos run: each fault with its violations as JSON, and a table of groups of faults."""
 
 from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting.markdown_tables import markdown_table
+
+_COLUMNS = (
+    "fault",
+    "runs",
+    "with PostgreSQL",
+    "struck",
+    "searches",
+    "failed",
+    "failed during a restart of the API",
+    "retried tasks",
+    "violations",
+)
+_GROUPS = {  # of kinds, by a pattern of their names; the first one that matches
+    "kill points of all operations": "kill at: ",
+    "kill all processes": "kill all",
+    "kill Redis, kill Redis and lose its messages": "kill redis",
+    "kill PostgreSQL, cut and freeze its networks": "kill postgresql|cut|freeze",
+    "kill the API, the learning worker, the probing worker": "kill",
+    "read-only data folder, full disk": "full|.*read-only",
+    "restart the API during a hot swap, and without the database": "restart",
+    "pause a process past its lease": "stop",
+    "deliver every message twice, two learning workers": "deliver|two",
+    "clock jumps backward and forward": "clock",
+}
 
 
 @dataclass
@@ -58,6 +83,8 @@ def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) ->
         "searches": sum(record.searches for record in records),
         "failed_searches": sum(len(record.failed_searches) for record in records),
         "violations": sum(len(record.violations) for record in records),
+        "columns": _COLUMNS,
+        "rows": _rows(records),
         "records": [asdict(record) for record in records],
     }
     staged = path.with_suffix(".new")
@@ -66,30 +93,31 @@ def write_chaos_report(path: Path, records: Sequence[FaultRecord], seed: int) ->
 
 
 def chaos_table(records: Sequence[FaultRecord]) -> str:
-    """Markdown table with one row per kind of fault."""
-    rows = []
-    for kind in sorted({record.kind for record in records}):
-        own = [record for record in records if record.kind == kind]
-        rows.append(
-            [
-                kind,
-                str(len(own)),
-                str(sum(record.struck for record in own)),
-                str(sum(record.searches for record in own)),
-                str(sum(len(record.failed_searches) for record in own)),
-                str(sum(record.excused_searches for record in own)),
-                str(sum(len(record.retried_tasks) for record in own)),
-                str(sum(len(record.violations) for record in own)),
-            ]
-        )
-    header = [
-        "fault",
-        "runs",
-        "struck",
-        "searches",
-        "failed",
-        "during restart",
-        "retried tasks",
-        "violations",
+    """Markdown table with a row per group of faults, and their sum."""
+    return markdown_table(_COLUMNS, [list(map(str, row)) for row in _rows(records)])
+
+
+def _rows(records: Sequence[FaultRecord]) -> list[list[str | int]]:
+    groups: dict[str, list[FaultRecord]] = {title: [] for title in (*_GROUPS, "other", "all")}
+    for record in records:
+        groups[_group(record.kind)].append(record)
+        groups["all"].append(record)
+    return [
+        [
+            title,
+            len(own),
+            sum(record.mode != "embedded" for record in own),
+            sum(record.struck for record in own),
+            sum(record.searches for record in own),
+            sum(len(record.failed_searches) for record in own),
+            sum(record.excused_searches for record in own),
+            sum(len(record.retried_tasks) for record in own),
+            sum(len(record.violations) for record in own),
+        ]
+        for title, own in groups.items()
+        if own
     ]
-    return markdown_table(header, rows)
+
+
+def _group(kind: str) -> str:
+    return next((title for title, pattern in _GROUPS.items() if re.match(pattern, kind)), "other")

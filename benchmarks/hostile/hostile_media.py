@@ -98,11 +98,15 @@ def _probe_all(root: Path, inputs: int, seed: int) -> dict[str, object]:
     violations += [f"{path.relative_to(root)} was written outside the data folder" for path in outside]
     if rejected := [kind for kind in outcomes["valid files"] if kind != "accepted"]:
         violations.append(f"valid files were not accepted: {rejected}")
+    total = sum((outcomes[kind] for kind in names), Counter())
+    columns = ("accepted", "rejected", *(name for _, name in reversed(_OUTCOMES)))
     return {
         "inputs": inputs,
         "seed": seed,
         "outcomes": {kind: dict(counts) for kind, counts in outcomes.items()},
         "violations": violations,
+        "columns": ["inputs", *columns, "violations"],
+        "rows": [[inputs, *(total[name] for name in columns), len(violations)]],
         "seconds": round(time.monotonic() - started),
         "peak_worker_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

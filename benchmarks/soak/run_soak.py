@@ -148,9 +148,15 @@ def measure(data: Path, seconds: float) -> dict[str, Any]:
         "recovery_seconds": recovery,
         **{name: asdict(phase) for name, phase in phases.items()},
     }
+    verdicts = judge(steady, alone, learning, overload, recovery)
     return {
         **report,
-        "verdicts": [asdict(verdict) for verdict in judge(steady, alone, learning, overload, recovery)],
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+        "columns": ["requirement", "measured", "verdict"],
+        "rows": [
+            [verdict.requirement, verdict.measured, "met" if verdict.is_met else "not met"]
+            for verdict in verdicts
+        ],
     }
 
 
@@ -320,13 +326,7 @@ def _tables(report: dict[str, Any]) -> str:
         "cores of API, generator",
         "stolen by other machines",
     ]
-    verdicts = [
-        [verdict["requirement"], verdict["measured"], "met" if verdict["is_met"] else "not met"]
-        for verdict in report["verdicts"]
-    ]
-    return (
-        f"{markdown_table(header, rows)}\n{markdown_table(['requirement', 'measured', 'verdict'], verdicts)}"
-    )
+    return f"{markdown_table(header, rows)}\n{markdown_table(report['columns'], report['rows'])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,6 +20,8 @@ def test_corrupted_files_are_accepted_or_rejected_and_harm_nothing() -> None:
     assert isinstance(outcomes, dict)
     assert outcomes["valid files"] == {"accepted": len(valid_files())}
     assert sum(sum(counts.values()) for counts in outcomes.values()) == 200 + len(valid_files())
+    (row,) = report["rows"]  # type: ignore[misc]
+    assert row[0] == sum(row[1:]) == 200
     assert outcomes["random bytes after a signature"].keys() <= {"rejected", "copy of another input"}
 
 
