@@ -1,4 +1,4 @@
-"""Transport of httpx that calls an ASGI application in this process, without a server."""
+"""An httpx transport that calls an ASGI application in this process, without a server."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _T = TypeVar("_T")
 
 
 class ApplicationTransport(httpx.BaseTransport):
-    """Answers each request by the application, and raises its unexpected errors.
+    """Passes each request to the application, and raises its unexpected errors.
 
-    The first interrupt (Ctrl-C) during a request has no effect: a thread that stores something cannot be interrupted,
-    and the answer says what was stored. The second one cancels the request.
+    The first interrupt (Ctrl-C) during a request has no effect: a thread that is storing something can't be
+    interrupted, and the response says what was stored. A second one cancels the request.
 
     Args:
         load: Creates the application for the first request.
@@ -26,12 +26,12 @@ class ApplicationTransport(httpx.BaseTransport):
     def __init__(self, load: Callable[[], ASGIApp]) -> None:
         self._load = load
         self._app: ASGIApp | None = None
-        # All requests run in one event loop: the application keeps locks and tasks that belong to it.
+        # All requests run in one event loop, because the application's locks and tasks belong to it.
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, self._loop.close)  # without running it again
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the answer to a request as soon as its head is known; the body follows as it is read."""
+        """Return the response to a request as soon as its head is known; the body follows as it is read."""
         if self._app is None:
             self._app = self._load()
         exchange = _Exchange(self._app, request, self._loop)
@@ -44,12 +44,12 @@ class ApplicationTransport(httpx.BaseTransport):
 
 
 class _Exchange(httpx.SyncByteStream):
-    """A request to the application, and the body of its answer. The event loop runs only while the caller waits."""
+    """A request to the application and its response body. The event loop runs only while the caller waits."""
 
     def __init__(self, app: ASGIApp, request: httpx.Request, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._request_body = iter(request.stream)  # type: ignore[arg-type]
-        # The application waits for the reader.
+        # the application waits for the reader
         self._messages: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
         self._closed = asyncio.Event()
         self._is_interrupted = False
@@ -86,7 +86,7 @@ class _Exchange(httpx.SyncByteStream):
             if not message.done():
                 message.cancel()
                 await self._task  # raises the error of the application
-                raise RuntimeError("the application ended without an answer")
+                raise RuntimeError("the application ended without a response")
             return message.result()
 
         return self._wait(self._loop.create_task(receive()))

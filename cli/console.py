@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from cinestrata_schemas.problems import Action
 
 
-_REQUEST_MODELS = ("Spec", "Patch")  # ends of their names
+_REQUEST_MODELS = ("Spec", "Patch")  # file name endings
 # Exit statuses; 1 is an error.
-USAGE_FAULT = 2  # a call with invalid values, as of click
+USAGE_FAULT = 2  # a call with invalid values, as in click
 NOTHING_FOUND = 3  # a search without a matching video, or a page beyond the last one
 
-# Commands of the actions that errors recommend.
+# Commands for the actions that errors recommend.
 _COMMANDS = {
     "add_domain": "cinestrata ingest FOLDER",
     "append_videos": "cinestrata ingest FOLDER --into {name}",
@@ -54,10 +54,10 @@ _CONTROLS = re.compile(rf"(?![\t\n])[{CONTROL_CHARACTERS}]")
 
 
 class _InertConsole(Console):
-    """A console whose texts, such as answers of a service, cannot control the terminal."""
+    """A console on which printed text, such as a service's response, cannot control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of a renderable, with the controls of styles and progress bars alone."""
+        """Yield the segments of a renderable, with no controls but those of styles and progress bars."""
         for segment in super().render(renderable, options):
             if segment.control is None:
                 yield Segment(_CONTROLS.sub("", segment.text), segment.style)
@@ -65,8 +65,8 @@ class _InertConsole(Console):
                 yield segment
 
 
-# Names of domains, captions and errors may contain brackets, so texts are not parsed as markup.
-# Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
+# Domain names, captions and errors may contain brackets, so nothing is parsed as markup. Without a terminal, lines go
+# to a log file and need no wrapping at 80 columns.
 console = _InertConsole(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
 error_console = _InertConsole(stderr=True, highlight=False, markup=False)
 
@@ -83,11 +83,11 @@ def fail(message: str, hint: str = "", *, status: int = 1) -> NoReturn:
 
 
 def action_command(action: Action, name: str | None = None) -> str:
-    """The command of an action.
+    """Return the command for an action.
 
     Args:
         action: An action that an error recommends.
-        name: Argument that names its task in a shell; None uses its ID.
+        name: Shell argument that names the task; None uses its ID.
     """
     command = _COMMANDS.get(action.name, "cinestrata --help").format(
         name=name or shlex.quote(action.id or "")
@@ -101,15 +101,15 @@ def action_command(action: Action, name: str | None = None) -> str:
 
 
 def refuse_call(message: str, hint: str = "") -> NoReturn:
-    """Print why arguments or options cannot be used to standard error, and exit with status 2."""
+    """Print to standard error why arguments or options cannot be used, and exit with status 2."""
     fail(message, hint, status=USAGE_FAULT)
 
 
 def print_json(document: Any) -> None:
-    """Print a document to standard output if the command has --json, which silences the console.
+    """Print a JSON document to standard output if the command has --json, which silences the console.
 
     Args:
-        document: Model of a response, or lists and dictionaries of models and plain values.
+        document: Response model, or lists and dictionaries of models and plain values.
     """
     from pydantic_core import to_json
 
@@ -118,7 +118,7 @@ def print_json(document: Any) -> None:
 
 
 def plain_table(*headings: str) -> Table:
-    """A table without borders, with dim headings; columns with options are added to it."""
+    """Create a table without borders, with dim headings; callers add columns that need options."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in headings:
         table.add_column(heading)
@@ -126,14 +126,14 @@ def plain_table(*headings: str) -> Table:
 
 
 def strip_upload(text: str) -> str:
-    """Return a text in which uploaded files have no folder of the service, but their path as it was sent."""
+    """Replace the service's folders in a text by the paths under which the files were uploaded."""
     return _UPLOAD.sub("", text)
 
 
 def video_cell(video_id: str, uri: str) -> Text:
-    """Cell of a table with the ID of a video and, below it, its file, unless the ID tells it.
+    """Return a table cell with a video's ID and, below it, its file, unless the ID shows it.
 
-    Files of an archive often differ in their folders only, so an uploaded file has its path in the archive.
+    Files in an archive often differ only in their folders, so an uploaded file is shown with its path in the archive.
     """
     from media.sources.media_source import file_name, is_source_uri
 
@@ -146,7 +146,7 @@ def video_cell(video_id: str, uri: str) -> Text:
 
 
 def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a command so that expected errors are printed as sentences instead of tracebacks.
+    """Decorate a command to print expected errors as sentences instead of tracebacks.
 
     Ctrl-C exits with status 130. Unexpected errors keep their traceback.
     """
@@ -168,7 +168,7 @@ def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def progress_bar(unit: str = "") -> Progress:
-    """A progress bar with a count and the remaining time; it prints nothing when output is not a terminal."""
+    """Create a progress bar with a count and the remaining time; silent if output is not a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -182,8 +182,8 @@ def progress_bar(unit: str = "") -> Progress:
 
 
 def explain_error(error: Exception) -> tuple[str, str] | None:
-    """Message and hint for an expected error, or None for an unexpected one."""
-    # Imported here because these packages are a noticeable part of the start-up time of `cinestrata --help`.
+    """Return the message and hint of an expected error, or None for an unexpected one."""
+    # Imported here because these packages noticeably slow down `cinestrata --help`.
     from pydantic import ValidationError
 
     from cinestrata_client import ServiceError, UnauthorizedError, UnreachableError
@@ -205,19 +205,19 @@ def explain_error(error: Exception) -> tuple[str, str] | None:
         if error.title.endswith(_REQUEST_MODELS):
             return "The request is not valid.", _field_messages(error, _field_name)
         return (
-            f"The service sent an answer of an unknown form ({error.title}).",
+            f"The service sent an unexpected response ({error.title}).",
             "Check that service and command have the same version: cinestrata --version",
         )
     if isinstance(error, UnreachableError):
         return (
-            f"The service does not answer: {error.reason}",
-            "Check that it runs and that --url is correct. To start it: cinestrata up",
+            f"The service doesn't answer: {error.reason}",
+            "Check that it is running and that --url is correct. To start it: cinestrata up",
         )
     return None
 
 
 def _is_usage_fault(error: Exception) -> bool:
-    """Whether the service or a model of a request refuses a value of the call as invalid."""
+    """Return whether the service or a request model rejects a value of the call as invalid."""
     from pydantic import ValidationError
 
     from cinestrata_client import InvalidInputError
@@ -227,12 +227,15 @@ def _is_usage_fault(error: Exception) -> bool:
         return error.title.endswith(_REQUEST_MODELS)
     if not isinstance(error, InvalidInput | InvalidInputError):
         return False
-    # A search refuses an unknown domain as an invalid field; for a user it is an unknown name, as in other commands.
+    # A search reports an unknown domain as an invalid field; for users it is an unknown name, as in other commands.
     return not any(e.field == "task" and e.message.startswith("There is no ") for e in error.errors)
 
 
 def _field_messages(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:
-    """A line per field. A field of a union type has one error per member; the rest of its location names the member."""
+    """Return a line per field.
+
+    A field of a union type has one error per member; the rest of its location names the member.
+    """
     messages: dict[str, list[str]] = {}
     for e in error.errors():
         prefix = f"{name(e['loc'])}: " if e["loc"] else ""

@@ -85,8 +85,8 @@ def demo(
         Path | None,
         typer.Option(
             "--videos",
-            help="Folder of own videos, used instead of rendered ones: one subfolder with captions.csv (columns file, "
-            "caption) or manifest.jsonl per domain.",
+            help="Folder with your own videos instead of rendered ones: one subfolder per domain, with "
+            "captions.csv (columns file, caption) or manifest.jsonl.",
         ),
     ] = None,
     data: Annotated[
@@ -101,7 +101,7 @@ def demo(
     test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Videos per domain.")] = None,
     domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="Number of domains.")] = None,
 ) -> None:
-    """Learn three domains of rendered videos, or own videos, one after the other; search them and report forgetting."""
+    """Learn three domains of rendered videos, or your own, one by one; search them and report forgetting."""
     from cli.demo.demo_command import run_demo
     from cli.demo.demo_world import DemoWorld
     from cli.demo.own_videos import OwnVideos
@@ -123,7 +123,7 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    console.quiet = False  # an earlier command of this process may have had --json
+    console.quiet = False  # an earlier command in this process may have had --json
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a command says when no worker is there for the work that it has queued."""
+"""Notices for commands that have queued work without a worker to do it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from cli.service_client import ServiceClient
 
 _CHECK_SECONDS = 5.0
-_START_SECONDS = 60.0  # workers of a service that starts import torch before they report
+_START_SECONDS = 60.0  # workers of a starting service import torch before they report
 
 
 class WorkerWatch:
-    """Notices, while a command waits, that no worker does its work.
+    """Notices when no worker does the work that a command waits for.
 
     Args:
         client: Client of the command.
@@ -31,8 +31,8 @@ class WorkerWatch:
     def check(self) -> None:
         """Look for workers every few seconds.
 
-        Exits with status 1 if no service runs on the data folder. Without workers of a running service, which may
-        start later, one line is printed.
+        Exits with status 1 if no service runs on the data folder. If a running service has no workers, which may start
+        later, prints one line.
         """
         now = time.monotonic()
         if self._is_told or now < self._next_check:
@@ -50,7 +50,7 @@ class WorkerWatch:
 
 
 def print_notice(client: ServiceClient) -> None:
-    """Print, to standard error, that queued work waits, if no worker runs."""
+    """Tell on standard error that queued work waits, if no worker runs."""
     if client.lacks_workers():
         for line in _notice(client):
             error_console.print(line, soft_wrap=True)
@@ -60,10 +60,10 @@ def _notice(client: ServiceClient) -> tuple[str, str]:
     if not client.lacks_service():
         return (
             "The service has no running worker: the work stays queued.",
-            "Start its workers, and see their logs if they end.",
+            "Start its workers, and check their logs if they stop.",
         )
     folder = f" --data {shlex.quote(str(client.data))}" if client.data else ""
     return (
-        "The work is queued, but no service runs on the data folder to do it.",
-        f"Start the service, which does the work: cinestrata up{folder}",
+        "The work is queued, but no service is running on the data folder.",
+        f"Start the service: cinestrata up{folder}",
     )

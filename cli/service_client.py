@@ -1,4 +1,4 @@
-"""The client of commands: over HTTP for a URL, or in this process for a data folder."""
+"""The client that commands use: over HTTP for a URL, or in this process for a data folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
-PAGE = 1000  # entries of a page of a complete list
-_MAX_DELETED = 20_000  # videos of a request
+PAGE = 1000  # entries per page of a complete list
+_MAX_DELETED = 20_000  # videos per request
 
 MethodSettings = dict[str, bool | int | float | str | None] | None  # None: the method's defaults
 
 _READY_SECONDS = 2.0
-# A user waits for the command: a service that asks for a longer pause is reported at once.
+# A user is waiting: a service that asks for a longer pause is reported at once.
 _RETRIES = RetryPolicy(max_retries=2, max_pause=2.0, first_pause=0.25)
 _IN_PROCESS_URL = "http://localhost"
 
@@ -35,9 +35,9 @@ class ServiceClient(Client):
     """Client of a service, or of a data folder without a service.
 
     Args:
-        url: Base URL of the service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
-        transport: Transport of httpx to the service, for tests; None opens network connections.
+        url: Base URL of the service; None: use the data folder in this process.
+        data: Data folder; None: from the environment.
+        transport: httpx transport, for tests; None opens network connections.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ServiceClient(Client):
             refuse_call(f"{error}.", "Check --url (CINESTRATA_URL) and CINESTRATA_API_KEY.")
 
     def remove_videos(self, videos: list[str]) -> DeletionResult:
-        """Delete videos permanently, those of a task with one request."""
+        """Delete videos permanently, with one request per task."""
         by_task: dict[str, list[str]] = {}
         outcome = DeletionResult(deleted=[], not_found=[])
         for video in dict.fromkeys(videos):
@@ -71,7 +71,7 @@ class ServiceClient(Client):
         return outcome
 
     def lacks_service(self) -> bool:
-        """Return whether the client works on a data folder on which no service runs."""
+        """Return whether the client uses a data folder without a running service."""
         return not self._is_remote and read_lock_holder(data_folder_settings(self.data).run_dir) is None
 
     def lacks_workers(self) -> bool:
@@ -79,7 +79,7 @@ class ServiceClient(Client):
         return not self.get_library().live_workers
 
     def playback_address(self, video_id: str) -> str:
-        """Address of a video that a browser or a player opens: its page, or its file in a data folder."""
+        """Return an address at which a browser or player opens a video: its page, or its file in a data folder."""
         if self._is_remote:
             return f"{str(self.base_url).rstrip('/')}/watch/{quote(video_id, safe='')}"
         from service.library.video_listing import stream_path
@@ -88,12 +88,12 @@ class ServiceClient(Client):
 
 
 def connect(url: str | None, data: Path | None, *, ask_running: bool = False) -> ServiceClient:
-    """A client of the service at ``url``, or of the data folder without a URL.
+    """Create a client of the service at ``url``, or of the data folder without a URL.
 
     Args:
         url: URL of a running service.
-        data: Data folder; None takes it from the environment.
-        ask_running: Whether to ask the service that runs on the data folder, which has loaded the model.
+        data: Data folder; None: from the environment.
+        ask_running: Whether to ask a service running on the data folder, which has the model loaded.
     """
     if url is None and ask_running:
         url = _running_service(data)
@@ -101,7 +101,7 @@ def connect(url: str | None, data: Path | None, *, ask_running: bool = False) ->
 
 
 def open_agent_api(url: str | None, data: Path | None) -> Callable[[object], httpx.AsyncClient]:
-    """A function that opens a client of the API: of a service, or of a data folder on which none runs."""
+    """Return a function that opens an API client: of a service, or of a data folder without one."""
     url = url or _running_service(data)
     if url is None:
         transport = httpx.ASGITransport(
@@ -124,7 +124,7 @@ def _load_application(data: Path | None, *, follow_index: bool = False) -> ASGIA
     from service.catalog.migrations import upgrade
 
     settings = data_folder_settings(data)
-    # The command prints successes itself.
+    # The command reports success itself.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     logging.getLogger("httpx").setLevel(logging.WARNING)
     upgrade(settings)
@@ -133,7 +133,7 @@ def _load_application(data: Path | None, *, follow_index: bool = False) -> ASGIA
 
 
 def _running_service(data: Path | None) -> str | None:
-    """URL of the ready service on a data folder that accepts the key of the environment; None without one."""
+    """Find a ready service on a data folder that accepts the key in the environment; return its URL or None."""
     url = (read_lock_holder(data_folder_settings(data).run_dir) or {}).get("url")
     if url is None:
         return None
@@ -146,6 +146,6 @@ def _running_service(data: Path | None) -> str | None:
         ServiceError,
         UnreachableError,
         ValueError,
-    ):  # ValueError: a malformed key, or an answer of unknown form
+    ):  # ValueError: a malformed key, or an unexpected response
         return None
     return str(url)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the values of options such as ``--set NAME=VALUE``."""
+"""Options shared by several commands, and values of options such as ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _silence_console(as_json: bool) -> bool:
 
 
 def _prefer_named_folder(context: typer.Context, url: str | None) -> str | None:
-    """Drop the URL of the environment if the call names a data folder: a command must not change another library."""
-    # Options of the call are processed before those of the environment, so the source of --data is known.
+    """Drop the URL from the environment if the call names a data folder: a command must not change another library."""
+    # Command-line options are processed before the environment, so the source of --data is known.
     sources = [context.get_parameter_source(name) for name in ("url", "data")]
     names = [source.name if source else None for source in sources]
     return None if names == ["ENVIRONMENT", "COMMANDLINE"] else url
@@ -51,7 +51,7 @@ InPlace = Annotated[
 ]
 CaptionsFromNames = Annotated[
     bool,
-    typer.Option("--captions-from-names", help="Caption videos that have no captions with their file names."),
+    typer.Option("--captions-from-names", help="Use file names as captions for videos without captions."),
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")]
 Port = Annotated[
@@ -64,16 +64,16 @@ Url = Annotated[
         "--url",
         envvar="CINESTRATA_URL",
         callback=_prefer_named_folder,
-        help="URL of a running service, used instead of the data folder; --data overrides the variable.",
+        help="URL of a running service to use instead of the data folder; --data overrides the variable.",
     ),
 ]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")]
 
 
 def parse_value(text: str) -> Any:
-    """Parse a value as JSON, or return it as a text if it is not JSON.
+    """Parse a value as JSON, or return it as a string if it is not JSON.
 
-    JSON has no NaN and no infinity, and a request cannot contain them; they are texts, too.
+    JSON has no NaN or infinity, and a request cannot contain them, so they are strings too.
     """
     try:
         value = json.loads(text)
@@ -84,7 +84,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_settings(assignments: Sequence[str]) -> dict[str, bool | int | float | str | None] | None:
-    """Settings from assignments such as ``epochs=5``; values are parsed as JSON if possible."""
+    """Parse settings from assignments such as ``epochs=5``; values are JSON if possible."""
     settings: dict[str, bool | int | float | str | None] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")

@@ -24,11 +24,11 @@ keys = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=Tru
 @keys.command("create")
 @report_errors
 def create_key(
-    name: Annotated[str, typer.Argument(help="Name of the key, which the audit log states.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, as shown in the audit log.")],
     scope: Annotated[
         AccessScope,
         typer.Option(
-            "--scope", help="search reads, ingest also changes videos and domains, admin permits all."
+            "--scope", help="search: read only; ingest: also change videos and domains; admin: everything."
         ),
     ] = "search",
     days: Annotated[
@@ -39,7 +39,7 @@ def create_key(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Create a key and print it. It is not shown again: the catalog stores its hash."""
+    """Create a key and print it. It is shown only once, because the catalog stores its hash."""
     from cinestrata_schemas.access import KeySpec
     from cli.service_client import connect
 
@@ -48,11 +48,11 @@ def create_key(
     created = client.create_key(KeySpec(name=name, scope=scope, expires_in_days=days))
     print_json(created)
     console.print(created.key, soft_wrap=True)
-    console.print("Store this key now: it cannot be shown again.", style="dim")
+    console.print("Save this key now: it can't be shown again.", style="dim")
     if closes:
         console.print(
-            "The service now needs a key, and no key or user has the scope admin. On the machine of the data folder: "
-            "cinestrata keys create NAME --scope admin --data FOLDER",
+            "The service now requires a key, and no key or user has the scope admin. On the machine "
+            "with the data folder, run: cinestrata keys create NAME --scope admin --data FOLDER",
             style="yellow",
             soft_wrap=True,
         )
@@ -61,13 +61,13 @@ def create_key(
 @keys.command("list")
 @report_errors
 def list_keys(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """List all keys of the catalog, newest first."""
+    """List all keys, newest first."""
     from cli.service_client import connect
 
     found = connect(url, data).list_keys()
     print_json(found)
     if not found:
-        console.print("There are no keys. `cinestrata keys create NAME` creates one.")
+        console.print("No keys yet. Create one with `cinestrata keys create NAME`.")
         return
     table = plain_table("id", "name", "scope", "state", "expires", "last used")
     for key in found:
@@ -78,12 +78,12 @@ def list_keys(as_json: AsJson = False, url: Url = None, data: Data = None) -> No
 @keys.command("revoke")
 @report_errors
 def revoke_key(
-    name: Annotated[str, typer.Argument(help="Name or id of the key.")],
+    name: Annotated[str, typer.Argument(help="Name or ID of the key.")],
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Revoke a key. Running services refuse it within seconds, and its sessions end."""
+    """Revoke a key. Running services refuse it within seconds and end its sessions."""
     from cli.service_client import connect
 
     revoked = connect(url, data).revoke_key(name)
@@ -92,7 +92,7 @@ def revoke_key(
 
 
 def _has_administrator(client: ServiceClient) -> bool:
-    """Whether a key or a user may administer the service; the key of the environment may."""
+    """Return whether a key or user may administer the service; the key in the environment may."""
     if os.environ.get("CINESTRATA_API_KEY"):
         return True
     return any(key.scope == "admin" and key.state == "active" for key in client.list_keys()) or any(
@@ -114,13 +114,13 @@ _Name = Annotated[str, typer.Argument(help="Name of the user.")]
 def create_user(
     name: _Name,
     scope: Annotated[
-        AccessScope, typer.Option("--scope", help="Role of the user: a scope, as of a key.")
+        AccessScope, typer.Option("--scope", help="Role of the user: a scope, as for keys.")
     ] = "search",
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Create a user. The password is asked for, or read from the first line of the standard input."""
+    """Create a user. Prompts for the password, or reads it from the first line of standard input."""
     from cinestrata_schemas.access import UserSpec
     from cli.service_client import connect
 
@@ -138,7 +138,7 @@ def list_users(as_json: AsJson = False, url: Url = None, data: Data = None) -> N
     found = connect(url, data).list_users()
     print_json(found)
     if not found:
-        console.print("There are no users. `cinestrata users create NAME` creates one.")
+        console.print("No users yet. Create one with `cinestrata users create NAME`.")
         return
     table = plain_table("name", "scope", "signs in with", "last sign-in", "sessions")
     for user in found:
@@ -158,13 +158,14 @@ def edit_user(
     name: _Name,
     scope: Annotated[AccessScope | None, typer.Option("--scope", help="New role of the user.")] = None,
     has_password: Annotated[
-        bool, typer.Option("--password", help="Ask for a new password, and end all sessions of the user.")
+        bool,
+        typer.Option("--password", help="Prompt for a new password, and end all of the user's sessions."),
     ] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Change the role or the password of a user."""
+    """Change a user's role or password."""
     from cinestrata_schemas.access import UserPatch
     from cli.service_client import connect
 
@@ -183,7 +184,7 @@ def edit_user(
 @users.command("remove")
 @report_errors
 def remove_user(name: _Name, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Remove a user and end all sessions of the user."""
+    """Remove a user and end all of their sessions."""
     from cli.service_client import connect
 
     removed = connect(url, data).remove_user(name)
@@ -192,7 +193,7 @@ def remove_user(name: _Name, as_json: AsJson = False, url: Url = None, data: Dat
 
 
 def _read_password() -> SecretStr:
-    """The password of a prompt, which is asked for twice, or of a pipe."""
+    """Read the password from a prompt, asking twice, or from a pipe."""
     from pydantic import SecretStr
 
     if sys.stdin.isatty():

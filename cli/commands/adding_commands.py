@@ -37,10 +37,10 @@ def ingest(
     ] = None,
     into: Annotated[
         str | None,
-        typer.Option("--into", help="Name or id of a learned task: append the videos to its domain."),
+        typer.Option("--into", help="Append the videos to the domain of this learned task (name or ID)."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="Learning method (default: the service's).")
+        str | None, typer.Option("--method", help="Learning method (default: the service's default).")
     ] = None,
     assignments: MethodSettings = None,
     wait: Wait = True,
@@ -51,7 +51,7 @@ def ingest(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Add one domain of videos as a task, or append videos to a domain."""
+    """Add a domain of videos as a task, or append videos to a domain."""
     from cli.commands.ingest_command import run_ingest
 
     run_ingest(
@@ -72,26 +72,24 @@ def ingest(
 @app.command()
 @report_errors
 def sync(
-    source: Annotated[
-        str, typer.Argument(help="Folder of videos, or its manifest: a path, or s3:// or gs://.")
-    ],
+    source: Annotated[str, typer.Argument(help="Folder of videos or its manifest: a path, s3:// or gs://.")],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
     ] = None,
     vanished: Annotated[
         VanishedVideos,
-        typer.Option("--vanished", help="Keep or delete videos whose file no longer exists."),
+        typer.Option("--vanished", help="Whether to keep or delete videos whose file is gone."),
     ] = "keep",
     every: Annotated[
         str | None,
         typer.Option(
             "--every",
             metavar="INTERVAL",
-            help="Let the service follow a source below its media root at an interval, such as 15m, 2h or 1d.",
+            help="Let the service sync a source below its media root at this interval, such as 15m, 2h or 1d.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the differences and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the differences without changing anything.")
     ] = False,
     as_json: AsJson = False,
     in_place: InPlace = False,
@@ -117,7 +115,7 @@ def sync(
 @app.command()
 @report_errors
 def relearn(
-    domain: Annotated[str, typer.Argument(help="Name or id of the domain's task.")],
+    domain: Annotated[str, typer.Argument(help="Name or ID of the domain's task.")],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the new domain (default: from the domain's name).")
     ] = None,
@@ -126,7 +124,7 @@ def relearn(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Learn the videos that were appended to a domain as a new domain, which takes them over."""
+    """Learn a domain's appended videos as a new domain, and move them there."""
     from cinestrata_schemas.tasks import RelearnSpec
     from cli.commands.task_commands import find_task, report_created
     from cli.service_client import connect

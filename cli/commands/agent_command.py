@@ -1,4 +1,4 @@
-"""``cinestrata mcp``: the library for an agent that starts the command."""
+"""``cinestrata mcp``: serve the library to the agent that starts the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = typer.Typer()
 @app.command()
 @report_errors
 def mcp(data: Data = None, url: Url = None) -> None:
-    """Offer the library to an agent over standard input and output (Model Context Protocol)."""
+    """Serve the library to an agent over standard input and output (Model Context Protocol)."""
     from api.agents.library_tools import create_agent_server
     from cli.service_client import open_agent_api
     from service.core.logging import configure_logging

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000  # entries
 _COLUMNS = 80
-_WIDTHS = (18, 17, 20)  # columns of actor, action and target, behind the time
+_WIDTHS = (18, 17, 20)  # columns of actor, action and target, after the time
 _INDENT = "    "
 _MAX_DETAIL_COLUMNS = 300
 
@@ -33,7 +33,7 @@ app = typer.Typer()
 @report_errors
 def audit(
     actor: Annotated[
-        str | None, typer.Option("--actor", help="Only changes of this user, key or process.")
+        str | None, typer.Option("--actor", help="Only changes by this user, key or process.")
     ] = None,
     action: Annotated[
         list[str] | None,
@@ -43,18 +43,18 @@ def audit(
         ),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", help="Only changes of the resource with this id.")
+        str | None, typer.Option("--target", help="Only changes to the resource with this ID.")
     ] = None,
     address: Annotated[
         str | None, typer.Option("--address", help="Only requests from this network address.")
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="Only entries that contain this text.")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Only entries containing this text.")] = None,
     after: Annotated[datetime | None, typer.Option("--after", help="Earliest time (UTC).")] = None,
     before: Annotated[datetime | None, typer.Option("--before", help="Latest time (UTC).")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 50,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print all entries as JSON lines, oldest first; --limit has no effect."),
+        typer.Option("--json", help="Print all entries as JSON lines, oldest first; --limit is ignored."),
     ] = False,
     url: Url = None,
     data: Data = None,
@@ -78,10 +78,10 @@ def run_audit(
     """Print entries of the audit log: the newest as rows with details, or all as JSON lines, oldest first.
 
     Args:
-        conditions: Parameters of ``GET /audit``; values None are omitted.
+        conditions: Parameters of ``GET /audit``; None values are omitted.
         as_json_lines: Whether all entries are printed as JSON lines.
-        url: URL of a running service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None: use the data folder in this process.
+        data: Data folder; None: from the environment.
     """
     client = connect(url, data)
     chosen = {name: value for name, value in conditions.items() if value is not None}
@@ -91,13 +91,13 @@ def run_audit(
         return
     entries = client.list_audit_entries(limit=limit, **chosen).entries
     if not entries:
-        console.print("The audit log has no such entries.")
+        console.print("No entries match.")
         return
     _print_entries(entries)
 
 
 def _print_entries(entries: list[AuditRecord]) -> None:
-    """Print a row of 80 columns per entry, and its details on indented lines, also in a wider terminal or a file."""
+    """Print an 80-column row per entry with details on indented lines, even to a wider terminal or a file."""
     console.print(_row("time", "actor", "action", "target"), style="dim", soft_wrap=True)
     for entry in entries:
         at = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}"
@@ -112,7 +112,7 @@ def _row(time: str, *cells: str) -> str:
 
 
 def _detail_lines(entry: AuditRecord) -> list[str]:
-    """Address, names that the row shortens, and details, on as few lines as they need."""
+    """Return the address, shortened names and details on as few lines as possible."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -139,5 +139,5 @@ def _shortened(text: str, width: int, *, pad: bool = False) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text on one line: control characters would break the columns."""
+    """Put a text on one line, because control characters would break the columns."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,4 +1,4 @@
-"""``cinestrata snapshot`` and ``cinestrata restore``: a backup of catalog and index, without downtime."""
+"""``cinestrata snapshot`` and ``cinestrata restore``: back up catalog and index without downtime."""
 
 from __future__ import annotations
 
@@ -51,23 +51,27 @@ def snapshot(
     url: Url = None,
     data: Data = None,
     index_only: Annotated[
-        bool, typer.Option("--index-only", help="Omit the catalog, because it was dumped separately.")
+        bool, typer.Option("--index-only", help="Leave out the catalog (if you dump it separately).")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back up catalog and index, and verify the backup. The service may run; with --url, one of its workers does it."""
+    """Back up catalog and index, and verify the backup.
+
+    The service may keep running; with --url, one of its workers does it.
+    """
     if url:
         from cli.commands.maintenance_commands import run_remote_snapshot
 
         if index_only:
             refuse_call(
-                "--index-only cannot be combined with --url.", "Use --data on the machine of the service."
+                "--index-only cannot be combined with --url.",
+                "Use --data on the machine that runs the service.",
             )
         run_remote_snapshot(url, target)
         return
     if target is None:
         refuse_call(
-            "Missing argument TARGET.", "Name a new folder or a new .tar file; only --url needs none."
+            "Missing argument TARGET.", "Give a new folder or .tar file; it is optional only with --url."
         )
     run_snapshot(target, data, index_only)
 
@@ -75,11 +79,11 @@ def snapshot(
 @app.command()
 @report_errors
 def restore(
-    source: Annotated[Path, typer.Argument(help="Backup that `cinestrata snapshot` wrote.", exists=True)],
+    source: Annotated[Path, typer.Argument(help="Backup written by `cinestrata snapshot`.", exists=True)],
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """Restore a backup into a new data folder, after verifying all checksums."""
+    """Verify all checksums of a backup and restore it into a new data folder."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from index.errors import ShardStoreError
@@ -112,7 +116,7 @@ def restore(
             if CATALOG in files:
                 require_intact_catalog(work / CATALOG)
                 with (
-                    ExitStack() as index,  # is left after the commit of the catalog
+                    ExitStack() as index,  # left over after the catalog commit
                     install_catalog(settings, work / CATALOG, origin=source, last_video=last_video),
                 ):
                     index.enter_context(_installed_index(work / "index", settings.index_dir))
@@ -137,21 +141,21 @@ def restore(
     print_json({"path": str(settings.data_dir), "files": len(files), "has_catalog": CATALOG in files})
     console.print(f"{settings.data_dir}: {len(files)} files, all checksums correct", soft_wrap=True)
     if CATALOG not in files:
-        console.print("The backup has no catalog: restore the dump of the catalog with its own tool.")
+        console.print("The backup has no catalog: restore your catalog dump with its own tool.")
     if unstored := find_unstored_uploads() if uploads and CATALOG in files else uploads:
         console.print(
-            f"{settings.uploads_dir}: uploads without a task in the catalog ({len(unstored)} now) are removed after a "
-            "day; copy the files that you need.",
+            f"{settings.uploads_dir}: {len(unstored)} uploads belong to no task in the catalog and will "
+            "be removed after a day; copy any files you need.",
             soft_wrap=True,
         )
 
 
 def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
-    """Write a backup and verify it. After an error nothing is left of it.
+    """Write a backup and verify it. An error leaves nothing behind.
 
     Args:
         target: New folder, or new file that ends in ``.tar``.
-        data: Data folder; None takes it from the environment.
+        data: Data folder; None: from the environment.
         index_only: Whether to omit the catalog.
     """
     from service.access.audit_log import command_line_actor, set_process_actor
@@ -171,16 +175,15 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
     console.print(f"{report.path}: {report.files} files, {report.bytes:,} bytes, verified", soft_wrap=True)
     if report.external_tasks:
         console.print(
-            f"The vectors of {report.external_tasks} tasks are in Milvus and not part of the backup, which contains "
-            "their ids and digests. Back them up with milvus-backup now, and restore them before you restore this "
-            "backup.",
+            f"The vectors of {report.external_tasks} tasks are in Milvus, so the backup has only their "
+            "IDs and digests. Back them up with milvus-backup now, and restore them before this backup.",
             soft_wrap=True,
         )
 
 
 @contextmanager
 def _installed_index(source: Path, target: Path) -> Iterator[None]:
-    """Rename a restored index to its place; an exception in the ``with`` block moves it back."""
+    """Move a restored index into place; an exception in the ``with`` block moves it back."""
     os.rename(source, target)
     try:
         sync(target.parent)
@@ -191,7 +194,7 @@ def _installed_index(source: Path, target: Path) -> Iterator[None]:
 
 
 def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catalog: bool) -> None:
-    # SQLite would apply a write-ahead log that was left behind to the restored catalog.
+    # SQLite would apply a leftover write-ahead log to the restored catalog.
     targets = (settings.index_dir, *([catalog, Path(f"{catalog}-wal")] if catalog else []))
     existing = [path for path in targets if path.exists()]
     if existing:
@@ -199,6 +202,6 @@ def _require_empty_target(settings: Settings, catalog: Path | None, *, has_catal
     filled = find_catalog_rows(settings) if has_catalog and catalog is None else None
     if filled is not None:
         fail(
-            f"The database that CINESTRATA_DATABASE_URL names is not empty: its table {filled} has rows.",
+            f"The database in CINESTRATA_DATABASE_URL is not empty: its table {filled} has rows.",
             "Restore into an empty database.",
         )

@@ -1,4 +1,4 @@
-"""``cinestrata bench``: comparisons of learning methods under a protocol, on own clips and on drawn worlds."""
+"""``cinestrata bench``: compare learning methods under a protocol, on your own clips and on drawn worlds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from benchmarks.learning.campaign import Campaign, Run
     from benchmarks.learning.protocol import Protocol
 
-app = typer.Typer(help="Compare learning methods under a protocol, or on own clips.", no_args_is_help=True)
+app = typer.Typer(
+    help="Compare learning methods under a protocol, or on your own clips.", no_args_is_help=True
+)
 
 DEFAULT_FOLDER = Path("cinestrata-data/bench")
 ProtocolName = Annotated[
@@ -29,12 +31,13 @@ Seeds = Annotated[
 ]
 Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")]
 Videos = Annotated[
-    Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
+    Path | None, typer.Option("--videos", help="Folder with the videos, for protocols that need them.")
 ]
-Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")]
+Cache = Annotated[Path, typer.Option("--cache", help="Folder for rendered and decoded frames.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
 Jobs = Annotated[
-    int, typer.Option("--jobs", min=1, help="Concurrent runs, each in a process with one torch thread.")
+    int,
+    typer.Option("--jobs", min=1, help="Number of concurrent runs, each in a process with one torch thread."),
 ]
 DomainFolder = Annotated[
     Path,
@@ -83,16 +86,14 @@ def run(
     ] = None,
     reindex: Annotated[
         bool,
-        typer.Option(
-            "--reindex", help="Embed all galleries again with the current encoder after every task."
-        ),
+        typer.Option("--reindex", help="Re-embed all galleries with the current encoder after every task."),
     ] = False,
     jobs: Jobs = 1,
     tuned: Annotated[
         bool,
         typer.Option(
             "--tune",
-            help="Run each method with 0.3, 1 and 3 times its learning rates, one seed each, and log the trials.",
+            help="Try 0.3, 1 and 3 times each method's learning rates with one seed, and log the trials.",
         ),
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
@@ -101,8 +102,8 @@ def run(
 ) -> None:
     """Learn a sequence of tasks with each method, and compare recall and forgetting.
 
-    The state of each run is printed at least every 30 seconds. Finished runs are kept: after an interruption, the same
-    command continues with the missing runs. The report covers all runs in the folder, also those of earlier calls.
+    Prints the state of each run at least every 30 seconds. Finished runs are kept: after an interruption, the same
+    command continues with the missing runs. The report covers all runs in the folder, including earlier ones.
     """
     from benchmarks.learning.protocol import load_protocol, parse_assignment, select_variants
     from benchmarks.learning.run_results import read_results
@@ -155,18 +156,18 @@ def routing(
     splits: Annotated[
         list[str],
         typer.Argument(
-            help="Published splits as JSON, for example actnet-10.json, and protocols that render their videos."
+            help="Published splits as JSON, such as actnet-10.json, and protocols that render their videos."
         ),
     ],
     backbone: Annotated[
-        str, typer.Option("--backbone", help="Backbone whose tokens and text vectors are used.")
+        str, typer.Option("--backbone", help="Backbone that supplies tokens and text vectors.")
     ] = "small",
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "routing",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "routing",
 ) -> None:
-    """Measure how often captions of published splits or of protocols are routed to their own task.
+    """Measure how often captions from published splits or protocols are routed to their own task.
 
-    Tasks are defined by training captions, and test captions are routed. A split without training captions is divided
-    into two folds of its test captions.
+    Training captions define the tasks, and test captions are routed. Without training captions, the test captions of a
+    split are divided into two folds.
     """
     from benchmarks.learning.protocol import load_protocol
     from benchmarks.routing.caption_splits import protocol_captions, read_captions
@@ -190,7 +191,7 @@ def routing(
 
 
 class _Display(NamedTuple):
-    """Functions that show the number of prepared clips, and a line above it."""
+    """Callbacks that show the number of prepared clips and a line above it."""
 
     progress: Callable[[int, int], None]
     report: Callable[[str], None]
@@ -198,7 +199,7 @@ class _Display(NamedTuple):
 
 @contextmanager
 def _frames_display(unit: str) -> Iterator[_Display]:
-    """Show a progress bar of the preparation of frames for the duration of the block."""
+    """Show a progress bar while the block prepares frames."""
     with progress_bar(unit) as bar:
         frames = bar.add_task("Frames", total=None)
         yield _Display(
@@ -224,19 +225,19 @@ def clips(
         typer.Option(
             "--counts",
             metavar="N,M",
-            help="Measure one method with at most N, M and all captioned training clips per domain, without rivals. "
-            "Each seed selects other clips.",
+            help="Measure one method with at most N, M and all captioned training clips per domain, "
+            "without rivals. Each seed selects different clips.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "clips",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "clips",
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
-    """Compare methods on your own clips with a ridge regression on frozen image features.
+    """Compare methods on your own clips with ridge regression on frozen image features.
 
     Each subfolder with a manifest is a domain. Clips with the split "test" are held out; without any split, a fifth of
-    the clips is held out, at least 2. The rivals, one ridge per domain or one over all domains, read the same frames.
-    Each is routed by words and by the routing evidence of the first method. The tables are written after each run.
+    the clips is held out, at least 2. The rivals (a ridge per domain, and one over all domains) see the same frames,
+    and are routed both by words and by the first method's routing evidence. Tables are written after each run.
     """
     from benchmarks.clips.clip_comparison import compare_on_clips, measure_caption_curve
     from benchmarks.learning.protocol import select_variants
@@ -275,15 +276,19 @@ def queries(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders with one subfolder per domain, each with clips and a manifest; together one library.",
+            help="Folders with one subfolder per domain, each with clips and a manifest; together they "
+            "form one library.",
             file_okay=False,
         ),
     ],
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Seeds of hidden clips, the order of domains and queries.")
+        int,
+        typer.Option(
+            "--seeds", min=1, help="Number of seeds, which select hidden clips, domain order and queries."
+        ),
     ] = 1,
     count: Annotated[
-        int, typer.Option("--queries", min=1, help="Largest number of queries of a kind and seed.")
+        int, typer.Option("--queries", min=1, help="Maximum number of queries per kind and seed.")
     ] = 150,
     domains: Annotated[
         str | None, typer.Option("--domains", metavar="A,B", help="Domains to use (default: all).")
@@ -294,21 +299,22 @@ def queries(
     names: Annotated[
         bool,
         typer.Option(
-            "--names", help="Store file names and metadata, too. Without, hidden clips have no text at all."
+            "--names",
+            help="Also store file names and metadata. Without this, hidden clips have no text at all.",
         ),
     ] = False,
     backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the library.")] = "small",
     method: Annotated[
-        str | None, typer.Option("--method", help="Learning method (default: that of the backbone).")
+        str | None, typer.Option("--method", help="Learning method (default: the backbone's).")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "queries",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = DEFAULT_FOLDER / "queries",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
-    """Search one library of your own clips as people do, and compare the product with full-text search and others.
+    """Search a library of your own clips as people do, and compare with full-text search and other rivals.
 
-    All domains are ingested as by the service; a fifth of the clips, or those with the split "test", are stored without
-    captions. Words, pairs of words, whole captions and unknown texts search all clips. Rivals are BM25, its reciprocal
-    rank fusion with the vectors, the vectors alone, the backbone without learning, and one ridge regression.
+    Ingests all domains as the service does; a fifth of the clips, or those with the split "test", are stored without
+    captions. The queries are words, word pairs, whole captions and unknown texts. Rivals are BM25, its reciprocal rank
+    fusion with the vectors, the vectors alone, the backbone without learning, and one ridge regression.
     """
     from benchmarks.queries.query_comparison import compare_on_queries
     from benchmarks.reporting.query_report import write_query_report
@@ -345,7 +351,7 @@ def worlds(
         str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
     ] = None,
     count: Annotated[int, typer.Option("--worlds", min=1, help="Number of worlds.")] = 3,
-    orders: Annotated[int, typer.Option("--orders", min=1, help="Orders of the domains of each world.")] = 2,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="Number of domain orders per world.")] = 2,
     out: Annotated[
         Path | None,
         typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
@@ -353,10 +359,10 @@ def worlds(
     device: Device = "auto",
     cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
-    """Compare methods with joint training on several worlds and orders of their domains.
+    """Compare methods with joint training on several worlds and domain orders.
 
-    Each world has other videos and other senses of its shared words. The first order is that of the names of the
-    domains, further orders are shuffled.
+    Each world has different videos, and its shared words have different meanings. The first order is alphabetical; the
+    others are shuffled.
     """
     from benchmarks.learning.protocol import load_protocol, select_variants
     from benchmarks.world_comparison import WorldRun, compare_worlds, write_world_report
@@ -392,7 +398,7 @@ def _prepare_campaign(
     tasks: int | None,
     device: str,
 ) -> Campaign:
-    """The runs of a protocol, with the frames of its videos in the cache."""
+    """Prepare the runs of a protocol, with its videos' frames in the cache."""
     from benchmarks.learning.campaign import Campaign
     from benchmarks.learning.run_progress import RunProgress
     from benchmarks.learning.task_preparation import prepare_tasks
@@ -430,7 +436,7 @@ def _prepare_campaign(
 def _execute_runs(
     campaign: Campaign, runs: Sequence[Run], *, jobs: int, again: bool = False
 ) -> list[tuple[Run, str]]:
-    """Execute the runs that have no result yet, print their progress, and return failed runs with their errors."""
+    """Execute the runs without a result, print their progress, and return failed runs with their errors."""
     finished_runs = [] if again else [run for run in runs if campaign.existing_result(run)]
     if finished_runs:
         console.print(f"{len(finished_runs)} of {len(runs)} runs already have results; --again repeats them.")
@@ -450,13 +456,13 @@ def _execute_runs(
 
 
 def _command_line() -> str:
-    """Command line of this process, for reports."""
+    """Return the command line of this process, for reports."""
     return shlex.join(["cinestrata", *sys.argv[1:]])
 
 
 @contextmanager
 def _report_benchmark_errors() -> Iterator[None]:
-    """Exit with a sentence for errors of protocols, methods and backbones, instead of a traceback."""
+    """Report errors of protocols, methods and backbones as a sentence instead of a traceback."""
     from benchmarks.errors import ProtocolError
     from models.errors import ModelError
     from trainer.errors import TrainingError
@@ -469,7 +475,7 @@ def _report_benchmark_errors() -> Iterator[None]:
 
 
 def _device_type(name: str) -> str:
-    """Type of the device of this name; ``auto`` selects a GPU if there is one."""
+    """Resolve a device name to its type; ``auto`` selects a GPU if there is one."""
     from models.backbones.tower_computation import compute_device
 
     with _report_benchmark_errors():

@@ -1,4 +1,6 @@
-"""``cinestrata delete`` and ``cinestrata compact``: deletion of videos and tasks, and of their vectors on disk."""
+"""``cinestrata delete`` and ``cinestrata compact``: delete videos and tasks, and free the disk space of
+their vectors.
+"""
 
 from __future__ import annotations
 
@@ -33,29 +35,29 @@ def delete(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", help="Name or id of a task to delete, instead of single videos."),
+        typer.Option("--task", help="Delete this task (name or ID) instead of single videos."),
     ] = None,
     confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Permanently delete videos or a task: searches, training and evaluation no longer use them."""
+    """Permanently delete videos or a task. Searches, training and evaluation no longer use them."""
     run_delete(videos or (), task, confirmed, url, data)
 
 
 @app.command()
 @report_errors
 def compact(
-    task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
+    task: Annotated[str | None, typer.Argument(help="Name or ID of a task (default: all).")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the disk space of deleted vectors.")
+        bool, typer.Option("--dry-run", help="Only show the disk space that deleted vectors take.")
     ] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Free the disk space of deleted vectors. Searches continue, and nothing is embedded again."""
+    """Free the disk space of deleted vectors. Searches continue, and nothing is re-embedded."""
     if url:
         from cli.commands.maintenance_commands import run_remote_compaction
 
@@ -69,18 +71,18 @@ def compact(
 def run_delete(
     videos: Sequence[str], task: str | None, confirmed: bool, url: str | None, data: Path | None
 ) -> None:
-    """Delete videos or a task, and report ids that do not exist.
+    """Delete videos or a task, and report IDs that do not exist.
 
     Args:
-        task: Name or id of the task to delete, in place of videos.
+        task: Name or ID of the task to delete instead of videos.
         confirmed: Whether to skip the confirmation prompt.
-        url: URL of a running service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None: use the data folder in this process.
+        data: Data folder; None: from the environment.
     """
     from cli.service_client import connect
 
     if bool(videos) is (task is not None):
-        refuse_call("Name videos, or one task with --task.")
+        refuse_call("Give video IDs, or one task with --task.")
     client = connect(url, data)
     found = None if task is None else find_task(client, task)
     if found is not None and found.state not in FINAL_STATES:  # fails before the prompt
@@ -91,7 +93,7 @@ def run_delete(
     if not confirmed:
         target = f"video {videos[0]!r}" if len(videos) == 1 else f"{len(videos)} videos"
         if found is not None:
-            target = f"task {found.name!r} with all of its {found.counts.videos} videos"
+            target = f"task {found.name!r} and all {found.counts.videos} of its videos"
         typer.confirm(f"Permanently delete {target}?", abort=True)
     outcome = client.remove_videos(list(videos)) if found is None else client.delete_task(found.id)
     print_json(outcome)
@@ -104,9 +106,9 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
     """Show the disk space of deleted vectors and free it.
 
     Args:
-        task: Name or id of a task; None compacts all tasks.
+        task: Name or ID of a task; None compacts all tasks.
         dry_run: Whether to show the space without freeing it.
-        data: Data folder; None takes it from the environment.
+        data: Data folder; None: from the environment.
     """
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
@@ -138,7 +140,7 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
                 compacted = compact(usage.task_id)
             console.print(
                 f"{usage.name}: {usage.deleted} vectors dropped, {usage.bytes / 1e6:.1f} MB before, "
-                f"{compacted.bytes / 1e6:.1f} MB now; the replaced files are removed in an hour"
+                f"{compacted.bytes / 1e6:.1f} MB now; the old files are removed within an hour"
             )
     sweep_index()
     sweep_frame_caches()

@@ -1,4 +1,4 @@
-"""``cinestrata doctor``: checks software, storage, services and library, whether or not the service runs."""
+"""``cinestrata doctor``: check software, storage, services and library, whether or not the service runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def doctor(
         Path | None,
         typer.Option(
             "--restore-from",
-            help="First restore damaged files of the index from this backup, and make missing previews again.",
+            help="First restore damaged index files from this backup, and recreate missing previews.",
             exists=True,
         ),
     ] = None,
@@ -57,14 +57,14 @@ def doctor(
 
 
 class CheckFailed(Exception):
-    """A failed check. The message names the fault and its correction."""
+    """A failed check. The message names the fault and how to correct it."""
 
 
 def run_doctor(data: Path | None, as_json: bool, backup: Path | None = None) -> None:
     """Run all checks and print their results. Exits with status 1 if a check fails.
 
     Args:
-        data: Data folder; None takes it from the environment.
+        data: Data folder; None: from the environment.
         as_json: Whether to print one JSON document instead of lines.
         backup: Backup that damaged files are restored from first.
     """
@@ -77,7 +77,7 @@ def run_doctor(data: Path | None, as_json: bool, backup: Path | None = None) -> 
             with error_console.status("Restoring …"):
                 report = restore_files(settings, backup)
         except (OSError, tarfile.TarError, BackupDamaged) as error:
-            fail(f"Nothing was restored: {error}", "Name a backup that `cinestrata snapshot` wrote.")
+            fail(f"Nothing was restored: {error}", "Name a backup written by `cinestrata snapshot`.")
     if not as_json:
         for color, word, lines in (("green", "restored", report.restored), ("red", "lost", report.lost)):
             for line in lines:
@@ -103,7 +103,7 @@ def run_doctor(data: Path | None, as_json: bool, backup: Path | None = None) -> 
 
 
 def check_software(_: Settings) -> str:
-    """Versions of Python, the package and torch, and the GPU."""
+    """Report the versions of Python, the package and torch, and the GPU."""
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
@@ -112,7 +112,7 @@ def check_software(_: Settings) -> str:
 
 
 def check_data_folder(settings: Settings) -> str:
-    """Write permission and free space of the data folder, and whether it contains a library."""
+    """Check that the data folder is writable, has free space and contains a library."""
     from service.catalog.database import sqlite_path
 
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def check_data_folder(settings: Settings) -> str:
             os.fsync(probe.fileno())
     except OSError as error:
         raise CheckFailed(
-            f"{settings.data_dir} is not writable: {error.strerror}. Grant this user write permission."
+            f"{settings.data_dir} is not writable: {error.strerror}. Give this user write permission."
         ) from error
     free = shutil.disk_usage(settings.data_dir).free / 1024**3
     if free < _MIN_FREE_GIB:
@@ -138,7 +138,7 @@ def check_data_folder(settings: Settings) -> str:
 
 
 def check_catalog(settings: Settings) -> str:
-    """Connection and schema of the catalog, the shape of its JSON values, and the counter of edits."""
+    """Check the catalog's connection and schema, its JSON values and its edit counter."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
@@ -157,7 +157,7 @@ def check_catalog(settings: Settings) -> str:
     newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
     if current != newest:
         raise CheckFailed(
-            f"Its schema has revision {current or 'none'}, this version needs {newest}. Run: cinestrata migrate"
+            f"Its schema has revision {current or 'none'}, but this version needs {newest}. Run: cinestrata migrate"
         )
     if faults := [*library_checks.check_json_columns(), *library_checks.check_edit_counter()]:
         hint = "Correct these values, or restore the catalog from a backup."
@@ -166,7 +166,7 @@ def check_catalog(settings: Settings) -> str:
 
 
 def check_broker(settings: Settings) -> str:
-    """Connection and eviction policy of the broker."""
+    """Check the broker's connection and eviction policy."""
     import redis
 
     from service.tasks.broker import is_reachable
@@ -180,14 +180,16 @@ def check_broker(settings: Settings) -> str:
             )
         return f"answers, maxmemory-policy {policy}"
     if "CINESTRATA_REDIS_URL" in os.environ or read_lock_holder(settings.run_dir):
-        raise CheckFailed("Redis does not answer. Check that it runs, and check CINESTRATA_REDIS_URL.")
+        raise CheckFailed(
+            "Redis doesn't answer. Check that it runs and that CINESTRATA_REDIS_URL is correct."
+        )
     with tempfile.TemporaryDirectory() as folder:
         executable = redis_argv(Path(folder), Path(folder) / "redis.sock")[0]
     return f"not started; `cinestrata up` starts {executable}"
 
 
 def check_index(settings: Settings) -> str:
-    """Checksums of the index, and consistency of releases, shards and catalog."""
+    """Verify the index checksums, and that releases, shards and catalog are consistent."""
     from index.integrity_audit import audit
     from service.storage.vector_store_selection import library_store
 
@@ -214,21 +216,26 @@ def check_index(settings: Settings) -> str:
 
 
 def check_stored_files(settings: Settings) -> str:
-    """Checksums of videos in the data folder, thumbnails, the rank ledger and checkpoints; missing uploads."""
+    """Verify the checksums of videos in the data folder, thumbnails, rank ledger and checkpoints; report missing
+    uploads.
+    """
     report = library_checks.check_files(settings)
     if report.faults:
-        hint = "Missing videos are searched, but not played: copy the files from their origin, backups contain none."
+        hint = (
+            "Missing videos can be searched but not played. Copy the files from where they came; "
+            "backups don't contain them."
+        )
         raise CheckFailed("\n".join([*report.faults, *([hint] if report.missing_videos else [])]))
     notes = [
         (
             report.unrestored_uploads,
-            "uploaded videos are missing, because a backup was restored, which contains no videos: they are searched, "
-            "but not played until media/uploads of the former data folder is copied",
+            "uploaded videos are missing because backups contain no videos: they can be searched, but "
+            "not played until you copy media/uploads from the previous data folder",
         ),
-        (len(report.previews), "previews are missing (doctor --restore-from BACKUP makes them)"),
+        (len(report.previews), "previews are missing (doctor --restore-from BACKUP recreates them)"),
         (
             report.impossible_previews,
-            "previews are missing and cannot be made, because their videos are missing",
+            "previews are missing and can't be recreated, because their videos are missing",
         ),
     ]
     return f"{report.verified} files with correct checksums" + "".join(
@@ -237,7 +244,7 @@ def check_stored_files(settings: Settings) -> str:
 
 
 def describe_structures(structures: list[AnnStructure]) -> str:
-    """The ANN structures of shards that are large enough for one, with their measured recall."""
+    """Describe the ANN structures of large shards, with their measured recall."""
     return ", ".join(
         "exact scan (no structure reached the required recall)"
         if structure.kind == "flat"
@@ -247,7 +254,7 @@ def describe_structures(structures: list[AnnStructure]) -> str:
 
 
 def check_backbone(_: Settings) -> str:
-    """Weights of the configured backbone, and the engine that its frozen towers run in."""
+    """Load the configured backbone, and report its engine."""
     from models.backbones.backbone_loading import load_backbone
     from service.storage.library_backbone import library_backbone
 
@@ -257,7 +264,7 @@ def check_backbone(_: Settings) -> str:
 
 
 def check_decoders(_: Settings) -> str:
-    """Video decoders of the installed FFmpeg."""
+    """Check that the installed FFmpeg has the required video decoders."""
     import av
 
     missing = [name for name in _DECODERS if name not in av.codecs_available]
@@ -268,7 +275,7 @@ def check_decoders(_: Settings) -> str:
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
 
 
-# A check returns a description of its result, and raises CheckFailed or any other exception on failure.
+# A check returns a description of its result, or raises CheckFailed or another exception.
 CHECKS: dict[str, Callable[[Settings], str]] = {
     "software": check_software,
     "data folder": check_data_folder,

@@ -1,4 +1,4 @@
-"""``cinestrata export``: writes captions, splits, metadata and transcripts as a caption table that ``ingest`` reads."""
+"""``cinestrata export``: write captions, splits, metadata and transcripts as a caption table for ``ingest``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer()
 
 TableFormat = Literal["jsonl", "csv"]
 
-_MAX_ROW_CHARS = 50_000  # of one field: readers of CSV refuse cells of 131,072 characters
+_MAX_ROW_CHARS = 50_000  # of one field: CSV readers refuse cells of 131,072 characters
 _SPLITS = ("train", "val", "test")
 
 
@@ -34,12 +34,12 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write to, with one subfolder per domain.")],
     task: Annotated[
         str | None,
-        typer.Option("--task", help="Name or id of a task: only its domain, without a subfolder."),
+        typer.Option("--task", help="Export only the domain of this task (name or ID), without a subfolder."),
     ] = None,
     table_format: Annotated[
         TableFormat, typer.Option("--format", help="Write metadata.jsonl or metadata.csv.")
     ] = "jsonl",
-    videos: Annotated[bool, typer.Option("--videos", help="Also write the files of the videos.")] = False,
+    videos: Annotated[bool, typer.Option("--videos", help="Also write the video files.")] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
@@ -54,7 +54,7 @@ def export(
         targets = [(find_task(client, task), folder)]
     else:
         ready = [each for each in client.list_tasks() if each.into is None and each.state == "ready"]
-        # A table without videos, as of a deleted domain, would stop the ingest of the whole folder.
+        # A table without videos, such as a deleted domain's, would stop the ingest of the whole folder.
         domains = [domain for domain in ready if domain.counts.accepted]
         names = storable_paths([(domain.slug or domain.id).replace("/", "-") for domain in domains])
         targets = [(domain, folder / name) for domain, name in zip(domains, names, strict=True)]
@@ -62,7 +62,7 @@ def export(
         fail("The library has no domains.", "Nothing was written.")
     tables = [target / f"metadata.{table_format}" for _, target in targets]
     if found := next((path for path in tables if path.exists()), None):
-        fail(f"{found} exists.", "Nothing was written. Name another folder, or move the file.")
+        fail(f"{found} exists.", "Nothing was written. Choose another folder, or move the file.")
     written = []
     for (domain, target), table in zip(targets, tables, strict=True):
         count = _export_domain(client, domain, target, table, videos)
@@ -74,7 +74,7 @@ def export(
 def _export_domain(
     client: ServiceClient, domain: TaskDetails, folder: Path, table: Path, with_videos: bool
 ) -> int:
-    """Write the table of a domain, which appears when it is complete; returns the number of its videos."""
+    """Write a domain's table, which appears once complete, and return its number of videos."""
     from cli.service_client import PAGE
     from media.sources.media_source import is_source_uri
 
@@ -90,7 +90,7 @@ def _export_domain(
                     _write_video(client, video, folder / name)
     partial = table.with_name(f".{table.name}.part")
     try:
-        # A byte order mark, because spreadsheets take a CSV without one for text of Windows.
+        # A byte order mark, because spreadsheets read a CSV without one as Windows text.
         encoding = "utf-8-sig" if table.suffix == ".csv" else "utf-8"
         with partial.open("w", encoding=encoding, newline="") as stream:
             rows = (row for video, name in zip(found, names, strict=True) for row in _rows(video, name))
@@ -102,13 +102,13 @@ def _export_domain(
 
 
 def file_names(uris: Sequence[str], *, renamed: bool) -> list[str]:
-    """Return a path for each video, below the folder that contains all of them.
+    """Return a path for each video, relative to the folder that contains all of them.
 
     Videos of remote sources keep their URIs.
 
     Args:
         uris: URIs of the videos.
-        renamed: Whether files are written: their names are storable everywhere. Equal names are always numbered.
+        renamed: Whether files are written, so that names must be valid everywhere. Equal names are always numbered.
     """
     from media.sources.media_source import is_source_uri
     from service.storage.library_paths import UPLOAD_SCHEME
@@ -141,7 +141,7 @@ def _write_video(client: ServiceClient, video: VideoDetails, target: Path) -> No
 
 
 def _rows(video: VideoDetails, name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a video: one, and others for the rest of long texts, which an ingest merges."""
+    """Yield the rows of a video: one, and more for the rest of long captions, which an ingest merges."""
     texts: list[tuple[str, Any]] = [("captions", caption) for caption in video.captions]
     texts += [("transcript", cue.model_dump()) for cue in video.transcript]
     row: dict[str, Any] = {"file_name": name, "captions": []}

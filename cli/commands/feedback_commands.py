@@ -1,4 +1,4 @@
-"""``cinestrata feedback``: say which videos are right or wrong for a text."""
+"""``cinestrata feedback``: say which videos are right or wrong for a query."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from cli.console import console, plain_table, print_json, report_errors
 from cli.service_client import connect
 from cli.shared_options import AsJson, Data, Url
 
-app = typer.Typer(help="Tell the library which videos are right or wrong for a text.", no_args_is_help=True)
+app = typer.Typer(help="Tell the library which videos are right or wrong for a query.", no_args_is_help=True)
 
-_Text = Annotated[str, typer.Argument(help="Text that was searched.")]
+_Text = Annotated[str, typer.Argument(help="Query that was searched.")]
 _Video = Annotated[str, typer.Argument(help="Id of the video.")]
 
 
 @app.command()
 @report_errors
 def right(text: _Text, video: _Video, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Confirm that a video is right for a text: the next search finds it by these words."""
+    """Confirm that a video is right for a query: the next search finds it by these words."""
     run_feedback(text, video, "right", url, data)
 
 
 @app.command()
 @report_errors
 def wrong(text: _Text, video: _Video, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Refuse a video for a text: the next search for these words ranks it lower."""
+    """Mark a video as wrong for a query: the next search for these words ranks it lower."""
     run_feedback(text, video, "wrong", url, data)
 
 
 @app.command("list")
 @report_errors
 def list_feedback(
-    video: Annotated[str | None, typer.Option("--video", help="Only feedback on this video (id).")] = None,
+    video: Annotated[str | None, typer.Option("--video", help="Only feedback on this video (ID).")] = None,
     text: Annotated[
-        str | None, typer.Option("--text", help="Only feedback for texts that contain this one.")
+        str | None, typer.Option("--text", help="Only feedback for queries containing this text.")
     ] = None,
     verdict: Annotated[Verdict | None, typer.Option("--verdict", help="Only this verdict.")] = None,
-    caller: Annotated[str | None, typer.Option("--caller", help="Only feedback of this user or key.")] = None,
+    caller: Annotated[
+        str | None, typer.Option("--caller", help="Only feedback from this user or key.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 50,
     as_json: AsJson = False,
     url: Url = None,
@@ -54,7 +56,7 @@ def list_feedback(
     )
     print_json(page)
     if not page.feedback:
-        console.print("There is no such feedback.")
+        console.print("No feedback matches.")
         return
     table = plain_table("id", "time", "caller", "verdict", "text", "video")
     for entry in page.feedback:
@@ -72,18 +74,18 @@ def take_back(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Take feedback back: the next search no longer counts it."""
+    """Take back feedback: the next search no longer counts it."""
     connect(url, data).take_back_feedback(feedback_id)
     print_json({"taken_back": feedback_id})
     console.print(f"Feedback {feedback_id} was taken back.")
 
 
 def run_feedback(text: str, video: str, verdict: Verdict, url: str | None, data: Path | None) -> None:
-    """Give feedback, over a service or on a data folder, and print it."""
+    """Give feedback to a service or a data folder, and print it."""
     from cinestrata_schemas.feedback import FeedbackSpec
 
     given = connect(url, data).give_feedback(FeedbackSpec(text=text, video_id=video, verdict=verdict))
     print_json(given)
     console.print(
-        f"Noted: {video} is {verdict} for this text. To undo: cinestrata feedback take-back {given.id}"
+        f"Noted: {video} is {verdict} for this query. To undo: cinestrata feedback take-back {given.id}"
     )

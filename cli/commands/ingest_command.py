@@ -1,4 +1,4 @@
-"""``cinestrata ingest``: creates a task, or appends to a domain, from a manifest, a folder or an archive of videos."""
+"""``cinestrata ingest``: create a task, or append to a domain, from a manifest, folder or archive."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def run_ingest(
 
     Args:
         source: Path of a manifest, folder of videos, or archive with a manifest; or URI of a folder or manifest.
-        name: Name of the domain; None derives it from the path.
-        into: Name or id of the task whose domain receives the videos; None creates a domain.
-        method: Learning method; None takes the service's default.
+        name: Name of the domain; None: derived from the path.
+        into: Name or ID of the task whose domain receives the videos; None creates a domain.
+        method: Learning method; None: the service's default.
         assignments: Settings of the method as ``name=value``.
         wait: Whether to follow the task until it reaches a final state.
         in_place: Whether to send paths instead of file contents, for a service that reads the same files.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
-        url: URL of a running service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None: use the data folder in this process.
+        data: Data folder; None: from the environment.
     """
     if into and (name or method or assignments):
         refuse_call(
@@ -60,7 +60,7 @@ def run_ingest(
     if is_archive and (encoding or captions_from_names):
         refuse_call(
             "--encoding and --captions-from-names cannot be combined with an archive.",
-            "Unpack it, and name the folder.",
+            "Unpack it and pass the folder.",
         )
     settings = parse_settings(assignments)
     client = connect(url, data)
@@ -80,7 +80,7 @@ def run_ingest(
 
 
 def default_name(source: str | Path) -> str:
-    """The name of a domain, derived from the name of its file or folder, or from a URI.
+    """Derive the name of a domain from its file, folder or URI.
 
     Raises:
         InvalidInput: the URI is malformed.

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from service.core.settings import Settings
 
 _PAGE_ROWS = 1000
-_MAX_NAMED = 10  # videos of a library that has lost all uploads; other missing videos are all named
+_MAX_NAMED = 10  # videos named if all uploads of a library are lost; otherwise all missing videos are named
 _HINT = "restore catalog and index from the same backup"
 
 
 @dataclass
 class FileReport:
-    """Result of the check of all files beside the index.
+    """Result of checking all files outside the index.
 
     Attributes:
-        faults: Altered files, and missing uploads of accepted videos, as clauses that name the file.
+        faults: Altered files and missing uploads of accepted videos, as phrases naming the file.
         missing_videos: Number of missing uploads among the faults.
-        unrestored_uploads: Number of missing uploads that are no faults: a backup contains no videos, and no upload
-            from before the last restore exists.
+        unrestored_uploads: Number of missing uploads that are not faults, because a backup without videos was restored
+            and no older upload exists.
         previews: IDs of videos whose preview is missing or damaged; a restored backup contains none.
-        impossible_previews: Number of missing previews that cannot be made, because their videos are missing.
+        impossible_previews: Number of missing previews that cannot be recreated, because their videos are missing.
         verified: Number of files whose checksums are correct.
     """
 
@@ -47,8 +47,8 @@ class _UploadReport:
     """Uploads of accepted videos.
 
     Attributes:
-        first_present: Smallest vector id of a video whose upload exists; None if there is none.
-        missing: Faults of the missing uploads by vector id, ascending.
+        first_present: Smallest vector ID of a video whose upload exists; None if there is none.
+        missing: Faults of the missing uploads by vector ID, ascending.
     """
 
     first_present: int | None = None
@@ -56,9 +56,9 @@ class _UploadReport:
 
 
 def check_releases(settings: Settings, audit: Audit) -> list[str]:
-    """Faults of the releases: each must be readable, and the current one must know every shard.
+    """Find faults in the releases: each must be readable, and the current one must know every shard.
 
-    Releases with damaged files are omitted, because the audit reports them.
+    Skips releases with damaged files, because the audit reports them.
 
     Args:
         settings: Settings of the library.
@@ -87,7 +87,7 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
     for identifier, release in learned.items():
         name = f"release {identifier[:12]}"
         if release.parent is not None and release.parent.release not in manifest.releases:
-            faults.append(f"{name}: its predecessor, release {release.parent.release[:12]}, is missing")
+            faults.append(f"{name}: its parent release {release.parent.release[:12]} is missing")
         for task in release.tasks:
             shard = manifest.shards.get(task.task_id)
             if shard is not None and shard.fingerprint != task.fingerprint:
@@ -101,7 +101,7 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
         try:
             known[newest] = {task.task_id for task in learned[newest].resolve(learned.__getitem__).tasks}
         except KeyError:
-            del known[newest]  # the fault of the predecessor is in the list
+            del known[newest]  # the parent's fault is already listed
         except ModelError as error:
             faults.append(f"release {newest[:12]}: {error}")
             del known[newest]
@@ -115,7 +115,7 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
 
 
 def check_json_columns() -> list[str]:
-    """Rows of the catalog whose JSON is not of the shape that its column requires, one sentence per value."""
+    """Find catalog values whose JSON doesn't have the shape that their column requires; one sentence each."""
     from sqlalchemy import Text, cast, null, select
 
     from service.catalog.database import session_scope
@@ -141,14 +141,14 @@ def check_json_columns() -> list[str]:
 
 
 def check_edit_counter() -> list[str]:
-    """Fault of the counter of edits, as a list of at most one sentence: searches would not see later edits."""
+    """Find a fault in the edit counter, which would hide later edits from searches; at most one sentence."""
     from sqlalchemy import func, select
 
     from service.catalog.database import session_scope
     from service.catalog.tables import EditCounter, Video
 
     with session_scope() as session:
-        # In one statement: an edit between two would seem to have no number.
+        # In one statement: with two, an edit in between would seem unnumbered.
         last, counted = session.execute(
             select(
                 select(func.max(Video.last_edit)).scalar_subquery(),
@@ -165,9 +165,9 @@ def check_edit_counter() -> list[str]:
 
 
 def check_catalog(settings: Settings, audit: Audit) -> list[str]:
-    """Contradictions between the catalog and the manifest.
+    """Find contradictions between the catalog and the manifest.
 
-    The check may run while tasks are published: the manifest is replaced first, and the catalog follows.
+    May run while tasks are published: the manifest is replaced first, then the catalog.
 
     Args:
         settings: Settings of the library.
@@ -203,14 +203,14 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
                 faults.append(
                     f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"
                 )
-    # Read after the catalog, because a task that the catalog calls ready was published before.
+    # Read after the catalog: any task that the catalog calls ready was published before.
     manifest = ShardStore(settings.index_dir).manifest()
     for task, state in states.items():
         if state == "ready" and task not in manifest.shards:
-            faults.append(f"task {task} is ready, but the manifest has no shard of it; {_HINT}")
+            faults.append(f"task {task} is ready, but the manifest has no shard for it; {_HINT}")
     for task, shard in manifest.shards.items():
         if task not in states:
-            faults.append(f"the shard of task {task} belongs to no task of the catalog; {_HINT}")
+            faults.append(f"the shard of task {task} belongs to no task in the catalog; {_HINT}")
         elif task in rows and rows[task] != (shard.release, shard.fingerprint, shard.dim):
             faults.append(f"the catalog and the manifest describe different shards of task {task}; {_HINT}")
         elif task not in rows and states[task] in FINAL_STATES:
@@ -221,7 +221,7 @@ def check_catalog(settings: Settings, audit: Audit) -> list[str]:
 
 
 def check_catalog_file(path: Path) -> list[str]:
-    """Faults that SQLite finds in the structure of its file; it stores no checksums of values."""
+    """Find faults in the structure of the SQLite file, which stores no checksums of values."""
     import sqlite3
     from contextlib import closing
 
@@ -238,11 +238,11 @@ def check_catalog_file(path: Path) -> list[str]:
 
 
 def check_files(settings: Settings) -> FileReport:
-    """Compare the files of videos with the catalog, and sealed files with their seals.
+    """Compare video files with the catalog, and sealed files with their seals.
 
-    Files of videos outside the data folder belong to the user and are not read. The user may also remove files that
-    videos name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row
-    or checksum describes are not checked.
+    Video files outside the data folder belong to the user and are not read. Users may also remove files that videos
+    name by path, so only uploads count as missing. Files of running uploads and trainings that no catalog row or
+    checksum describes are not checked.
 
     Args:
         settings: Settings of the library.
@@ -294,7 +294,7 @@ def _accepted_videos() -> Iterator[_AcceptedVideo]:
 def _check_video(
     settings: Settings, report: FileReport, uploads: _UploadReport, video: _AcceptedVideo
 ) -> bool:
-    """Check the file of a video; returns whether it exists, or is remote and may exist."""
+    """Check a video's file, and return whether it exists, or is remote and may exist."""
     from media.errors import MediaError
     from media.media_paths import content_hash as read_hash
     from media.sources.media_source import is_source_uri
@@ -336,7 +336,7 @@ def _missing_upload(settings: Settings, video: _AcceptedVideo) -> str:
 
 
 def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
-    """Add the missing uploads to a report: as faults, or as a number where a backup was restored without them."""
+    """Add the missing uploads to a report: as faults, or as a count if a backup was restored without them."""
     from sqlalchemy import func, select
 
     from service.catalog.database import id_chunks, session_scope
@@ -351,7 +351,7 @@ def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
         restored = session.scalar(
             select(func.max(AuditEntry.at)).where(AuditEntry.action == "snapshot.restore")
         )
-        # A video that was deleted since its row was read is not missing.
+        # A video deleted since its row was read is not missing.
         for ids in id_chunks([*uploads.missing, *([] if first is None else [first])]):
             accepted = select(Video.vector_id, Video.added_at).where(
                 Video.vector_id.in_(ids), Video.status == "accepted"
@@ -360,7 +360,7 @@ def _add_missing_uploads(report: FileReport, uploads: _UploadReport) -> None:
     faults = {vector_id: fault for vector_id, fault in uploads.missing.items() if vector_id in added}
     if restored is not None:
         older = {vector_id for vector_id, time in added.items() if time < restored}
-        if first not in older:  # ids grow with time, so no upload from before the restore exists
+        if first not in older:  # IDs grow with time, so no upload from before the restore exists
             report.unrestored_uploads = len(older)
             faults = {vector_id: fault for vector_id, fault in faults.items() if vector_id not in older}
     if first is None and not report.unrestored_uploads and len(faults) > _MAX_NAMED:
@@ -375,7 +375,7 @@ def _check_preview(settings: Settings, report: FileReport, video_id: str, *, has
     path = settings.thumbnails_dir / f"{video_id}.jpg"
     if path.exists():
         problem = _seal_problem(path)
-        _record(settings, report, path, problem and f"{problem}: doctor --restore-from BACKUP makes it again")
+        _record(settings, report, path, problem and f"{problem}: doctor --restore-from BACKUP recreates it")
         if problem is None:
             return
     if has_video:
@@ -392,14 +392,14 @@ def _check_ledger(settings: Settings, report: FileReport) -> None:
             settings,
             report,
             path,
-            problem and f"{problem}: remove it, the next task computes the ranks again",
+            problem and f"{problem}: remove it; the next task recomputes the ranks",
         )
 
 
 def _check_checkpoints(settings: Settings, report: FileReport) -> None:
     from trainer.training_checkpoint import is_intact_checkpoint
 
-    problem = "was altered: remove it, the training begins again or at an earlier epoch"
+    problem = "was altered: remove it; training restarts, or resumes at an earlier epoch"
     for folder in sorted(settings.checkpoints_dir.glob("*/epoch-*[0-9]")):
         _record(settings, report, folder, None if is_intact_checkpoint(folder) else problem)
 

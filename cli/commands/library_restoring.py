@@ -1,4 +1,4 @@
-"""``cinestrata doctor --restore-from``: restore damaged files of the index from a backup, and previews from videos."""
+"""``cinestrata doctor --restore-from``: restore damaged index files from a backup, and previews from videos."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class RestoreReport:
-    """Names of restored files, and of files that stay damaged with the reason, as lines."""
+    """Lines that name the restored files, and the files that stay damaged with the reason."""
 
     restored: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
 def restore_files(settings: Settings, backup: Path) -> RestoreReport:
-    """Copy damaged files from a backup, byte for byte as they were published. Intact files are not touched.
+    """Copy damaged files from a backup, byte for byte as published. Intact files are left alone.
 
-    Previews, which backups do not contain, are made again. The processes of the library may run.
+    Backups contain no previews, so these are recreated. The library's processes may keep running.
 
     Raises:
         OSError, tarfile.TarError, BackupDamaged: The backup cannot be read.
@@ -65,10 +65,10 @@ def restore_files(settings: Settings, backup: Path) -> RestoreReport:
 def _restore_manifest(
     store: ShardStore, open_file: FileOpener, copies: dict[str, BackupFile], report: RestoreReport
 ) -> Manifest:
-    """The manifest, copied from the backup if it is damaged and nothing was published since.
+    """Restore the manifest from the backup if it is damaged and nothing was published since; return it.
 
     Raises:
-        ManifestError: The backup has another generation of the manifest.
+        ManifestError: The backup has a different generation of the manifest.
         Unavailable: Another writer holds the lock of the index.
     """
     from index.errors import ManifestError
@@ -80,7 +80,7 @@ def _restore_manifest(
         manifest = store.manifest()
         if manifest.release is not None and store.is_manifest_canonical():
             return manifest
-    with index_lock():  # a worker that publishes meanwhile would be undone
+    with index_lock():  # otherwise a concurrent publication would be undone
         with suppress(ManifestError):
             manifest = store.manifest()
             if manifest.release is not None:
@@ -94,7 +94,8 @@ def _restore_manifest(
         published = {path.name for parent in parents if parent.exists() for path in parent.iterdir()}
         if not published <= copy.folder_ids() or set(copy.shards) != _catalog_shards():
             raise ManifestError(
-                "the backup is of another generation or library; restore it into a new data folder: cinestrata restore"
+                "the backup is from another generation or library; restore it into a new data folder "
+                "with: cinestrata restore"
             )
         replace_text(store.manifest_path, copy.dumps())
         report.restored.append(MANIFEST)
@@ -102,7 +103,7 @@ def _restore_manifest(
 
 
 def _catalog_shards() -> set[str]:
-    """Tasks that have a shard according to the catalog."""
+    """Return the tasks that have a shard according to the catalog."""
     from sqlalchemy import select
 
     from service.catalog.database import session_scope
@@ -113,7 +114,7 @@ def _catalog_shards() -> set[str]:
 
 
 def _damaged_files(store: ShardStore, manifest: Manifest) -> Iterator[tuple[Path, str]]:
-    """Files of a generation that are missing or altered, with the SHA-256 of the published files."""
+    """Yield missing or altered files of a generation, with the SHA-256 of the published files."""
     from index.files.durable_files import find_damage
 
     folders = [
@@ -135,7 +136,7 @@ def _copy_file(
     copies: dict[str, BackupFile],
     report: RestoreReport,
 ) -> None:
-    """Replace a file durably by its copy in the backup, if that is the published file."""
+    """Replace a file durably with its copy from the backup, if that is the published file."""
     from index.files.durable_files import replace_file, sync
 
     copy = copies.get(name)
@@ -153,7 +154,7 @@ def _copy_file(
 
 
 def _write_preview(settings: Settings, video_id: str, report: RestoreReport) -> None:
-    """Decode a video again for its preview; the sampled frames are not kept."""
+    """Decode a video again to recreate its preview; sampled frames are not kept."""
     from sqlalchemy import select
 
     from media import MediaError, VideoDecoder, VideoLimits

@@ -1,4 +1,4 @@
-"""Snapshots that a service stores (``cinestrata snapshots``), and jobs for ``snapshot --url`` and ``compact --url``."""
+"""Stored snapshots (``cinestrata snapshots``), and the jobs of ``snapshot --url`` and ``compact --url``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _POLL_SECONDS = 0.5
 
 
 def run_remote_snapshot(url: str, target: Path | None) -> None:
-    """Let a worker of the service write a snapshot, and download it on request.
+    """Ask a worker of the service to write a snapshot, and optionally download it.
 
     Args:
         url: URL of the running service.
-        target: New file; None leaves the snapshot in the data folder of the service only.
+        target: New file; None leaves the snapshot in the service's data folder only.
     """
     from cinestrata_schemas.operations import JobSpec
 
     client = connect(url, None)
     if target is not None and target.exists():
-        fail(f"{target} exists already.", "Nothing was written. Name a new file.")
+        fail(f"{target} already exists.", "Nothing was written. Choose a new file.")
     job = _run_job(client, JobSpec(kind="snapshot"))
     result = job.result or {}
     name = PurePath(str(result.get("path"))).name
@@ -57,11 +57,11 @@ def run_remote_snapshot(url: str, target: Path | None) -> None:
 
 
 def run_remote_compaction(url: str, task: str | None) -> None:
-    """Let a worker of the service free the disk space of deleted vectors.
+    """Ask a worker of the service to free the disk space of deleted vectors.
 
     Args:
         url: URL of the running service.
-        task: Name or id of a task; None compacts all tasks.
+        task: Name or ID of a task; None compacts all tasks.
     """
     from cinestrata_schemas.operations import JobSpec
 
@@ -72,14 +72,14 @@ def run_remote_compaction(url: str, task: str | None) -> None:
     print_json(job)
     console.print(
         f"{result.get('domains', 0)} domains: {result.get('deleted', 0)} vectors dropped, "
-        f"{result.get('bytes_before', 0) / 1e6:.1f} MB before, {result.get('bytes_after', 0) / 1e6:.1f} MB now; "
-        "the replaced files are removed in an hour",
+        f"{result.get('bytes_before', 0) / 1e6:.1f} MB before, {result.get('bytes_after', 0) / 1e6:.1f} "
+        "MB now; the old files are removed within an hour",
         soft_wrap=True,
     )
 
 
 def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
-    """Start a job, and return it when it has ended; exits with status 1 if it fails."""
+    """Run a job and return it when it ends; exits with status 1 if it fails."""
     job = client.start_job(spec)
     workers = WorkerWatch(client)
     with error_console.status(f"Job {job.id} runs on a worker …"):
@@ -88,7 +88,7 @@ def _run_job(client: ServiceClient, spec: JobSpec) -> JobDetails:
             time.sleep(_POLL_SECONDS)
             job = next((other for other in client.get_operations().jobs if other.id == job.id), job)
     if job.state == "failed":
-        fail(f"Job {job.id} failed: {job.error}", "See the log of the worker.")
+        fail(f"Job {job.id} failed: {job.error}", "See the worker's log.")
     return job
 
 
@@ -100,13 +100,13 @@ def snapshots(
         typer.Option(
             "--download",
             metavar="NAME",
-            help="Write this snapshot, or the `newest`, to a new file for `restore`.",
+            help="Download this snapshot, or the `newest`, to a new file for `restore`.",
         ),
     ] = None,
     target: Annotated[
         Path | None,
         typer.Option(
-            "--to", help="New file of --download (default: the name of the snapshot in this folder)."
+            "--to", help="New file for --download (default: the snapshot's name, in the current folder)."
         ),
     ] = None,
     deleted: Annotated[
@@ -117,9 +117,9 @@ def snapshots(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """List the snapshots that a service stores, newest first; download or delete one.
+    """List the snapshots that a service stores, newest first, or download or delete one.
 
-    `cinestrata snapshot --url` and the library page write them.
+    Snapshots are written by `cinestrata snapshot --url` and on the library page.
     """
     from cli.service_client import connect
 
@@ -156,12 +156,15 @@ def _list(client: ServiceClient) -> None:
 
 
 def download_to(client: ServiceClient, name: str, target: Path) -> None:
-    """Write a stored snapshot to a new file; exits with an error if it exists. After an error nothing is left of it."""
+    """Download a stored snapshot to a new file; exits with an error if the file exists.
+
+    An error leaves nothing behind.
+    """
     try:
-        # It contains the catalog with hashes of keys and the secrets of webhooks.
+        # It contains the catalog, with key hashes and webhook secrets.
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        fail(f"{target} exists already.", "Nothing was downloaded. Name a new file.")
+        fail(f"{target} already exists.", "Nothing was downloaded. Choose a new file.")
     except OSError as error:
         _fail_to_write(target, error)
     try:
@@ -175,7 +178,10 @@ def download_to(client: ServiceClient, name: str, target: Path) -> None:
 
 
 def _fail_to_write(target: Path, error: OSError) -> NoReturn:
-    fail(f"{target} cannot be written: {error.strerror}.", "Name a file on a disk that this user can write.")
+    fail(
+        f"{target} cannot be written: {error.strerror}.",
+        "Choose a file on a disk that this user can write to.",
+    )
 
 
 def _find(client: ServiceClient, name: str) -> str:

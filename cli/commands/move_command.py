@@ -1,4 +1,4 @@
-"""``cinestrata move``: copies the vectors of all tasks to another vector store."""
+"""``cinestrata move``: copy the vectors of all tasks to another vector store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def move(
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """Copy the vectors of all tasks to another vector store. The service may run, and nothing is embedded again."""
+    """Copy the vectors of all tasks to another vector store.
+
+    The service may keep running, and nothing is re-embedded.
+    """
     from index.errors import ShardStoreError
     from service.access.audit_log import command_line_actor, set_process_actor
     from service.catalog.migrations import upgrade
@@ -32,7 +35,9 @@ def move(
 
     settings = data_folder_settings(data)
     if not settings.milvus.uri:
-        fail("CINESTRATA_MILVUS__URI is not set.", "Set it to the Milvus that vectors move to or from.")
+        fail(
+            "CINESTRATA_MILVUS__URI is not set.", "Set it to the Milvus server that vectors move to or from."
+        )
     upgrade(settings)
     set_process_actor(command_line_actor())
     store = library_store(settings.model_copy(update={"vector_store": to}))
@@ -53,7 +58,7 @@ def move(
     except (OSError, ShardStoreError) as error:
         fail(
             f"Moving stopped after {moved} tasks: {error}",
-            "Correct the reported cause and run the command again; it continues with the next task.",
+            "Fix the reported cause and run the command again; it continues with the next task.",
         )
     print_json({"store": to, "moved": moved, "already_there": len(nonempty) - len(pending)})
     console.print(

@@ -1,4 +1,4 @@
-"""``cinestrata serve``, ``worker`` and ``migrate``: the processes of the product, started one by one."""
+"""``cinestrata serve``, ``worker`` and ``migrate``: start the processes of the product one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from service.core.settings import Settings
 
-_DRAIN_SECONDS = 3  # event streams stay open as long as a page is open, and must not delay a stop
+_DRAIN_SECONDS = 3  # event streams stay open with their page, and must not delay a stop
 
 
 app = typer.Typer()
@@ -35,7 +35,7 @@ app = typer.Typer()
 @app.command()
 @report_errors
 def up(data: Data = None, host: Host = None, port: Port = None) -> None:
-    """Start API, workers and a private broker on one data folder; Ctrl-C stops all of them."""
+    """Start API, workers and a private broker on one data folder; Ctrl-C stops them all."""
     from cli.embedded.up_command import run_up
 
     run_up(data, host, port)
@@ -70,7 +70,7 @@ def serve(
         log_config=None,  # its events go through the root logger, in the configured format
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )
-    # After a graceful shutdown uvicorn raises the received signal again; a requested stop must not exit as a failure.
+    # After a graceful shutdown, uvicorn raises the received signal again; a requested stop must not exit as a failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     sockets = None if fd is None else [socket.socket(fileno=fd)]
@@ -81,19 +81,19 @@ def serve(
 @report_errors
 def worker(
     queue: Annotated[
-        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos. gpu: learn and index.")
+        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos; gpu: learn and index.")
     ],
     data: Data = None,
     health_file: Annotated[
         Path | None,
         typer.Option(
-            "--health-file", help="File in which the worker writes its health, for probes of containers."
+            "--health-file", help="File to which the worker writes its health, for container probes."
         ),
     ] = None,
 ) -> None:
-    """Start one worker. Several workers may run; tasks are learned one at a time."""
-    # Set before torch is imported: waiting threads sleep instead of spinning. With spinning threads, a machine whose
-    # cores are partly busy trains several times slower than its share of the cores.
+    """Start one worker. You may run several; tasks are learned one at a time."""
+    # Set before torch is imported: waiting threads sleep instead of spinning. With spinning threads, a partly busy
+    # machine trains several times slower than its free cores would allow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = _start_logging(data)
 
@@ -111,7 +111,7 @@ def worker(
             *(["--quiet"] if _logs_json() else []),  # no banner
             "worker",
             f"--queues={queue}",
-            # CUDA does not survive a fork, and only one process may train; more workers scale out instead.
+            # CUDA does not survive a fork, and only one process may train; start more workers to scale out.
             "--pool=solo",
             f"--hostname={queue}@%h",
             f"--loglevel={settings.log_level}",
@@ -125,7 +125,7 @@ def worker(
 @app.command()
 @report_errors
 def migrate(data: Data = None) -> None:
-    """Upgrade the schema of the catalog (`cinestrata up` does this itself)."""
+    """Upgrade the catalog schema (`cinestrata up` does this itself)."""
     from service.catalog.migrations import upgrade_when_reachable
 
     settings = _start_logging(data)
@@ -140,7 +140,7 @@ def migrate(data: Data = None) -> None:
 
 
 def create_application() -> FastAPI:
-    """Create the API application; exits with an error if its settings are not usable."""
+    """Create the API application; exits with an error if its settings are unusable."""
     from api.app import create_app
     from index.errors import DeviceMissing
     from models.errors import ModelError
@@ -154,8 +154,8 @@ def create_application() -> FastAPI:
             structlog.get_logger(__name__).critical("start_failed", reason=str(error))
             raise typer.Exit(1) from error
         fail(str(error))
-    # Imported modules live as long as the process. Without this, each full garbage collection traverses them and
-    # delays all searches by some hundred milliseconds.
+    # Imported modules live as long as the process. Without this, every full garbage collection would traverse them and
+    # delay all searches by a few hundred milliseconds.
     gc.collect()
     gc.freeze()
     return app

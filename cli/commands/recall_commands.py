@@ -1,4 +1,4 @@
-"""``cinestrata forgetting`` and ``alerts``: recall of each domain, and crossed thresholds."""
+"""``cinestrata forgetting`` and ``alerts``: show the recall of each domain, and crossed thresholds."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def forgetting(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Show the recall of each domain when it was learned and now. With --json, the whole recall matrix."""
+    """Show each domain's recall when it was learned and now. With --json, print the whole recall matrix."""
     measures = connect(url, data).get_forgetting()
     print_json(measures)
     if not measures.tasks:
-        console.print("No domain has been measured yet: held-out videos with captions are needed.")
+        console.print("No domain has been measured yet. This needs held-out videos with captions.")
         return
     table = plain_table("domain")
     places = (f"{place}\nlearned" for place in _GALLERIES.values())
@@ -64,7 +64,7 @@ def forgetting(
 
 
 def _recall_cells(measures: RecallMatrix, gallery: str, number: int) -> tuple[str, str, str]:
-    """Recall@1 of a domain when it was learned, with the newest release, and their difference in points."""
+    """Format a domain's Recall@1 when learned and with the newest release, and their difference in points."""
     learned, newest = measures.learned[gallery][number], measures.newest[gallery][number]  # type: ignore[index]
     now = None if newest is None else newest.r1
     return _percent(learned), _percent(now), "–" if learned is None or now is None else _points(learned - now)
@@ -87,7 +87,7 @@ def _points(share: float) -> str:
 @report_errors
 def alerts(
     show_earlier: Annotated[
-        bool, typer.Option("--all", help="Also the last 20 cleared or dismissed alerts.")
+        bool, typer.Option("--all", help="Also list the last 20 cleared or dismissed alerts.")
     ] = False,
     dismissed: Annotated[
         int | None,
@@ -95,14 +95,14 @@ def alerts(
             "--dismiss",
             metavar="NUMBER",
             min=1,
-            help="Hide this alert. It is raised again only after its measure has recovered.",
+            help="Dismiss this alert. It is raised again only after its measure has recovered.",
         ),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """List the open alerts, newest first. With --json, also the earlier ones."""
+    """List open alerts, newest first. With --json, include earlier ones."""
     from cli.service_client import connect
 
     client = connect(url, data)
@@ -125,6 +125,6 @@ def alerts(
         )
         console.print(f"    {alert.message}", soft_wrap=True)
     if page.open_count > len(page.open):
-        console.print(f"{page.open_count - len(page.open)} further open alerts")
+        console.print(f"{page.open_count - len(page.open)} more open alerts")
     if not page.open:
-        console.print("No alert is open.")
+        console.print("No open alerts.")

@@ -1,4 +1,4 @@
-"""``cinestrata syncs``: list and remove registered syncs; ``cinestrata sync --every`` registers them."""
+"""``cinestrata syncs``: list and remove registered syncs, which ``cinestrata sync --every`` creates."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def syncs(
         typer.Option(
             "--remove",
             metavar="NAME",
-            help="Remove the sync of this domain, or with this id. The domain and its videos stay.",
+            help="Remove the sync of this domain, or with this ID. The domain and its videos stay.",
         ),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """List all registered syncs with their last and next run; `cinestrata sync --every` registers them."""
+    """List registered syncs with their last and next run. Register one with `cinestrata sync --every`."""
     from rich.text import Text
 
     from cli.service_client import connect
@@ -76,13 +76,13 @@ def run_register(
     """Register a sync that workers run at an interval.
 
     Args:
-        source: Folder of videos below the media root of the service or in an allowed source, or its manifest.
-        name: Name of the domain; None derives it from the path.
+        source: Folder of videos, or its manifest, below the service's media root or in an allowed source.
+        name: Name of the domain; None: derived from the path.
         every: Interval, such as ``15m``.
         vanished: Whether videos whose file is gone are kept or deleted.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
-        url: URL of a running service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None: use the data folder in this process.
+        data: Data folder; None: from the environment.
     """
     from cinestrata_schemas.syncs import SyncSpec
     from cli.commands.ingest_command import default_name
@@ -104,7 +104,7 @@ def run_register(
 
 
 def parse_interval(text: str) -> int:
-    """Seconds of an interval such as ``90s``, ``15m``, ``2h`` or ``1d``; at least a minute."""
+    """Convert to seconds an interval such as ``90s``, ``15m``, ``2h`` or ``1d``; at least a minute."""
     match = re.fullmatch(r"(\d{1,7})([smhd])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 60 <= seconds <= 366 * _UNITS["d"]:

@@ -1,4 +1,4 @@
-"""``cinestrata releases``: list releases, and choose the release that searches use."""
+"""``cinestrata releases``: list releases, and choose the one that searches use."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def releases(
         typer.Option(
             "--serve",
             metavar="RELEASE",
-            help="Let searches use this release: its id or first characters, the domain that it learned last, or "
-            "'newest'. Nothing is deleted or indexed again.",
+            help="Use this release for searches: its ID or first characters, the domain that it learned "
+            "last, or 'newest'. Nothing is deleted or re-indexed.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effects of --serve.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what --serve would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """List all releases in the order of learning, or choose the one that searches use."""
+    """List all releases in learning order, or choose the one that searches use."""
     from cli.service_client import PAGE, connect
 
     client = connect(url, data)
@@ -67,16 +67,16 @@ def _serve(client: ServiceClient, release: str, dry_run: bool, yes: bool) -> Non
         return
     if preview.unsearchable.videos and not yes:
         if not console.is_terminal:
-            fail("Nothing was changed: the change needs a confirmation.", "Repeat the command with --yes.")
+            fail("Nothing was changed: the change needs confirmation.", "Repeat the command with --yes.")
         typer.confirm("Serve this release?", abort=True)
-    # The argument again, and not the id of the preview: a newer release may have been published since.
+    # Pass the argument again, not the preview's ID: a newer release may have been published since.
     done = client.serve_release(release, body=ServeSpec(dry_run=False))
     print_json(done)
-    console.print(f"Release {done.release[:12]} after {done.task!r} is served.", soft_wrap=True)
+    console.print(f"Now serving release {done.release[:12]}, after {done.task!r}.", soft_wrap=True)
     if done.pinned:
         console.print(
-            "Tasks that are learned now are not searched until a later release is served: "
-            "cinestrata releases --serve newest",
+            "Newly learned tasks are not searched until you serve a later release: cinestrata releases "
+            "--serve newest",
             soft_wrap=True,
         )
 

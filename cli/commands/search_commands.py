@@ -50,14 +50,14 @@ def search(
     ] = None,
     mode: Annotated[
         QueryMode | None,
-        typer.Option("--mode", help="Query mode (default: the mode that the release is served in)."),
+        typer.Option("--mode", help="Query mode (default: the release's own)."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             "--where",
             metavar="NAME=VALUE",
-            help="Condition on metadata; also NAME>=N and NAME<=N. May be repeated.",
+            help="Metadata condition; also NAME>=N and NAME<=N. May be repeated.",
         ),
     ] = None,
     min_duration: Annotated[
@@ -67,21 +67,21 @@ def search(
         float | None, typer.Option("--max-duration", help="Maximum duration in seconds.")
     ] = None,
     after: Annotated[
-        datetime | None, typer.Option("--after", help="Added at this time or later, UTC.")
+        datetime | None, typer.Option("--after", help="Added at or after this time (UTC).")
     ] = None,
-    before: Annotated[datetime | None, typer.Option("--before", help="Added before this time, UTC.")] = None,
+    before: Annotated[datetime | None, typer.Option("--before", help="Added before this time (UTC).")] = None,
     min_score: Annotated[float | None, typer.Option("--min-score", help="Minimum score of a result.")] = None,
     min_confidence: Annotated[
         float | None,
         typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1."),
     ] = None,
     routes: Annotated[
-        str | None, typer.Option("--routes", help="auto, all, or the number of most likely tasks to search.")
+        str | None, typer.Option("--routes", help="auto, all, or the number of likeliest tasks to search.")
     ] = None,
-    page: Annotated[int, typer.Option("--page", min=1, help="Page of the results.")] = 1,
+    page: Annotated[int, typer.Option("--page", min=1, help="Page of results.")] = 1,
     cursor: Annotated[
         str | None,
-        typer.Option("--cursor", help="Cursor of a page: next_cursor of the previous search with --json."),
+        typer.Option("--cursor", help="Cursor: next_cursor from the previous search with --json."),
     ] = None,
     open_first: Annotated[
         bool, typer.Option("--open", help="Open the first result in the browser or player.")
@@ -90,7 +90,7 @@ def search(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Search videos with a text. Exits with status 3 if no video matches."""
+    """Search videos by text. Exits with status 3 if no video matches."""
     run_search(
         query,
         k,
@@ -119,9 +119,7 @@ def similar(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of results.")] = 10,
     everywhere: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Search all tasks with the same encoder instead of only the video's own task."
-        ),
+        typer.Option("--all", help="Search all tasks with the same encoder, not only the video's own."),
     ] = False,
     as_json: AsJson = False,
     url: Url = None,
@@ -147,12 +145,12 @@ def run_search(
     """Search and print the results. Exits with status 3 if no video matches.
 
     Args:
-        task: Names or ids of the tasks to search; None searches all.
-        mode: Query mode; None: the mode that the release is served in.
-        url: URL of a running service; None searches the data folder.
-        data: Data folder; None takes it from the environment. A service that runs on it answers the search.
+        task: Names or IDs of the tasks to search; None searches all.
+        mode: Query mode; None: the release's own.
+        url: URL of a running service; None: search the data folder.
+        data: Data folder; None: from the environment. A service running on it answers the search.
         where: Conditions on metadata, in the notation of :func:`parse_conditions`.
-        page: Page of the results, from 1.
+        page: Page of results, from 1.
         open_first: Whether to open the first result in a browser or player.
         fields: Other fields of ``SearchQuery``.
     """
@@ -165,14 +163,14 @@ def run_search(
         for further in range(2, page + 1):
             if response.next_cursor is None:
                 print_json(response.model_copy(update={"results": []}))
-                fail(f"--page {page}: the results end on page {further - 1}.", status=NOTHING_FOUND)
+                fail(f"--page {page}: results end on page {further - 1}.", status=NOTHING_FOUND)
             fields["cursor"] = response.next_cursor
             response = client.search(query, k=k, task=task, mode=mode, where=conditions, **fields)
     print_json(response)
     if response.metadata_as_of is not None:
         console.print(
-            "The catalog database cannot be reached: results are those of "
-            f"{response.metadata_as_of.astimezone():%Y-%m-%d %H:%M:%S}, without videos that were added since.",
+            "The catalog database can't be reached. Results are from "
+            f"{response.metadata_as_of.astimezone():%Y-%m-%d %H:%M:%S}, without videos added since.",
             style="yellow",
             soft_wrap=True,
         )
@@ -202,8 +200,8 @@ def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data
     Args:
         k: Maximum number of results.
         scope: ``task`` for the video's own task, ``all`` for all tasks with the same encoder.
-        url: URL of a running service; None searches the data folder.
-        data: Data folder; None takes it from the environment. A service that runs on it answers the search.
+        url: URL of a running service; None: search the data folder.
+        data: Data folder; None: from the environment. A service running on it answers the search.
     """
     from cli.service_client import connect
 
@@ -213,17 +211,15 @@ def run_similar(video_id: str, k: int, scope: SearchScope, url: str | None, data
     console.print(result_table(response) if response.results else "No results.")
     if response.not_compared:
         names = ", ".join(response.not_compared)
-        console.print(
-            f"Not compared, because another encoder embedded them: {names}", style="dim", soft_wrap=True
-        )
+        console.print(f"Not compared, because they use another encoder: {names}", style="dim", soft_wrap=True)
     if not response.results:
         raise typer.Exit(NOTHING_FOUND)
 
 
 def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
-    """Conditions on metadata from ``name=value``, ``name>=number`` and ``name<=number``.
+    """Parse metadata conditions: ``name=value``, ``name>=number`` and ``name<=number``.
 
-    A value is parsed as JSON if possible (``3``, ``true``, ``{"any": ["rain", "snow"]}``) and is a text otherwise.
+    A value is parsed as JSON if possible (``3``, ``true``, ``{"any": ["rain", "snow"]}``); otherwise it is a string.
     The two limits of a range form one condition.
 
     Raises:
@@ -257,7 +253,7 @@ def result_table(
     first: int | None = None,
     highlight: Collection[str] = (),
 ) -> Table:
-    """A table of results, best first.
+    """Build a table of results, best first.
 
     Args:
         first: Number of results to show; None shows all.
@@ -270,7 +266,7 @@ def result_table(
     if has_confidence:
         table.add_column("match")
     table.add_column("task", no_wrap=True, max_width=14)
-    table.add_column("video", overflow="fold", max_width=30)  # an id is an argument of further commands
+    table.add_column("video", overflow="fold", max_width=30)  # IDs are arguments of other commands
     has_moments = any(map(_played_part, response.results[:first]))
     if has_moments:
         table.add_column("best moment", no_wrap=True)
@@ -302,7 +298,7 @@ def answer_line(response: SearchResponse) -> str:
 
 
 def _search_facts(response: SearchResponse) -> tuple[str, str]:
-    """Extent and times of a search, each as a line of at most 80 columns."""
+    """Describe the extent and timing of a search, in lines of at most 80 columns."""
     timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
     tasks = "task" if searched == 1 else "tasks"
     return (
@@ -314,7 +310,7 @@ def _search_facts(response: SearchResponse) -> tuple[str, str]:
 
 
 def _caption_cell(result: SearchResult) -> Text:
-    """The text that contains words of the query, with these words emphasized; the first caption without such a text."""
+    """Return the matched text with the query's words emphasized, or else the first caption."""
     from rich.text import Text
 
     if not result.words:
@@ -329,21 +325,21 @@ def _caption_cell(result: SearchResult) -> Text:
 
 
 def _match_word(result: SearchResult) -> str:
-    """Word for the confidence of a result, as on the search page; empty for a result outside the answer."""
+    """Word a result's confidence as the search page does; empty for a result outside the answer."""
     if result.matches is False:
         return ""
     return "likely" if (result.confidence or 0) >= _LIKELY else "possible"
 
 
 def _row_style(result: SearchResult, highlight: Collection[str]) -> str:
-    """Style of a result: emphasized, dimmed outside the answer, or plain."""
+    """Return the style of a result: emphasized, dimmed outside the answer, or plain."""
     if result.video_id in highlight:
         return "bold green"
     return "dim" if result.matches is False else ""
 
 
 def _best_moment(result: SearchResult) -> str:
-    """``0:40–1:00``, or an empty text for a result that is the whole video."""
+    """Format the best moment as ``0:40–1:00``; empty if the result is the whole video."""
     times = (divmod(int(seconds), 60) for seconds in _played_part(result))
     return "–".join(f"{minutes}:{seconds:02}" for minutes, seconds in times)
 

@@ -1,4 +1,4 @@
-"""``cinestrata sync``: brings a domain up to date with a folder of videos (:mod:`service.syncs.sync_plan`)."""
+"""``cinestrata sync``: bring a domain up to date with a folder of videos (:mod:`service.syncs.sync_plan`)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def run_sync(
     url: str | None,
     data: Path | None,
 ) -> None:
-    """Append new files of a folder to a domain, replace changed ones, and report or delete vanished ones.
+    """Append new files from a folder to a domain, replace changed ones, and report or delete vanished ones.
 
-    The domain is created if it does not exist. Exits with status 1 if a task or an append does not become ready.
+    Creates the domain if it does not exist. Exits with status 1 if a task or append does not become ready.
 
     Args:
         source: Path or URI of a folder of videos, or of its manifest.
-        name: Name of the domain; None derives it from the path.
+        name: Name of the domain; None: derived from the path.
         vanished: Whether videos whose file is gone are kept or deleted.
-        dry_run: Whether to print the plan only.
+        dry_run: Whether to only print the plan.
         in_place: Whether to send paths instead of file contents.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
-        url: URL of a running service; None works on the data folder in this process.
-        data: Data folder; None takes it from the environment.
+        url: URL of a running service; None: use the data folder in this process.
+        data: Data folder; None: from the environment.
     """
     name = name or default_name(source)
     opened = open_source(source, encoding, captions_from_names, in_place, is_remote=url is not None)
@@ -74,7 +74,7 @@ def run_sync(
         return
     sent = [*plan.new, *plan.changed]
     if domain is None and not sent:
-        fail("No file of the source can be used.", "Nothing was created.")
+        fail("No file in the source can be used.", "Nothing was created.")
     if domain is None:
         domain = opened.send(NewDomain(client, name, None, None), sent)
         _require_ready(client, domain)
@@ -87,7 +87,7 @@ def run_sync(
         videos = sent[start : start + MAX_APPENDED]
         _require_ready(client, opened.send(target, videos))
     if sent:
-        # Former versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
+        # Old versions are deleted last, so that an interrupted sync never leaves a file without a searchable video.
         plan = _plan(opened, found, _stored_videos(client, domain), domain.name)
     for video, captions in plan.recaptioned.items():
         client.edit_video(video, VideoPatch(captions=captions))
@@ -109,25 +109,25 @@ def _require_ready(client: ServiceClient, task: TaskDetails) -> None:
 
 
 def _finish_appends(client: ServiceClient, domain: TaskDetails | None) -> None:
-    """Wait for appends of another sync of the domain, and delete those that failed, so that they are sent again."""
+    """Wait for appends from another sync of the domain; delete failed ones, so that they are sent again."""
     if domain is None:
         return
     appends = [task for task in client.list_tasks() if task.into == domain.id]
     if unfinished := [task.id for task in appends if task.state not in FINAL_STATES]:
-        console.print(f"{domain.name} is receiving videos already; the sync waits for them.")
+        console.print(f"{domain.name} is already receiving videos; waiting for them.")
         follow(client, unfinished)
     for append in abandoned_appends(client.list_tasks(), client.iter_videos(task=domain.id, limit=PAGE)):
         client.delete_task(append)
 
 
 def _stored_videos(client: ServiceClient, domain: TaskDetails | None) -> list[VideoSummary]:
-    """Videos of a domain, of the appends to it, and of domains that relearned its videos."""
+    """Return the videos of a domain, its appends, and domains that relearned its videos."""
     domains = relearned_domains(client.list_tasks(), domain) if domain else ()
     return [video for task in domains for video in client.iter_videos(task=task.id, limit=PAGE)]
 
 
 def _plan_document(name: str, plan: SyncPlan) -> dict[str, Any]:
-    """Document of a plan for --json; its videos are named by URI or id."""
+    """Convert a plan to JSON for --json; videos are named by URI or ID."""
     return {
         "domain": name,
         "new": [video.uri for video in plan.new],

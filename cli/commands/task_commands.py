@@ -40,7 +40,7 @@ _MAX_REJECTED = 5  # shown files of a task
 _NAME_COLUMNS = 18  # longer names take several lines
 _STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
-TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the task.")]
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or ID of the task.")]
 
 
 @app.command("list")
@@ -72,7 +72,7 @@ def watch(
         list[str] | None,
         typer.Argument(
             metavar="TASK...",
-            help="Names or ids of the tasks (default: all unfinished ones).",
+            help="Names or IDs of the tasks (default: all unfinished ones).",
             show_default=False,
         ),
     ] = None,
@@ -99,7 +99,7 @@ def watch(
 @app.command()
 @report_errors
 def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Cancel a task. Vectors that it has already published stay searchable."""
+    """Cancel a task. Vectors already published stay searchable."""
     from cli.service_client import connect
 
     client = connect(url, data)
@@ -110,13 +110,13 @@ def cancel(task: TaskName, as_json: AsJson = False, url: Url = None, data: Data 
 @report_errors
 def retry(
     task: TaskName,
-    method: Annotated[str | None, typer.Option("--method", help="Another learning method.")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="Use another learning method.")] = None,
     assignments: MethodSettings = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Queue a failed or cancelled task again, with its method and settings if no others are given."""
+    """Queue a failed or cancelled task again, with its own method and settings by default."""
     from cinestrata_schemas.tasks import RetrySpec
     from cli.service_client import connect
 
@@ -129,7 +129,7 @@ def retry(
 def follow(
     client: ServiceClient, task_ids: Sequence[str], on_update: Callable[[TaskDetails], None] = lambda _: None
 ) -> list[TaskDetails]:
-    """Show the progress of tasks until all have reached a final state, or no service runs that could process them.
+    """Show the progress of tasks until all reach a final state, or no service is running to process them.
 
     Args:
         on_update: Called with each task after each poll.
@@ -139,7 +139,7 @@ def follow(
     """
     from rich.live import Live
 
-    # A pipe or a log file receives a line per change at once; a terminal, a table that is updated in place.
+    # A pipe or log file gets a line per change at once; a terminal gets a table that is updated in place.
     changes, workers = _ChangeLines(), WorkerWatch(client)
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
@@ -160,7 +160,7 @@ def follow(
 
 
 class _ChangeLines:
-    """Prints a line when a task reaches another state, stage or epoch."""
+    """Prints a line when a task reaches a new state, stage or epoch."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
@@ -175,7 +175,7 @@ class _ChangeLines:
 
 
 def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None:
-    """Print a task that a command has created, and follow it on request.
+    """Print a newly created task, and follow it on request.
 
     Exits with status 1 if the followed task does not become ready.
     """
@@ -191,11 +191,11 @@ def report_created(client: ServiceClient, task: TaskDetails, wait: bool) -> None
 
 
 def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group:
-    """A table of tasks that fits 80 columns, and a line for each error and advice.
+    """Build a table of tasks that fits 80 columns, and a line for each error and piece of advice.
 
     Args:
         tasks: Tasks, one per row.
-        show_ids: Whether to show ids in place of progress bars and losses.
+        show_ids: Whether to show IDs instead of progress bars and losses.
     """
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -222,7 +222,7 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Group
 
 
 def task_facts(task: TaskDetails) -> Group:
-    """The fields of a task that users ask for, one per line; ``--json`` has all of them."""
+    """List the fields of a task that users ask for, one per line; ``--json`` has them all."""
     from rich.console import Group
     from rich.table import Table
 
@@ -249,21 +249,21 @@ def task_facts(task: TaskDetails) -> Group:
 
 
 def _state(task: TaskDetails) -> str:
-    """Final state, or the current stage with its epoch and remaining time."""
+    """Describe the final state, or the current stage with its epoch and remaining time."""
     progress = task.progress
     left = "" if progress.eta_seconds is None else f", {_duration(progress.eta_seconds)}"
     return _step(task) if task.state in FINAL_STATES else f"{_step(task)}{left}"
 
 
 def _step(task: TaskDetails) -> str:
-    """Final state, or the current stage with its epoch."""
+    """Describe the final state, or the current stage with its epoch."""
     progress = task.progress
     epoch = "" if progress.epoch is None else f" {progress.epoch}/{progress.epochs}"
     return task.state if task.state in FINAL_STATES else f"{progress.stage}{epoch}"
 
 
 def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
-    """Error and advice of a task, each as a line that starts with its name, and its rejected files."""
+    """Yield a task's error, advice and rejected files, as lines that start with its name."""
     from rich.text import Text
 
     progress = task.progress
@@ -284,24 +284,24 @@ def _remarks(task: TaskDetails, *, with_rejected: bool) -> Iterator[Text]:
 
 
 def shown_name(task: TaskDetails) -> str:
-    """Argument of a command that names a task: its name, or its id where the name would need attention."""
-    # The name of an append is that of its domain with its id; a leading dash begins an option.
+    """Return the name of a task as a command argument, or its ID if the name would need quoting."""
+    # An append is named by its domain and ID; a leading dash begins an option.
     return task.id if task.into or task.name.startswith("-") else shlex.quote(task.name)
 
 
 def _rejected_lines(task: TaskDetails) -> Iterator[str]:
-    """Lines with the rejected files of a task and their reasons; the last line has the number of further ones."""
+    """Yield lines with rejected files and their reasons; the last line counts the rest."""
     for video in task.rejected[:_MAX_REJECTED]:
         name, reason = strip_upload(video.uri), strip_upload(video.reason)
         yield f"rejected: {reason if name in reason else f'{name}: {reason}'}"
     further = task.counts.rejected - _MAX_REJECTED
     if further > 0:
         name = shown_name(task)
-        yield f"{further} further rejected videos: cinestrata videos list --task {name} --status rejected"
+        yield f"{further} more rejected videos: cinestrata videos list --task {name} --status rejected"
 
 
 def _title(task: TaskDetails) -> str:
-    """Name of a task; the name of an append ends with its id, which needs a third of a table."""
+    """Return the name of a task; an append's name ends with its ID, which takes a third of a table."""
     return task.name.removesuffix(f" {task.id})") + ")" if task.name.endswith(f" {task.id})") else task.name
 
 
@@ -327,9 +327,9 @@ def _print_state(task: TaskDetails) -> None:
 
 
 def find_task(client: ServiceClient, name_or_id: str) -> TaskDetails:
-    """The task with this id, name or slug; exits with an error if there is none.
+    """Find the task with this ID, name or slug; exits with an error if there is none.
 
-    Ids have priority, because a task may be named like the id of another.
+    IDs have priority, because a task's name may equal another task's ID.
     """
     tasks = client.list_tasks()
     by_id = (task for task in tasks if task.id == name_or_id)

@@ -36,7 +36,7 @@ _STATUS_COLORS = {"accepted": "green", "rejected": "red", "pending": "cyan"}
 @report_errors
 def list_(
     task: Annotated[
-        str | None, typer.Option("--task", help="Name or id of a task: only videos of its domain.")
+        str | None, typer.Option("--task", help="Only videos in the domain of this task (name or ID).")
     ] = None,
     status: Annotated[
         VideoStatus | None,
@@ -48,17 +48,19 @@ def list_(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option("--text", help="Only videos whose id, URI or captions contain this text, in any case."),
+        typer.Option(
+            "--text", help="Only videos whose ID, URI or captions contain this text (case-insensitive)."
+        ),
     ] = None,
     sort: Annotated[
         Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
-        typer.Option("--sort", help="Order; a - reverses it."),
+        typer.Option("--sort", help="Sort order; a leading - reverses it."),
     ] = "added",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of videos.")] = 100,
     number: Annotated[int, typer.Option("--page", min=1, help="Page of the list.")] = 1,
     cursor: Annotated[
         str | None,
-        typer.Option("--cursor", help="Cursor of a page: next_cursor of the previous list with --json."),
+        typer.Option("--cursor", help="Cursor: next_cursor from the previous list with --json."),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -89,7 +91,7 @@ def edit(
     video: Annotated[str, typer.Argument(metavar="VIDEO_ID", help="Id of the video.")],
     captions: Annotated[
         list[str] | None,
-        typer.Option("--caption", help="Caption that replaces the former captions; may be repeated."),
+        typer.Option("--caption", help="Caption that replaces the current captions; may be repeated."),
     ] = None,
     no_captions: Annotated[bool, typer.Option("--no-captions", help="Remove all captions.")] = False,
     assignments: Annotated[
@@ -104,7 +106,7 @@ def edit(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Edit captions and metadata of a video, and print them. Searches use them at once; nothing is learned."""
+    """Edit a video's captions and metadata, and print them. Searches use them at once; nothing is relearned."""
     from cinestrata_schemas.videos import VideoPatch
     from cli.service_client import connect
 
@@ -116,18 +118,18 @@ def edit(
     if metadata := _metadata_patch(assignments or (), removed or ()):
         changes["metadata"] = metadata
     if not changes:
-        refuse_call("The edit has no changes.", "Use --caption, --no-captions, --set or --unset.")
+        refuse_call("Nothing to change.", "Use --caption, --no-captions, --set or --unset.")
     details = connect(url, data).edit_video(video, VideoPatch(**changes))
     print_json(details)
     console.print_json(json.dumps({"captions": details.captions, "metadata": details.metadata}))
 
 
 def video_table(videos: Sequence[VideoSummary]) -> Table:
-    """A table of videos: id and file, status, split, duration, and the first caption or the reason of a rejection."""
+    """Build a table of videos: ID, file, status, split, duration, and first caption or reason for rejection."""
     from rich.text import Text
 
     table = plain_table()
-    longest = max((len(video.id) for video in videos), default=0)  # ids are not wrapped, names of files are
+    longest = max((len(video.id) for video in videos), default=0)  # IDs are not wrapped, file names are
     table.add_column("video", overflow="fold", min_width=longest, max_width=max(longest, 30))
     table.add_column("status", no_wrap=True)
     table.add_column("split", no_wrap=True)
@@ -147,7 +149,7 @@ def video_table(videos: Sequence[VideoSummary]) -> Table:
 
 
 def _metadata_patch(assignments: Sequence[str], removed: Sequence[str]) -> dict[str, Any]:
-    """Metadata of a JSON Merge Patch; values are parsed as JSON if possible and are texts otherwise."""
+    """Build the metadata for a JSON Merge Patch; values are parsed as JSON if possible, otherwise strings."""
     patch: dict[str, Any] = dict.fromkeys(removed)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -156,6 +158,6 @@ def _metadata_patch(assignments: Sequence[str], removed: Sequence[str]) -> dict[
                 f"--set {assignment} is not an assignment.", "Write name=value, for example: --set camera=2"
             )
         if name in patch:
-            refuse_call(f"The field {name!r} is given twice.", "Name each field in one --set or --unset.")
+            refuse_call(f"The field {name!r} is given twice.", "Give each field once, in --set or --unset.")
         patch[name] = parse_value(text)
     return patch

@@ -1,4 +1,4 @@
-"""Sending of local videos to a service: as paths, or packed into an archive."""
+"""Send local videos to a service: as paths, or packed into an archive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class VideoTarget(Protocol):
     """Destination of the videos."""
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send the paths of videos that the service can read."""
+        """Send paths of videos that the service can read."""
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
         """Send an archive of videos with a manifest."""
@@ -43,7 +43,7 @@ class NewDomain:
     settings: MethodSettings
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send the paths of videos that the service can read."""
+        """Send paths of videos that the service can read."""
         return self.client.create_task(
             TaskSpec(name=self.name, method=self.method, settings=self.settings, videos=videos)
         )
@@ -63,7 +63,7 @@ class LearnedDomain:
     task_id: str
 
     def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send the paths of videos that the service can read."""
+        """Send paths of videos that the service can read."""
         return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
 
     def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
@@ -72,11 +72,11 @@ class LearnedDomain:
 
 
 def fail_if_missing(base: Path, videos: Sequence[VideoSpec], hint: str = "") -> None:
-    """Exit with status 1 if files of videos do not exist, and list up to 20 of them.
+    """Exit with status 1 if video files are missing, and list up to 20 of them.
 
     Args:
         base: Folder that the URIs of the videos are relative to.
-        hint: Sentence before the hint.
+        hint: Sentence that precedes the hint.
     """
     missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
     if missing:
@@ -96,7 +96,7 @@ def send_videos(
     Args:
         target: Destination.
         base: Folder that the URIs of the videos are relative to.
-        in_place: Whether to send paths in any case.
+        in_place: Whether to always send paths.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
     """
     local = [video for video in videos if not is_source_uri(video.uri)]
@@ -113,8 +113,8 @@ def send_videos(
             raise InvalidInput.from_pydantic(error.errors()) from None
     if len(local) < len(videos):
         fail(
-            "The source has local files, which have to be uploaded, and files of remote sources.",
-            "Send them with two manifests, or use --in-place if the service reads the same folder.",
+            "The source mixes local files, which must be uploaded, with remote ones.",
+            "Use two manifests, or --in-place if the service reads the same folder.",
         )
     with tempfile.TemporaryFile() as archive:
         pack_videos(archive, videos, files)
@@ -132,7 +132,7 @@ def _are_below_media_root(files: Collection[Path]) -> bool:
 def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
     """Write the files and a manifest to a tar archive.
 
-    Members get names like those of the files, which the reasons of rejected videos repeat. The URIs of a manifest may
+    Members are named after the files, because the reasons for rejection repeat these names. URIs in a manifest may
     point to any folder, so folders that an archive cannot contain are omitted, and equal names are numbered.
 
     Args:
@@ -141,14 +141,14 @@ def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str,
     """
     from service.tasks.uploads.uploaded_videos import storable_paths  # imports FAISS
 
-    # The names of manifests come first, so that no video takes the name of one.
+    # Manifest names come first, so that no video takes one.
     stored = storable_paths([*MANIFEST_NAMES, *files])[len(MANIFEST_NAMES) :]
     names = dict(zip(files, stored, strict=True))
     lines = [
         video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_defaults=True)
         for video in videos
     ]
-    # Two names of one file become two members, because the service refuses links in archives.
+    # Two names for one file become two members, because the service refuses links in archives.
     with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar, progress_bar("files") as bar:
         manifest = "\n".join(lines).encode()
         entry = tarfile.TarInfo("manifest.jsonl")

@@ -1,4 +1,4 @@
-"""Sources that the command line reads: local folders and manifests, and remote ones through their listing."""
+"""Sources that commands read: local folders and manifests, and remote ones through their listing."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _MAX_NAMED = 5
 
 
 class VideoSource(Protocol):
-    """Videos of a source, with URIs relative to it."""
+    """Videos from a source, with URIs relative to it."""
 
     @property
     def videos(self) -> Sequence[VideoSpec]:
         """The videos."""
 
     def require_all(self) -> None:
-        """Raise InvalidInput if a video of the source cannot be used."""
+        """Raise InvalidInput if a video in the source cannot be used."""
 
     def files(self) -> SourceFiles:
-        """The files of the videos; raises InvalidInput if all are left out."""
+        """Return the files of the videos; raises InvalidInput if all are left out."""
 
     def find_problem(self, video: VideoSpec) -> str | None:
         """Return why a video cannot be sent; None if nothing is known."""
 
     def send(self, target: VideoTarget, videos: Sequence[VideoSpec]) -> TaskDetails:
-        """Send videos of the source."""
+        """Send videos from the source."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class _RemoteSource:
 def open_source(
     source: str | Path, encoding: str | None, captions_from_names: bool, in_place: bool, *, is_remote: bool
 ) -> VideoSource:
-    """Read the videos of a folder or manifest. Exits with status 1 if a local source does not exist.
+    """Read the videos in a folder or manifest. Exits with status 1 if a local source does not exist.
 
-    A remote source is listed by this process, with the credentials of its environment.
+    This process lists a remote source, with the credentials from its environment.
 
     Args:
         source: Path or URI.
         encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
         captions_from_names: Whether the file name becomes the caption of a video without captions.
-        in_place: Whether to send paths of local files in any case.
+        in_place: Whether to always send paths of local files.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
 
     Raises:
@@ -109,7 +109,7 @@ def open_source(
         SourceUnavailable: a remote source cannot be reached.
     """
     if isinstance(source, str) and is_source_uri(source):
-        # Imported here, because a client of local folders does not need the HTTP and fsspec clients.
+        # Imported here, because local folders need neither the HTTP nor the fsspec client.
         from service.storage.video_access import SourceReader
         from service.tasks.manifests.remote_videos import list_remote_videos
 
@@ -123,7 +123,7 @@ def open_source(
     if not path.exists():
         fail(
             f"{path} does not exist.",
-            "Nothing was changed. Name a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder or an archive.",
+            "Nothing was changed. Give a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder or an archive.",
         )
     return _LocalSource(_read(path, encoding, captions_from_names), in_place, is_remote)
 
@@ -131,7 +131,7 @@ def open_source(
 def read_videos(
     path: Path, encoding: str | None = None, captions_from_names: bool = False
 ) -> tuple[Path, Sequence[VideoSpec]]:
-    """The folder and its videos; prints how many have captions of their own files.
+    """Return the folder and its videos; prints how many have captions from their own files.
 
     Raises:
         InvalidInput: a video, a sidecar file or the manifest cannot be used.
@@ -145,7 +145,7 @@ def _read(path: Path, encoding: str | None, captions_from_names: bool) -> Folder
     try:
         listing = list_folder_videos(path, encoding, captions_from_names, typed_tables=True)
     except OSError as error:
-        fail(f"{error.filename} cannot be read: {error.strerror}.", "Allow this user to read it, or move it.")
+        fail(f"{error.filename} cannot be read: {error.strerror}.", "Let this user read it, or move it.")
     _report_captions(listing)
     return listing
 
@@ -164,13 +164,13 @@ def _report_captions(listing: FolderVideos | RemoteVideos) -> None:
         text = f"Captions from {tables}{more}: {counted}."
         if not captioned:
             text += (
-                " They are indexed without training. A table has captions in a column 'caption', 'captions', 'text' or "
-                "'description'."
+                " They are indexed without training. A table needs captions in a column 'caption', "
+                "'captions', 'text' or 'description'."
             )
     elif captioned or transcribed:
         text = f"No manifest: {counted}, from their own files."
     else:
-        text = "No manifest: the videos have no captions and are indexed without training."
+        text = "No manifest: the videos have no captions, and are indexed without training."
     console.print(text, style=None if captioned else "yellow", markup=False)
     _report_paths("no row in the caption tables and are included", listing.without_row, "video")
     _report_paths("no file in the folder and are left out", list(listing.missing), "row")

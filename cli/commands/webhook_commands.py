@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Register, test and remove webhooks, and read their messages.", no_args_is_help=True)
 
-_SHORT_ID = 12  # characters of a listed id, unless two webhooks share them
+_SHORT_ID = 12  # characters of a listed ID, unless two webhooks share them
 _MAX_ANSWER = 80  # columns
 
 WebhookName = Annotated[
     str,
     typer.Argument(
         metavar="WEBHOOK",
-        help="Address of the endpoint, or id of the webhook or its first characters (see `webhooks list`).",
+        help="Address of the endpoint, or ID of the webhook (first characters suffice; see `webhooks list`).",
     ),
 ]
 
@@ -35,9 +35,7 @@ def create(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="https:// address of the endpoint.")],
     events: Annotated[
         list[str] | None,
-        typer.Option(
-            "--event", help="Event that is sent, such as task.ready; may be repeated (default: all)."
-        ),
+        typer.Option("--event", help="Event to send, such as task.ready; may be repeated (default: all)."),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -57,7 +55,7 @@ def create(
 @app.command("list")
 @report_errors
 def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """List all webhooks with the state of their messages."""
+    """List all webhooks and the state of their messages."""
     from rich.text import Text
 
     from cli.service_client import connect
@@ -80,13 +78,13 @@ def list_(as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
             str(webhook.failed),
             f"{last:%Y-%m-%d %H:%M}" if last else "never",
         )
-    console.print(table if webhooks else "There are no webhooks. `cinestrata webhooks create` registers one.")
+    console.print(table if webhooks else "No webhooks yet. Register one with `cinestrata webhooks create`.")
 
 
 @app.command()
 @report_errors
 def remove(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Remove a webhook with its messages."""
+    """Remove a webhook and its messages."""
     from cli.service_client import connect
 
     client = connect(url, data)
@@ -99,7 +97,7 @@ def remove(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data:
 @app.command("test")
 @report_errors
 def send_test(webhook: WebhookName, as_json: AsJson = False, url: Url = None, data: Data = None) -> None:
-    """Send a test message now. Exits with status 1 if the endpoint does not accept it."""
+    """Send a test message now. Exits with status 1 if the endpoint doesn't accept it."""
     from cli.service_client import connect
 
     client = connect(url, data)
@@ -111,7 +109,7 @@ def send_test(webhook: WebhookName, as_json: AsJson = False, url: Url = None, da
     status = f"status {result.status}: " if result.status else ""
     if as_json:
         raise typer.Exit(1)
-    fail(f"The endpoint did not accept the message: {status}{result.answer}")
+    fail(f"The endpoint didn't accept the message: {status}{result.answer}")
 
 
 @app.command()
@@ -125,14 +123,14 @@ def log(
             "--resend",
             metavar="MESSAGE",
             min=1,
-            help="Send this message again, which was given up or delivered.",
+            help="Resend this message, which was delivered or given up.",
         ),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """List the messages of the last 7 days with their last answers, newest first."""
+    """List the messages from the last 7 days with their last responses, newest first."""
     from rich.text import Text
 
     from cli.service_client import connect
@@ -167,7 +165,7 @@ def set_(
     webhook: WebhookName,
     is_enabled: Annotated[
         bool,
-        typer.Option("--enabled/--disabled", help="Send its events, or let its messages wait for 7 days."),
+        typer.Option("--enabled/--disabled", help="Send its events, or hold its messages for up to 7 days."),
     ],
     as_json: AsJson = False,
     url: Url = None,
@@ -185,7 +183,7 @@ def set_(
 
 
 def _find_webhook(client: ServiceClient, name: str) -> WebhookDetails:
-    """The webhook with this id, with this address, or with an id that begins so; exits with an error otherwise."""
+    """Find a webhook by ID, by address, or by the beginning of its ID; exits with an error if there is none."""
     webhooks = client.list_webhooks()
     address = _without_query(name)
     for matches in (
@@ -195,19 +193,19 @@ def _find_webhook(client: ServiceClient, name: str) -> WebhookDetails:
     ):
         if len(matches) > 1:
             ids = ", ".join(webhook.id for webhook in matches[:10])
-            fail(f"{len(matches)} webhooks match {name!r}: {ids}", "Name one of them by its id.")
+            fail(f"{len(matches)} webhooks match {name!r}: {ids}", "Choose one by its ID.")
         if matches:
             return matches[0]
     fail(f"There is no webhook {name!r}.", "See `cinestrata webhooks list`.")
 
 
 def _without_query(address: str) -> str:
-    """The address as it is compared: the service does not return queries, which may contain a key."""
+    """Return the address without its query, which the service withholds because it may contain a key."""
     return address.partition("?")[0].rstrip("/")
 
 
 def _short_ids(webhooks: Sequence[WebhookDetails]) -> dict[str, str]:
-    """The beginning of each id, as long as needed to tell the webhooks apart."""
+    """Shorten each ID to as many characters as tell the webhooks apart."""
     ids = [webhook.id for webhook in webhooks]
     longest = max(map(len, ids), default=0)
     length = next(

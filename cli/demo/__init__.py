@@ -1,1 +1,1 @@
-"""`cinestrata demo`: renders videos, learns them and prints a report."""
+"""`cinestrata demo`: render videos, learn them and print a report."""

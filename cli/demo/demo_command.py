@@ -1,4 +1,4 @@
-"""``cinestrata demo``: learns domains of rendered or own videos, searches them and prints a report."""
+"""``cinestrata demo``: learn domains of rendered videos or your own, search them and print a report."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _SNAPSHOT_SECONDS = 30
 def run_demo(
     videos: DemoVideos, data: Path, port: int | None, exit_after_report: bool, report: Path | None
 ) -> None:
-    """Run the demo. Videos and tasks of an earlier run on the same folder are used again.
+    """Run the demo. Videos and tasks from an earlier run on the same folder are reused.
 
     Args:
         videos: Domains to learn.
         port: Port of the service; None takes it from the settings.
         exit_after_report: Whether to stop the service after the report.
-        report: File to which the report is also written as JSON.
+        report: File to also write the report to, as JSON.
     """
     timer = StageTimer()
     with interruptible(), embedded_service(data, port) as url:
@@ -56,7 +56,7 @@ def run_demo(
         media_root = settings.media_root
         if settings.backbone is None and (backbone := library_backbone(settings)) != DEFAULT_BACKBONE:
             console.print(
-                f"The library in {data} was learned with the backbone {backbone}. For the default, "
+                f"The library in {data} was learned with the backbone {backbone}. To use the default, "
                 f"{DEFAULT_BACKBONE}, run the demo with another folder: --data FOLDER.",
                 soft_wrap=True,
             )
@@ -82,7 +82,7 @@ def run_demo(
 def _learn_and_search(
     videos: DemoVideos, client: ServiceClient, media_root: Path, timer: StageTimer
 ) -> dict[str, Any]:
-    """Prepare, learn and search all domains and print the results; returns them for the JSON report."""
+    """Prepare, learn and search all domains, print the results, and return them for the JSON report."""
     videos.prepare(media_root)
     timer.finish_stage("render")
 
@@ -121,10 +121,10 @@ def _report_search(client: ServiceClient, sample: SampleSearch) -> dict[str, Any
 def _learn(
     videos: DemoVideos, client: ServiceClient, media_root: Path
 ) -> tuple[list[TaskDetails], dict[str, dict[str, float]]]:
-    """Create the tasks that do not exist yet and follow all of them until they are ready.
+    """Create missing tasks and follow all of them until they are ready.
 
     Returns:
-        The tasks, and the seconds of each task in each state by task id.
+        The tasks, and the seconds of each task in each state by task ID.
     """
     existing = {task.name: task for task in client.list_tasks()}
     ids = []
@@ -134,7 +134,7 @@ def _learn(
             task = videos.create_task(client, media_root, domain)
         elif task.counts.videos != count:
             fail(
-                f"The task {domain} of an earlier run has {task.counts.videos} videos, the folder has {count}.",
+                f"The task {domain} from an earlier run has {task.counts.videos} videos, but the folder has {count}.",
                 "Use another data folder: --data FOLDER.",
             )
         elif task.state in ("failed", "cancelled"):
@@ -164,14 +164,14 @@ def _learn(
 
 
 def _wait_for_release(client: ServiceClient, release: str | None) -> None:
-    """Wait until the API has loaded the snapshot of a release, which takes a moment after the task is ready."""
+    """Wait until the API has loaded a release's snapshot, a moment after the task is ready."""
     deadline = time.monotonic() + _SNAPSHOT_SECONDS
     while client.readyz().release != release and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 def wait_while_running(run_dir: Path) -> NoReturn:
-    """Wait until the service ends, and report that; Ctrl-C interrupts the wait."""
+    """Wait until the service ends, and report it; Ctrl-C interrupts the wait."""
     while read_lock_holder(run_dir) is not None:
         time.sleep(1)
     fail("The service has ended.", f"Its logs are in {run_dir}. Run the demo again to continue.")
@@ -198,11 +198,11 @@ class StageTimer:
         self._seconds[stage], self._stage_start = now - self._stage_start, now
 
     def total(self) -> float:
-        """Seconds since the timer was created."""
+        """Return the seconds since the timer was created."""
         return time.monotonic() - self._start
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each stage and in total, rounded for a report."""
+        """Return the seconds of each stage and in total, rounded for a report."""
         return {
             **{stage: round(seconds, 2) for stage, seconds in self._seconds.items()},
             "total": round(self.total(), 2),
@@ -216,14 +216,14 @@ _DUPLICATE_SIGNAL_SECONDS = 1.0
 
 @contextmanager
 def embedded_service(data: Path, port: int | None) -> Iterator[str]:
-    """The URL of a service on a data folder: a running one, or a new one that stops with the block.
+    """Yield the URL of a service on a data folder: a running one, or a new one that stops with the block.
 
     Args:
         port: Port of a new service; None takes it from the settings.
     """
     holder = read_lock_holder(data_folder_settings(data, uses_running_broker=False).run_dir)
     if holder and "url" in holder and not has_ended(holder):
-        console.print(f"Using the service that already runs on {data}.")
+        console.print(f"Using the service already running on {data}.")
         yield holder["url"]
         return
     command = [sys.executable, "-P", "-m", "cli.main", "up", "--data", str(data)]
@@ -246,7 +246,7 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
             if not line.startswith(_READY_PREFIX):
                 process.wait()
                 errors.seek(0)
-                fail(errors.read().strip() or "The service did not start.")
+                fail(errors.read().strip() or "The service didn't start.")
             yield line.removeprefix(_READY_PREFIX).strip()
         finally:
             _stop(process)
@@ -260,7 +260,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         nonlocal first
         now = time.monotonic()
-        # A terminal often sends the signal twice, to the process and to its group.
+        # A terminal often sends the signal twice: to the process and to its group.
         if not first or now - first > _DUPLICATE_SIGNAL_SECONDS:
             first = first or now
             raise KeyboardInterrupt

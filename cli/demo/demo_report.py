@@ -1,4 +1,4 @@
-"""The report of the demo: recall matrix, forgetting and sample searches, as text and as JSON."""
+"""The demo's report as text and JSON: recall matrix, forgetting and sample searches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORGETTING_FIELDS = {
     "held_out",
 }
 _PRINTED_RESULTS = 3
-_TITLES = {"word": "A word", "sentence": "A sentence", "nothing": "A text that nothing matches"}
+_TITLES = {"word": "A word", "sentence": "A sentence", "nothing": "A query that nothing matches"}
 _GALLERIES = {
     "local": "own shard,\nheld-out videos",
     "local_all": "own shard,\nall videos",
@@ -42,7 +42,7 @@ _GALLERIES = {
 
 
 def print_recall(view: RecallMatrix) -> None:
-    """Print Recall@1, 5 and 10 of the newest release for each domain and gallery, and the means over all queries."""
+    """Print the newest release's Recall@1, 5 and 10 by domain and gallery, and means over all queries."""
     console.print(
         "[bold]Recall@1 / @5 / @10 in % of the newest release[/bold] (queries: first captions of the held-out videos)",
         markup=True,
@@ -83,7 +83,7 @@ def print_forgetting(view: RecallMatrix) -> None:
 
 
 def print_search(sample: SampleSearch, response: SearchResponse) -> None:
-    """Print the first results of a sample search, with the right videos emphasized, and what it found."""
+    """Print the first results of a sample search, with right videos emphasized, and a summary."""
     console.print(f"{_TITLES[sample.kind]}: “{sample.text}”", style="bold", soft_wrap=True)
     console.print(result_table(response, first=_PRINTED_RESULTS, highlight=sample.videos))
     facts = [answer_line(response)]
@@ -98,15 +98,15 @@ def print_search(sample: SampleSearch, response: SearchResponse) -> None:
 
 
 def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
-    """The measures of forgetting for the JSON report; recalls are fractions, 0..1."""
+    """Convert measures of forgetting for the JSON report; recalls are fractions, 0..1."""
     return view.model_dump(mode="json", include=_FORGETTING_FIELDS)
 
 
 def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, Any]:
-    """A sample search for the JSON report.
+    """Convert a sample search for the JSON report.
 
-    ``right_first`` counts the right videos among as many first results as there are right ones; ``rank`` is that of the
-    first right one, null if there is none among the results.
+    ``right_first`` counts right videos among the first R results, where R videos are right; ``rank`` is the first right
+    one's rank, null if the results contain none.
     """
     return {
         "kind": sample.kind,
@@ -122,7 +122,7 @@ def search_record(sample: SampleSearch, response: SearchResponse) -> dict[str, A
 
 
 def task_record(task: TaskDetails, seconds_by_state: dict[str, float]) -> dict[str, Any]:
-    """A task for the JSON report; ``seconds`` has the seconds per state that this run observed."""
+    """Convert a task for the JSON report; ``seconds`` has the observed seconds per state."""
     duration = (
         (task.finished_at - task.started_at).total_seconds() if task.finished_at and task.started_at else None
     )
@@ -146,7 +146,7 @@ def _right_first(sample: SampleSearch, response: SearchResponse) -> int:
 
 
 def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:
-    """Means over the queries of the tasks."""
+    """Return the means over the queries of the tasks."""
     known = [cell for cell in cells if cell and cell.queries]
     if not known:
         return "·"

@@ -1,4 +1,4 @@
-"""Interface between the demo and the videos that it learns."""
+"""The interface between the demo and the videos it learns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SampleSearch(NamedTuple):
-    """A word, a sentence, or a text that nothing matches, and the IDs of the videos that are right for it."""
+    """A word, a sentence or a query that nothing matches, and the IDs of the right videos."""
 
     kind: Literal["word", "sentence", "nothing"]
     text: str
@@ -23,16 +23,16 @@ class DemoVideos(Protocol):
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Names of the domains in the order in which they are learned."""
+        """Domain names, in learning order."""
 
     def prepare(self, media_root: Path) -> None:
-        """Write the video files that are needed and do not exist yet."""
+        """Write missing video files."""
 
     def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
-        """Create the task of a domain."""
+        """Create a domain's task."""
 
     def video_count(self, media_root: Path, domain: str) -> int:
-        """Number of videos of a domain."""
+        """Count the videos of a domain."""
 
     def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
-        """A search of each kind; the sentence is the first caption of a held-out video, if one describes it alone."""
+        """Return a search of each kind; the sentence is a held-out video's first caption, if it describes no other."""

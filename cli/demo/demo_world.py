@@ -1,4 +1,4 @@
-"""The videos of the demo: rendered mp4 files below the media root, and the task of each domain."""
+"""The demo's videos: rendered mp4 files below the media root, and a task for each domain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _FOLDER = "demo"  # below the media root
-_WORD = "dog"  # of captions of streets
+_WORD = "dog"  # of street captions
 _UNKNOWN = "an astronaut repairs a satellite"
 
 
@@ -46,13 +46,13 @@ class DemoWorld:
     test: int = 30
 
     def resized(self, **sizes: int | None) -> Self:
-        """A copy with other sizes; values of None are ignored, and ``domains`` is the number of domains."""
+        """Return a copy with other sizes; None values are ignored, and ``domains`` is the number of domains."""
         changes = {name: size for name, size in sizes.items() if size is not None}
         domains = self.domains[: changes.pop("domains", None)]
         return replace(self, domains=domains, **changes)
 
     def video_count(self, media_root: Path, domain: str) -> int:
-        """Number of videos of a domain."""
+        """Count the videos of a domain."""
         return self.train + self.val + self.test
 
     def prepare(self, media_root: Path) -> None:
@@ -73,12 +73,12 @@ class DemoWorld:
             )
 
     def create_task(self, client: ServiceClient, media_root: Path, domain: str) -> TaskDetails:
-        """Create the task of a domain."""
+        """Create a domain's task."""
         spec = TaskSpec(name=domain, videos=self._videos(media_root, domain))
         return client.create_task(spec, idempotency_key=self.idempotency_key(spec))
 
     def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
-        """A search of each kind; the sentence is the first caption of the last domain's first held-out video."""
+        """Return a search of each kind; the sentence is the first caption of the last domain's first held-out video."""
         videos = [video for domain in self.domains for video in self._videos(media_root, domain)]
         last = self._videos(media_root, self.domains[-1])
         described = next(video for video in last if video.split == "test")
@@ -91,7 +91,7 @@ class DemoWorld:
 
     @staticmethod
     def idempotency_key(spec: TaskSpec) -> str:
-        """A key that is equal for equal videos, so that a repeated demo does not create a second task."""
+        """Return a key that is equal for equal videos, so that a repeated demo creates no second task."""
         return f"demo-{spec.name}-{hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]}"
 
     @staticmethod
@@ -107,7 +107,7 @@ def _names(video: VideoSpec, word: str) -> bool:
 
 @contextmanager
 def interrupt_parent_only() -> Iterator[None]:
-    """Deliver Ctrl-C to this process only, as SIGTERM; child processes inherit the blocked SIGINT and end normally.
+    """Deliver Ctrl-C to this process only, as SIGTERM; children inherit the blocked SIGINT and end normally.
 
     SIGTERM must raise KeyboardInterrupt here, as inside :func:`cli.demo.demo_command.interruptible`.
     """

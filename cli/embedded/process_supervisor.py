@@ -1,4 +1,4 @@
-"""Supervisor of the processes of embedded mode: start, restart with back-off, ordered stop."""
+"""Supervisor of the embedded processes: start, restart with back-off, ordered stop."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ class StartFailed(Exception):
 class Supervisor:
     """Starts processes, restarts those that end, and stops all of them.
 
-    All methods run in the calling thread, which must be the main one: child processes are killed when the thread
-    that started them ends.
+    All methods must run in the main thread: child processes are killed when the thread that started them ends.
 
     Args:
-        on_restart: Called with a sentence before each restart, and after a start that failed.
-        on_exit: Called with the process id of each process that ended unexpectedly, before its restart.
+        on_restart: Called with a sentence before each restart and after each failed start.
+        on_exit: Called with the ID of each process that ended unexpectedly, before its restart.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def start(self, *children: ChildProcess) -> None:
-        """Start processes and supervise them from now on."""
+        """Start processes and supervise them."""
         for child in children:
             child.start()
             self._children.append(child)
@@ -98,7 +97,7 @@ class Supervisor:
             for child in self._children:
                 if self._exit_counts.get(child.name, 0) >= _MAX_START_ATTEMPTS:
                     raise StartFailed(
-                        f"{child.name} does not start. The end of {child.log}:\n{child.log_tail()}"
+                        f"{child.name} doesn't start. Last lines of {child.log}:\n{child.log_tail()}"
                     )
             if ready():
                 return True
@@ -157,14 +156,14 @@ class Supervisor:
                 try:
                     child.start()
                 except OSError as error:
-                    # Its log cannot be opened, or the machine has no memory for a process.
+                    # its log cannot be opened, or the machine is out of memory
                     wait = self._schedule_start(child, now)
                     self._on_restart(f"{child.name} cannot be started ({error}); next attempt in {wait:g} s.")
                 else:
                     del self._restart_times[child.name]
 
     def _schedule_start(self, child: ChildProcess, now: float) -> float:
-        """Count a failure, and return the seconds until the next start, which increase with each."""
+        """Count a failure and return the seconds until the next start, which grow with each failure."""
         failures = self._exit_counts[child.name] = self._exit_counts.get(child.name, 0) + 1
         wait = min(0.5 * 2 ** (failures - 1), _MAX_BACK_OFF_SECONDS)
         self._restart_times[child.name] = now + wait
@@ -176,7 +175,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(nice: int = 0) -> Callable[[], None]:
-    """A function for ``preexec_fn`` after which the kernel kills the new process when its parent ends.
+    """Return a ``preexec_fn`` after which the kernel kills the new process when its parent ends.
 
     The signal follows the *thread* that started the process, so that thread must live as long as the parent.
 
@@ -197,11 +196,11 @@ def die_with_parent(nice: int = 0) -> Callable[[], None]:
 
 @dataclass
 class ChildProcess:
-    """A command line with its log file, and the process that currently runs it.
+    """A command line, its log file, and the process that runs it.
 
     Attributes:
         grace_seconds: Seconds between SIGTERM and SIGKILL.
-        stop_order: Processes stop in ascending order; those of equal order stop at the same time.
+        stop_order: Processes stop in ascending order; equal ones stop together.
         nice: Increment of the scheduling priority.
         max_log_bytes: Size above which the log is rotated.
     """
@@ -219,7 +218,7 @@ class ChildProcess:
     started: float = 0.0
 
     def start(self) -> None:
-        """Start the process; its output is appended to the log."""
+        """Start the process, appending its output to the log."""
         self.rotate_log()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -255,7 +254,7 @@ class ChildProcess:
         return None if self.process is None else self.process.poll()
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process only; it stops its own children."""
+        """Send SIGTERM to the process alone; it stops its own children."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
@@ -268,7 +267,7 @@ class ChildProcess:
         self.process.wait()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _START_SECONDS = 300.0  # importing torch for the first time from a slow disk takes minutes
 _BROKER_SECONDS = 10.0
 _LIVENESS_SECONDS = 60.0  # after this time, a live service counts as up although it is not ready
-_SMALL_MACHINE_CORES = 4  # up to this number, threads of the API would only compete with those of the trainer
+_SMALL_MACHINE_CORES = 4  # up to this number, API threads would only compete with the trainer's
 _MAX_PROBING_WORKERS = 8
 _WORKERS, _API, _BROKER = range(3)  # stop order
-# Searches have priority: where cores are scarce, a worker gets a tenth of the time of the API. With niceness 5, it got
-# a third, and searches queued.
+# Searches have priority: if cores are scarce, a worker gets a tenth of the API's time. With niceness 5 it got a third,
+# and searches queued.
 _WORKER_NICE = 10
 
 
@@ -63,7 +63,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
             finally:
                 supervisor.stop()
     except FolderBusy as busy:
-        fail(str(busy), "Use that service, stop it first, or choose another folder with --data.")
+        fail(str(busy), "Use that service, stop it, or choose another folder with --data.")
     except (BrokerMissing, StartFailed) as error:
         fail(str(error))
 
@@ -92,7 +92,7 @@ def _start(
             return url
     if not supervisor.stopping:
         raise StartFailed(
-            f"The API did not answer within {_START_SECONDS:g} s; see {settings.run_dir / 'api.log'}."
+            f"The API didn't answer within {_START_SECONDS:g} s; see {settings.run_dir / 'api.log'}."
         )
     return None
 
@@ -111,12 +111,12 @@ def _start_broker(supervisor: Supervisor, run_dir: Path, lock: FolderLock) -> st
         broker.kill()
         quarantine = quarantine_store(run_dir)
         error_console.print(
-            f"The broker could not read its stored messages; they were moved to {quarantine}.", soft_wrap=True
+            f"The broker couldn't read its stored messages; they were moved to {quarantine}.", soft_wrap=True
         )
         (run_dir / "redis").mkdir()
         broker.start()
         if not wait_until_up(path, _BROKER_SECONDS):
-            raise StartFailed(f"redis does not start. The end of {broker.log}:\n{broker.log_tail()}")
+            raise StartFailed(f"redis doesn't start. Last lines of {broker.log}:\n{broker.log_tail()}")
     return f"redis+socket://{path}"
 
 
@@ -156,8 +156,9 @@ def _service_processes(
 
 
 def probing_worker_names(cores: int) -> list[str]:
-    """Names of the probing workers, which share the videos of a task: one for every two cores, so that searches and
-    training keep the others."""
+    """Name the probing workers that share a task's videos: one per two cores, leaving the rest to searches and
+    training.
+    """
     count = min(max(cores // 2, 1), _MAX_PROBING_WORKERS)
     return ["worker-cpu", *(f"worker-cpu-{number}" for number in range(2, count + 1))]
 
@@ -179,7 +180,7 @@ def _listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             fail(
                 f"Port {port} on {host} is in use.",
-                "Choose another port with --port, or any free port with --port 0.",
+                "Choose another port with --port, or --port 0 for any free port.",
             )
         fail(
             f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
@@ -204,7 +205,7 @@ def _listener_url(listener: socket.socket) -> str:
 
 @contextmanager
 def readiness_check(url: str) -> Iterator[Callable[[], bool]]:
-    """A function that returns whether the service counts as up."""
+    """Yield a function that tells whether the service counts as up."""
     import httpx
 
     started = time.monotonic()
@@ -214,7 +215,7 @@ def readiness_check(url: str) -> Iterator[Callable[[], bool]]:
             try:
                 if client.get("/readyz").status_code == 200:
                     return True
-                # A degraded service that runs and reports its fault is better than one that does not start.
+                # A degraded service that reports its fault is better than one that doesn't start.
                 waited = time.monotonic() - started
                 return waited > _LIVENESS_SECONDS and client.get("/livez").status_code == 200
             except httpx.HTTPError:

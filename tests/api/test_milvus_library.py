@@ -53,7 +53,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
 
 @pytest.fixture(scope="module")
 def library(configured: Settings, world: Path, client: TestClient) -> list[str]:
-    """Task ids of two domains that are learned into Milvus, served by ``client``."""
+    """Task IDs of two domains that are learned into Milvus, served by ``client``."""
     tasks = learn_two_domains(world)
     client.app.state.query_service.snapshots.refresh()  # type: ignore[attr-defined]
     return tasks
@@ -107,7 +107,7 @@ def test_backup_reports_vectors_in_milvus(
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
     outcome = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
     assert outcome.exit_code == 0, outcome.output
-    assert "The vectors of 2 tasks are in Milvus and not part of the backup" in outcome.output
+    assert "The vectors of 2 tasks are in Milvus, so the backup has only" in outcome.output
 
 
 def test_moving_between_stores_keeps_results(

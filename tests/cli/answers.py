@@ -11,7 +11,7 @@ from cinestrata_schemas.tasks import TaskDetails, TaskProgress, VideoCounts
 
 
 def problem(status: int, detail: str, *fields: dict[str, str], **headers: str) -> httpx.Response:
-    """An error response of the service with its invalid fields."""
+    """Return an error response of the service with its invalid fields."""
     document: dict[str, Any] = {
         "type": "urn:cinestrata:problem:test",
         "title": "Test",
@@ -24,7 +24,7 @@ def problem(status: int, detail: str, *fields: dict[str, str], **headers: str) -
 
 
 def task_details(**fields: Any) -> TaskDetails:
-    """A ready task with one video, without the fields that commands do not show."""
+    """Return a ready task with one video, without the fields that commands do not show."""
     shown = {"id": "tsk_1", "name": "birds", "into": None, "state": "ready", "error": None, "rejected": []}
     shown |= {"eta_seconds": None, "counts": VideoCounts(accepted=1)}
     shown["progress"] = TaskProgress(stage="ready", fraction=1.0)
@@ -32,14 +32,14 @@ def task_details(**fields: Any) -> TaskDetails:
 
 
 def search_result(**fields: Any) -> SearchResult:
-    """The best result of a search."""
+    """Return the best result of a search."""
     shown = {"rank": 1, "video_id": "v1", "uri": "v1.mp4", "task": "cars", "task_id": "tsk_1", "score": 0.5}
     shown |= {"captions": ["a taxi"], "thumbnail_url": "/t", "stream_url": "/s"}
     return SearchResult.model_validate(shown | fields)
 
 
 def search_answer(**fields: Any) -> SearchResponse:
-    """The answer of a search with one result."""
+    """Return the answer of a search with one result."""
     routing = [{"task": "cars", "task_id": "tsk_1", "weight": 1.0, "searched": True}]
     answer = {"query": "a taxi", "mode": "pinned", "release": "f" * 64, "generation": 1, "routing": routing}
     answer["timing_ms"] = dict.fromkeys(("encode", "route", "search", "merge", "total"), 1.0)

@@ -45,7 +45,7 @@ def publish(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _restored_tasks(copy: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], set[str]]:
-    """Tasks of the catalog and of the manifest after a restore with SQLite."""
+    """Return the tasks of the catalog and of the manifest after a restore with SQLite."""
     dispose()
     monkeypatch.delenv("CINESTRATA_DATABASE_URL", raising=False)
     _require_success("restore", copy, "--data", target)

@@ -59,7 +59,7 @@ def _require_success(process: subprocess.CompletedProcess[str]) -> None:
 
 
 def _rows(url: str) -> Mapping[str, list[str]]:
-    """Rows of all tables; those of the audit log grow with each command."""
+    """Return the rows of all tables; those of the audit log grow with each command."""
     engine = create_engine(url)
     with engine.connect() as connection:
         rows = {

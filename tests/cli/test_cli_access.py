@@ -46,4 +46,4 @@ def test_users_are_created_changed_and_removed(folder: Settings) -> None:
     (listed,) = json.loads(run("users", "list", "--json").output)
     assert (listed["name"], listed["scope"]) == ("ada", "search")
     assert run("users", "remove", "ada").exit_code == 0
-    assert "There are no users" in run("users", "list").output
+    assert "No users yet" in run("users", "list").output

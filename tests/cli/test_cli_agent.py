@@ -94,7 +94,7 @@ def test_agent_uses_a_service_with_the_scope_of_its_key(client: TestClient, libr
 def test_service_that_does_not_answer_is_an_error_of_the_call() -> None:
     async def use() -> None:
         async with _agent("mcp", "--url", "http://127.0.0.1:9") as call:
-            assert "The service does not answer" in _text(await call("list_domains"))
+            assert "The service doesn't answer" in _text(await call("list_domains"))
 
     asyncio.run(use())
 

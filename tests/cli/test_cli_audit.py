@@ -23,7 +23,7 @@ def test_entries_are_printed_as_table_or_json_lines(folder: Settings) -> None:
     assert "video.edit" not in table.output
     lines = run("audit", "--json").output.splitlines()
     assert [json.loads(line)["target"] for line in lines] == ["tsk_1", "v1"]
-    assert "no such entries" in run("audit", "--actor", "bob").output
+    assert "No entries match" in run("audit", "--actor", "bob").output
 
 
 @pytest.mark.parametrize("length", [3, 64])

@@ -370,7 +370,10 @@ def test_database_with_tasks_is_not_overwritten(
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", fresh_postgres_url)
     assert run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
     outcome = run("restore", tmp_path / "copy", "--data", tmp_path / "third")
-    assert (outcome.exit_code, "names is not empty" in " ".join(outcome.output.split())) == (1, True)
+    assert (
+        outcome.exit_code,
+        "CINESTRATA_DATABASE_URL is not empty" in " ".join(outcome.output.split()),
+    ) == (1, True)
     assert not (tmp_path / "third" / "index").exists()
 
 

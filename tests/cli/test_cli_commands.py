@@ -435,7 +435,7 @@ def test_matched_text_replaces_the_caption(words: list[Any], cell: str, emphasiz
         ("s3://bucket/north/taxi%201.mp4", "taxi%201.mp4"),
         ("https://media.example.com/north/taxi%201.mp4?***", "taxi 1.mp4"),
         ("https://***@media.example.com/taxi.mp4", "taxi.mp4"),
-        ("north/v1.mp4", ""),  # the id tells it
+        ("north/v1.mp4", ""),  # the ID tells it
     ],
 )
 def test_video_cell_has_id_and_file_name(uri: str, name: str) -> None:

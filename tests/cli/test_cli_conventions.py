@@ -169,7 +169,7 @@ def test_rejected_files_are_printed_with_their_reasons() -> None:
             "rejected: in 0.mp4: The file is empty.",
             "rejected: in 1.mp4: same content as in 0.mp4",
             *(f"rejected: in {n}.mp4: The file is empty." for n in (2, 3, 4)),
-            "115 further rejected videos: cinestrata videos list --task 'my cats' --status rejected",
+            "115 more rejected videos: cinestrata videos list --task 'my cats' --status rejected",
             "Delete the task and repeat.",
             "Run: cinestrata delete --task 'my cats'",
         ]
@@ -212,7 +212,9 @@ def test_search_of_a_data_folder_asks_the_service_that_runs_on_it(
 
 
 def _shown_texts(*packages: str) -> Iterator[str]:
-    """String constants of packages, without docstrings and the descriptions that the API documentation shows."""
+    """Yield the string constants of packages, without docstrings and the descriptions that the API
+    documentation shows.
+    """
     for package in packages:
         for path in (Path(__file__).parents[2] / package).rglob("*.py"):
             module = ast.parse(path.read_text(encoding="utf-8"))

@@ -53,7 +53,7 @@ def test_deleted_and_compacted_task_is_backed_up(
     publish_task("a", 5)
     publish_task("b", 4)
     refused = run("delete", "--task", "a", given="n\n")
-    assert (refused.exit_code, "Permanently delete task 'a' with all of its 5 videos" in refused.output) == (
+    assert (refused.exit_code, "Permanently delete task 'a' and all 5 of its videos" in refused.output) == (
         1,
         True,
     )
@@ -94,8 +94,8 @@ def test_active_task_is_refused_before_the_prompt(
     ("arguments", "message"),
     [
         (["--task", "nobody", "--yes"], "There is no task 'nobody'"),
-        (["--yes"], "Name videos, or one task"),
-        (["a-1", "--task", "a", "--yes"], "Name videos, or one task"),
+        (["--yes"], "Give video IDs, or one task"),
+        (["a-1", "--task", "a", "--yes"], "Give video IDs, or one task"),
     ],
 )
 def test_delete_requires_videos_or_one_task(
@@ -103,6 +103,6 @@ def test_delete_requires_videos_or_one_task(
 ) -> None:
     publish_task("a", 3)
     outcome = run("delete", *arguments)
-    status = 2 if message.startswith("Name") else 1
+    status = 2 if message.startswith("Give") else 1
     assert (outcome.exit_code, message in outcome.output) == (status, True), outcome.output
     assert ShardStore(folder.index_dir).manifest().tombstones == {}

@@ -116,7 +116,7 @@ def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> N
     [
         (
             lambda manifest: ParentRelease("0" * 64, 2),
-            r"release \w{12}: its predecessor, release 0{12}, is missing",
+            r"release \w{12}: its parent release 0{12} is missing",
         ),
         (
             lambda manifest: ParentRelease(manifest.shards["tsk_a"].release, 2),
@@ -273,7 +273,7 @@ def test_missing_upload_is_named(
         f"{name}/3 [hd].mp4 is not a regular file of the uploads folder: the file of video a-3"
         in outcome.output
     )
-    assert "copy the files from their origin" in outcome.output
+    assert "Copy the files from where they came" in outcome.output
     assert "--restore-from" not in outcome.output, "a backup does not contain the file"
     uploads[3].rmdir()
     for file in (uploads[2], uploads[3]):
@@ -302,14 +302,14 @@ def test_loss_of_all_uploads_is_one_fault(
         doctor.check_stored_files(folder)
     fault, hint = str(failure.value).splitlines()
     assert fault.startswith("all 4 uploaded videos are missing, for example media/uploads/tsk_a/0 [hd].mp4")
-    assert hint.startswith("Missing videos are searched")
+    assert hint.startswith("Missing videos can be searched")
 
 
 def test_uploads_that_were_not_restored_are_counted(uploads: list[Path], folder: Settings) -> None:
     _restore(added_later="a-3")
     for file in uploads[:3]:
         file.unlink()
-    assert "; 3 uploaded videos are missing, because a backup was restored" in doctor.check_stored_files(
+    assert "; 3 uploaded videos are missing because backups contain no videos" in doctor.check_stored_files(
         folder
     )
     uploads[3].unlink()

@@ -34,7 +34,7 @@ def test_feedback_is_given_listed_and_taken_back() -> None:
     assert "a [red] dog" in listed
     assert "a-0" in listed
     assert "a-0" not in _run("list", "--verdict", "right").output
-    assert "no such feedback" in _run("list", "--caller", "nobody").output
+    assert "No feedback matches" in _run("list", "--caller", "nobody").output
     assert _run("take-back", str(given["id"])).exit_code == 0
     again = _run("take-back", str(given["id"]))
     assert (again.exit_code, f"There is no feedback {given['id']}." in again.output) == (1, True)

@@ -92,7 +92,7 @@ def test_failed_job_of_a_service_is_an_error(
 
 
 def test_alerts_are_listed_and_dismissed(folder: Settings) -> None:
-    assert "No alert is open." in run("alerts").output
+    assert "No open alerts." in run("alerts").output
     with session_scope(write=True) as session:
         alert = Alert(
             kind="failed_tasks",

@@ -446,7 +446,7 @@ def test_processes_of_a_killed_holder_that_stay_are_named(
     clock = SimpleNamespace(monotonic=itertools.count(step=5.0).__next__, sleep=lambda _seconds: None)
     monkeypatch.setattr("cli.embedded.data_folder.time", clock)
     with (
-        pytest.raises(FolderBusy, match=r"^Process \d+ was killed, but .* still run\.$"),
+        pytest.raises(FolderBusy, match=r"^Process \d+ was killed, but .* are still running\.$"),
         hold_data_folder(tmp_path / "run", tmp_path),
     ):
         pass

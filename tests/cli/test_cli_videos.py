@@ -54,7 +54,7 @@ def test_videos_of_a_domain_are_listed_in_pages(
         (("list", "--task", "nobody"), "There is no task 'nobody'."),
         (("list", "--cursor", "x"), "cursor"),
         (("edit", "nobody", "--no-captions"), "There is no video 'nobody'."),
-        (("edit", "a-0"), "The edit has no changes."),
+        (("edit", "a-0"), "Nothing to change."),
         (("edit", "a-0", "--caption", "a", "--no-captions"), "--no-captions"),
         (("edit", "a-0", "--set", "camera"), "--set camera is not an assignment."),
         (("edit", "a-0", "--set", "camera=1", "--unset", "camera"), "'camera' is given twice"),

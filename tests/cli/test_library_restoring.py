@@ -82,7 +82,9 @@ def backup(library: Path, tmp_path: Path) -> Path:
 
 
 def _checked_files(folder: Path) -> list[Path]:
-    """Files with bytes that the doctor verifies, without the catalog, whose values SQLite stores without checksums."""
+    """Return the files with bytes that the doctor verifies, without the catalog, whose values SQLite stores without
+    checksums.
+    """
     parts = ("index", "media/uploads", "thumbnails", "checkpoints")
     return sorted(
         path

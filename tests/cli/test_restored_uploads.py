@@ -43,7 +43,7 @@ def test_uploads_newer_than_the_backup_stay_for_a_day(
     written = max(upload.stat().st_ctime for upload in uploads)
     dispose()
     output = _restore(backup, folder.data_dir)
-    assert "uploads without a task in the catalog (1 now) are removed after a day" in output
+    assert "1 uploads belong to no task in the catalog and will be removed after a day" in output
     monkeypatch.setattr(uploaded_videos.time, "time", lambda: written + DAY + 0.001)
     assert uploaded_videos.sweep_uploads() == []
     assert all((upload / "a.mp4").is_file() for upload in uploads)

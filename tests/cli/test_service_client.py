@@ -77,7 +77,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.R
         (
             httpx.Response(200, text="<html>"),
             [
-                "The service sent an answer of an unknown form (list[TaskDetails]).",
+                "The service sent an unexpected response (list[TaskDetails]).",
                 "Check that service and command have the same version: cinestrata --version",
             ],
         ),
@@ -85,8 +85,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], list[httpx.R
             (
                 error,
                 [
-                    f"The service does not answer: {shown}",
-                    "Check that it runs and that --url is correct. To start it: cinestrata up",
+                    f"The service doesn't answer: {shown}",
+                    "Check that it is running and that --url is correct. To start it: cinestrata up",
                 ],
             )
             for error, shown in (

@@ -65,7 +65,7 @@ def test_folders_may_have_sidecar_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("captions", "problem", "hint"),
     [
-        (None, "birds has no captions", "captions.csv with the columns file and caption"),
+        (None, "birds has no captions", "captions.csv (columns file and caption"),
         (_captions(1), "captions.csv has 1 video with captions", "at least 2"),
         ("file,caption\n0.mp4,\n1.mp4,\n", "captions.csv has 0 videos with captions", "at least 2"),
         (_captions(4), "1 file does not exist", "relative to"),
