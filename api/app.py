@@ -46,7 +46,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         configured: Settings; None takes them from the environment.
 
     Raises:
-        ValueError: The address is reachable from the network, and there is no API key or a short one.
+        ValueError: The address is reachable from the network, but the API key is missing or short.
     """
     configured = configured or settings()
     logging.configure_logging(configured.log_format, configured.log_level)
@@ -72,7 +72,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         responses=openapi.PROBLEM_RESPONSES,
-        openapi_url=None,  # a route of resource_routers, which declares its scope
+        openapi_url=None,  # served by resource_routers, which declares its scope
         docs_url=None,
         redoc_url=None,
         form_limits={"max_files": MAX_FORM_FILES, "max_fields": MAX_FORM_FIELDS},
@@ -101,7 +101,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     unknown_page.install_unknown_page(app)
     # Each middleware wraps those that were added before it.
     app.add_middleware(problem_details.UnexpectedErrorMiddleware)
-    # Levels above 2 take twice the time and save only a twentieth of the size.
+    # Levels above 2 take twice as long and save only a twentieth.
     app.add_middleware(
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_UNCOMPRESSED_TYPES
     )
@@ -121,7 +121,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
 
 
 def _api_resources(app: FastAPI) -> frozenset[str]:
-    """First path segments of the resources of the API, without the pages."""
+    """Return the first path segments of all API resources, without the pages."""
     paths = (
         route.path for route in iter_route_contexts(app.routes) if getattr(route, "include_in_schema", False)
     )
@@ -132,7 +132,7 @@ class RevalidatedStaticFiles(StaticFiles):
     """Static files that a browser revalidates on each use, so that an upgrade never mixes two versions."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """The file, or 304 if the browser's copy is current."""
+        """Return the file, or 304 if the browser's copy is current."""
         response = super().file_response(*args, **kwargs)
         response.headers["Cache-Control"] = "no-cache"
         return response

@@ -1,4 +1,4 @@
-"""Answers to conditional requests and to requests of byte ranges (RFC 9110, sections 13 and 14)."""
+"""Responses to conditional and byte range requests (RFC 9110, sections 13 and 14)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def conditional_response(
     """Return a body as JSON, or 304 if the client has it.
 
     Args:
-        request: The request; its ``If-None-Match`` holds the tags that the client has.
-        body: The body, or a function that creates it; it is not called for a current client if the version is given.
+        request: The request; its ``If-None-Match`` lists the tags that the client has.
+        body: The body, or a function that creates it; not called if the version is given and the client is current.
         version: Identifier that changes with the body; None: a digest of the body.
-        entity_tag: Strong entity tag in place of a version.
-        headers: Further headers of the answer.
+        entity_tag: Strong entity tag instead of a version.
+        headers: Additional response headers.
     """
     content = b""
     if entity_tag is None:
@@ -59,12 +59,12 @@ def conditional_response(
 
 
 def is_current(request: Request, entity_tag: str, last_modified: str | None = None) -> bool:
-    """Whether the client of a request has the current version.
+    """Return whether the client has the current version.
 
     Args:
-        request: The request. ``If-Modified-Since`` is ignored if it has ``If-None-Match``, too.
-        entity_tag: Header ``ETag`` of the current version; tags are compared weakly.
-        last_modified: Header ``Last-Modified`` of the current version; None: only tags decide.
+        request: The request. ``If-None-Match`` takes precedence over ``If-Modified-Since``.
+        entity_tag: ``ETag`` of the current version; tags are compared weakly.
+        last_modified: ``Last-Modified`` of the current version; None: only tags decide.
     """
     tags = request.headers.get("if-none-match")
     if tags is not None:
@@ -86,14 +86,14 @@ def _encode(body: _Body | Callable[[], _Body]) -> bytes:
 
 
 def range_response(request: Request, path: Path, media_type: str, headers: dict[str, str]) -> Response:
-    """The file, or the range of it that the request names; 304 if the client has the current version.
+    """Return the file, or the requested range; 304 if the client has the current version.
 
     A malformed ``Range`` header, or one with several ranges, is ignored and the whole file is sent, as RFC 9110
     (section 14.2) allows.
 
     Raises:
         NotFound: The file does not exist.
-        RangeNotSatisfiable: The file has no byte of the range.
+        RangeNotSatisfiable: The file has no byte in the range.
     """
     try:
         status = os.stat(path)
@@ -113,7 +113,7 @@ def range_response(request: Request, path: Path, media_type: str, headers: dict[
 
 
 def parse_range(header: str | None) -> ByteRange | None:
-    """The range of a ``Range`` header; None if there is no header, or not a valid one with a single range."""
+    """Parse a ``Range`` header; None unless it is a valid single range."""
     match = _SINGLE_RANGE.fullmatch((header or "").strip().replace(" ", ""))
     if match is None or not any(match.groups()):
         return None
@@ -124,7 +124,7 @@ def parse_range(header: str | None) -> ByteRange | None:
 
 
 def _is_satisfiable_range(header: str, size: int) -> bool:
-    """Whether the header is a valid single range; raises RangeNotSatisfiable for one outside the file."""
+    """Return whether the header is a valid single range; raises RangeNotSatisfiable if it is outside the file."""
     part = parse_range(header)
     if part is None:
         return False
@@ -134,7 +134,7 @@ def _is_satisfiable_range(header: str, size: int) -> bool:
         or size == 0
     ):
         raise RangeNotSatisfiable(
-            f"The file has {size} bytes; none of them is in the range {header[:100]}.",
+            f"The file has {size} bytes; none is in the range {header[:100]}.",
             headers={"Content-Range": f"bytes */{size}"},
         )
     return True

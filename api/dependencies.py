@@ -1,4 +1,4 @@
-"""Parts of requests that several routes use: the search engine, settings, the caller, page links and JSON bodies."""
+"""Dependencies shared by several routes: search engine, settings, caller, page links and JSON bodies."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _PageT = TypeVar("_PageT", bound=_Page)
 
 
 class PageLink:
-    """Header ``Link`` of a response with a page of a list (RFC 8288)."""
+    """The ``Link`` header of a list page (RFC 8288)."""
 
     def __init__(self, request: Request, response: Response) -> None:
         self._request = request
         self._response = response
 
     def add(self, page: _PageT) -> _PageT:
-        """Add the header with the page after this page, if there is one; returns the page.
+        """Add a link to the next page, if there is one; returns the page.
 
-        The link contains the query only, so that it is also valid behind a proxy that changes the path.
+        The link contains only the query, so that it stays valid behind a proxy that changes the path.
         """
         self._response.headers.update(self.headers(page))
         return page
 
     def headers(self, page: _Page) -> dict[str, str]:
-        """The header with the page after this page; empty on the last page."""
+        """Return the header with the next page; empty on the last page."""
         if page.next_cursor is None:
             return {}
         given = self._request.query_params.multi_items()
@@ -50,7 +50,7 @@ class PageLink:
         return {"Link": f'<?{urlencode([*parameters, ("cursor", page.next_cursor)])}>; rel="next"'}
 
 
-# These functions are async because FastAPI runs plain functions in a thread, which costs more than their work.
+# These functions are async because FastAPI runs plain functions in a thread, which costs more than the work itself.
 
 
 async def _page_link(request: Request, response: Response) -> PageLink:
@@ -71,7 +71,7 @@ async def _caller(request: Request) -> str:
     return principal.caller if principal else ""
 
 
-# The engine imports torch, which an application on a data folder needs for searches only.
+# The engine imports torch, which an application on a data folder needs only for searches.
 if TYPE_CHECKING:
     QueryDep = Annotated[SearchEngine, Depends(_query_service)]
 else:
@@ -82,7 +82,7 @@ PageLinkDep = Annotated[PageLink, Depends(_page_link)]
 
 
 def parse_json(model: type[_Model], body: bytes) -> _Model:
-    """Return the model of a JSON body, which may be large: call it outside of the event loop.
+    """Parse a JSON body, which may be large: call this outside the event loop.
 
     Raises:
         InvalidInput: the body is not JSON, or a field is invalid.

@@ -1,4 +1,4 @@
-"""The frame of the middleware of this service."""
+"""Base class for this service's middleware."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HttpMiddleware(ABC):
-    """ASGI middleware that handles HTTP requests; the lifespan of the application passes."""
+    """ASGI middleware that handles HTTP requests and passes lifespan events on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -22,7 +22,7 @@ class HttpMiddleware(ABC):
 
 
 class StatusRecorder:
-    """The ``send`` function of a request, which keeps the status of the response.
+    """A request's ``send`` function, which records the response status.
 
     Attributes:
         status: Status of the response; None until it has begun.

@@ -1,6 +1,6 @@
 """Query parameters of lists, declared as models.
 
-Unknown parameters are refused: ignoring a misspelled filter would return rows that the client meant to leave out.
+Unknown parameters are refused: ignoring a misspelled filter would return rows that the client meant to exclude.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StrictParameters(BaseModel):
 class _PageParameters(StrictParameters):
     cursor: Annotated[
         _Text | None,
-        Query(description="`next_cursor` of the page before, with its other parameters unchanged."),
+        Query(description="`next_cursor` from the previous page; leave the other parameters unchanged."),
     ] = None
 
 
@@ -53,7 +53,7 @@ class VideoListParameters(_LimitedPageParameters):
 
     task: Annotated[
         _Text | None,
-        Query(description="Name or id of a task: only videos of its domain, and of appends to it."),
+        Query(description="Only videos in the domain of this task (name or ID), including appends to it."),
     ] = None
     status: Annotated[VideoStatus | None, Query(description="Only videos with this status.")] = None
     split: Annotated[
@@ -62,11 +62,11 @@ class VideoListParameters(_LimitedPageParameters):
     ] = None
     text: Annotated[
         _Text | None,
-        Query(description="Only videos with this text in id, URI, captions or reason, regardless of case."),
+        Query(description="Only videos with this text in ID, URI, captions or reason (case-insensitive)."),
     ] = None
     sort: Annotated[
         Literal["added", "-added", "id", "-id", "duration", "-duration", "bytes", "-bytes"],
-        Query(description="Order; `-` reverses it. `added` is the order of arrival."),
+        Query(description="Sort order; a leading `-` reverses it. `added` is the order of arrival."),
     ] = "added"
 
 
@@ -77,21 +77,21 @@ class TaskListParameters(_PageParameters):
         list[TaskState] | None, Query(description="Only tasks in this state; may be repeated.")
     ] = None
     kind: Annotated[TaskKind | None, Query(description="Only domains, or only appends to domains.")] = None
-    into: Annotated[_Text | None, Query(description="Only appends to this domain (name or id).")] = None
-    method: Annotated[_Text | None, Query(description="Only tasks of this learning method.")] = None
+    into: Annotated[_Text | None, Query(description="Only appends to this domain (name or ID).")] = None
+    method: Annotated[_Text | None, Query(description="Only tasks with this learning method.")] = None
     text: Annotated[
         _Text | None,
         Query(
-            description="Only tasks whose name or id contains this text, regardless of case, and appends to them."
+            description="Only tasks whose name or ID contains this text (case-insensitive), and appends to them."
         ),
     ] = None
     searched: Annotated[
         bool | None,
-        Query(description="true: only domains that the served release searches; false: only other tasks."),
+        Query(description="true: only domains that the served release can search; false: only other tasks."),
     ] = None
     sort: Annotated[
         Literal["position", "-position", "name", "-name", "created", "-created", "learned", "-learned"],
-        Query(description="Order; `-` reverses it. `position` is the place in the queue."),
+        Query(description="Sort order; a leading `-` reverses it. `position` is the place in the queue."),
     ] = "position"
     limit: Annotated[
         int | None, Query(ge=1, le=1000, description="Maximum number of tasks on the page; default: all.")
@@ -101,19 +101,17 @@ class TaskListParameters(_PageParameters):
 class ReleaseListParameters(_LimitedPageParameters):
     """Parameters of ``GET /releases``."""
 
-    task: Annotated[_Text | None, Query(description="Only the release after this task (name or id).")] = None
+    task: Annotated[_Text | None, Query(description="Only the release after this task (name or ID).")] = None
     kind: Annotated[
-        _Text | None, Query(description="Only releases of this kind of encoder.", examples=["low_rank"])
+        _Text | None, Query(description="Only releases with this kind of encoder.", examples=["low_rank"])
     ] = None
     method: Annotated[
-        _Text | None, Query(description="Only releases of this learning method.", examples=["analytic"])
+        _Text | None, Query(description="Only releases with this learning method.", examples=["analytic"])
     ] = None
-    current: Annotated[
-        bool | None, Query(description="true: the release that answers searches; false: the others.")
-    ] = None
+    current: Annotated[bool | None, Query(description="true: the served release; false: the others.")] = None
     sort: Annotated[
         Literal["learned", "-learned", "created", "-created", "bytes", "-bytes"],
-        Query(description="Order; `-` reverses it. `learned` is the order of learning."),
+        Query(description="Sort order; a leading `-` reverses it. `learned` is the order of learning."),
     ] = "learned"
 
 
@@ -122,47 +120,47 @@ class ShardListParameters(_LimitedPageParameters):
 
     text: Annotated[
         _Text | None,
-        Query(description="Only shards of domains whose name or id contains this text, regardless of case."),
+        Query(description="Only shards whose domain name or ID contains this text (case-insensitive)."),
     ] = None
     sort: Annotated[
         Literal["created", "-created", "count", "-count", "bytes", "-bytes"],
-        Query(description="Order; `-` reverses it."),
+        Query(description="Sort order; a leading `-` reverses it."),
     ] = "created"
 
 
 class AuditListParameters(_LimitedPageParameters):
     """Parameters of ``GET /audit``."""
 
-    actor: Annotated[_Text | None, Query(description="Only entries of this user, key or process.")] = None
+    actor: Annotated[_Text | None, Query(description="Only entries by this user, key or process.")] = None
     kind: Annotated[
-        list[ActorKind] | None, Query(description="Only entries of actors of this kind; may be repeated.")
+        list[ActorKind] | None, Query(description="Only entries by this kind of actor; may be repeated.")
     ] = None
     action: Annotated[
         list[_Text] | None,
         Query(
             max_length=20,
-            description="Only this action, such as `task.cancel`, or those of a resource, such as `task`; "
+            description="Only this action, such as `task.cancel`, or all of a resource, such as `task`; "
             "may be repeated.",
         ),
     ] = None
-    target: Annotated[_Text | None, Query(description="Only changes of the resource with this id.")] = None
+    target: Annotated[_Text | None, Query(description="Only changes of the resource with this ID.")] = None
     address: Annotated[_Text | None, Query(description="Only requests from this network address.")] = None
-    request_id: Annotated[_Text | None, Query(description="Only changes of this request.")] = None
+    request_id: Annotated[_Text | None, Query(description="Only changes made by this request.")] = None
     text: Annotated[
         _Text | None,
         Query(
-            description="Only entries that contain this text in actor, action, target or details, regardless of case."
+            description="Only entries with this text in actor, action, target or details (case-insensitive)."
         ),
     ] = None
     after: Annotated[
-        datetime | None, Query(description="Earliest time, included; without a time zone in UTC.")
+        datetime | None, Query(description="Earliest time, inclusive; UTC unless it has a time zone.")
     ] = None
     before: Annotated[
-        datetime | None, Query(description="Latest time, excluded; without a time zone in UTC.")
+        datetime | None, Query(description="Latest time, exclusive; UTC unless it has a time zone.")
     ] = None
 
     sort: Annotated[
-        Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")
+        Literal["time", "-time"], Query(description="Sort order; `-time` lists the newest first.")
     ] = "-time"
 
 
@@ -171,12 +169,12 @@ class FeedbackListParameters(_LimitedPageParameters):
 
     video_id: Annotated[_Text | None, Query(description="Only feedback on this video.")] = None
     text: Annotated[
-        _Text | None, Query(description="Only feedback for texts that contain this one, regardless of case.")
+        _Text | None, Query(description="Only feedback for queries containing this text (case-insensitive).")
     ] = None
     verdict: Annotated[Verdict | None, Query(description="Only feedback with this verdict.")] = None
-    caller: Annotated[_Text | None, Query(description="Only feedback of this user or key.")] = None
+    caller: Annotated[_Text | None, Query(description="Only feedback from this user or key.")] = None
     sort: Annotated[
-        Literal["time", "-time"], Query(description="Order; `-time` lists the newest entries first.")
+        Literal["time", "-time"], Query(description="Sort order; `-time` lists the newest first.")
     ] = "-time"
 
 

@@ -1,8 +1,8 @@
-"""Early refusal of requests while the queue that they would join is too long.
+"""Refuse requests early while the queue they would join is too long.
 
-A refused request costs a process a seventh of the time that the framework needs to route, authenticate and validate it.
-Without this, a process that receives twice its capacity would spend its time on refusals, and fall behind in reading
-its connections, where no limit applies.
+Refusing a request here costs a seventh of the time that the framework needs to route, authenticate and validate it.
+Without this, a process under twice its capacity would spend its time on refusals and fall behind in reading its
+connections, where no limit applies.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def _encode_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
-# Encoded once, because a process refuses hundreds of requests per second while it is busy.
+# Encoded once, because a busy process refuses hundreds of requests per second.
 _CONSTANT_HEADERS = _encode_headers({**SECURITY_HEADERS, "Content-Type": MEDIA_TYPE})
 
 log = structlog.get_logger(__name__)
 
 
 class LoadSheddingMiddleware(HttpMiddleware):
-    """Refuses searches that the admission control would refuse, and other requests while too many wait for a thread.
+    """Refuses searches that admission control would refuse, and other requests while too many wait for a thread.
 
     Args:
         app: The application.
-        admission: Admission control of searches, which checks them again when they are routed.
+        admission: Admission control for searches, which checks them again when they are routed.
     """
 
     def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
         super().__init__(app)
         self._admission = admission
-        self._refused = 0  # since the last line of the log
+        self._refused = 0  # since the last log line
         self._logged = float("-inf")
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +78,7 @@ class LoadSheddingMiddleware(HttpMiddleware):
         return None
 
     def _log_refusals(self) -> None:
-        """Log the number of refused requests every few seconds; a line for each would slow down the others."""
+        """Log the number of refused requests every few seconds; a line per request would slow down the rest."""
         self._refused += 1
         now = time.monotonic()
         if now - self._logged >= _LOG_SECONDS:
@@ -87,7 +87,7 @@ class LoadSheddingMiddleware(HttpMiddleware):
 
 
 async def _send_refusal(scope: Scope, send: Send, refusal: TooManyRequests) -> None:
-    """Send a problem as :func:`api.problem_details.problem_response` does, without the models."""
+    """Send a problem like :func:`api.problem_details.problem_response`, but without the models."""
     problem = {
         "type": refusal.problem_type(),
         "title": refusal.title,

@@ -1,4 +1,4 @@
-"""Parts of the OpenAPI description that routes name: error responses, examples, and request bodies that they parse."""
+"""Parts of the OpenAPI description shared by routes: error responses, examples, and request bodies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cinestrata_schemas.webhooks import EVENT_FACTS
 from service.core import request_ids
 
 SCHEMA_REF = "#/components/schemas/{model}"
-# Models that no route signature names, so FastAPI does not add their schemas.
+# Models that appear in no route signature, so FastAPI does not add their schemas.
 ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (
     AppendSpec,
     PreviewRequest,
@@ -36,19 +36,19 @@ def _problem(description: str) -> dict[str, Any]:
 
 # Responses of every operation.
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
-    422: _problem("A field is invalid; `errors` names it and gives a hint."),
-    "4XX": _problem("The request was refused; `detail` gives the reason."),
+    422: _problem("A field is invalid; see `errors` for the field and a hint."),
+    "4XX": _problem("The request was refused; see `detail` for the reason."),
     "5XX": _problem("The service is temporarily unavailable; try again later."),
 }
 
 CLIP_SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     429: {
-        **_problem("The queue of searches is full; try again after `Retry-After`."),
+        **_problem("The search queue is full; try again after `Retry-After`."),
         "headers": {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}},
     },
 }
 SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    410: _problem("The release of the cursor is no longer available; search again without the cursor."),
+    410: _problem("The cursor's release is no longer available; search again without the cursor."),
     **CLIP_SEARCH_PROBLEMS,
 }
 
@@ -56,8 +56,8 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The client has this version: `If-None-Match` contains its `ETag`."}
 }
 EDIT_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    409: _problem("The video is a copy that is being learned again; edit the original that `detail` names."),
-    412: _problem("The video has changed since it was read; read it again."),
+    409: _problem("The video is a copy that is being relearned; edit the original named in `detail`."),
+    412: _problem("The video has changed since you read it; read it again."),
 }
 EDIT_EXAMPLES: dict[str, Example] = {
     "captions": {
@@ -65,7 +65,7 @@ EDIT_EXAMPLES: dict[str, Example] = {
         "value": {"captions": ["eggs are whisked in a bowl", "a hand beats eggs"]},
     },
     "metadata": {
-        "summary": "Set one metadata field, and remove another",
+        "summary": "Set one metadata field and remove another",
         "value": {"metadata": {"place": "kitchen", "camera": None}},
     },
 }
@@ -108,7 +108,7 @@ TASK_BODY = {
                         "method": {"type": "string"},
                         "settings": {
                             "type": "string",
-                            "description": "Settings of the method as a JSON object.",
+                            "description": "Method settings as a JSON object.",
                         },
                         "archive": _ARCHIVE,
                     },
@@ -161,7 +161,7 @@ WHERE_EXAMPLES: dict[str, Example] = {
         "value": '{"place": "kitchen"}',
     },
     "range": {"summary": "A number in a range", "value": '{"camera": {"min": 1, "max": 4}}'},
-    "tags": {"summary": "Any of several texts", "value": '{"tags": {"any": ["rain", "snow"]}}'},
+    "tags": {"summary": "Any of several strings", "value": '{"tags": {"any": ["rain", "snow"]}}'},
 }
 
 
@@ -171,13 +171,13 @@ def _header(description: str, example: str | int) -> dict[str, Any]:
 
 
 RESPONSE_HEADERS: Mapping[str, dict[str, Any]] = {
-    request_ids.HEADER: _header("Identifier of the request, which log lines carry.", "7cebaf9dec42e87a9bad"),
-    "Accept-Ranges": _header("Unit of ranges that the file can be requested in.", "bytes"),
-    "Cache-Control": _header("How long, and by whom, the answer may be kept.", "no-cache"),
-    "Content-Disposition": _header("Name of the file that browsers store.", 'attachment; filename="a.jsonl"'),
-    "Content-Range": _header("Range of the file in the answer, and its size.", "bytes 0-1023/4096"),
+    request_ids.HEADER: _header("ID of the request, as in log lines.", "7cebaf9dec42e87a9bad"),
+    "Accept-Ranges": _header("Unit for range requests.", "bytes"),
+    "Cache-Control": _header("How long, and by whom, the response may be cached.", "no-cache"),
+    "Content-Disposition": _header("File name for downloads in browsers.", 'attachment; filename="a.jsonl"'),
+    "Content-Range": _header("Returned range, and the file's size.", "bytes 0-1023/4096"),
     "ETag": _header(
-        "Version of the answer, for `If-None-Match` and `If-Match`.", 'W/"3b89a3e1465fba8c1d5238e7"'
+        "Version of the response, for `If-None-Match` and `If-Match`.", 'W/"3b89a3e1465fba8c1d5238e7"'
     ),
     "Idempotency-Replayed": _header(
         "`true`: an earlier request with the same `Idempotency-Key` created the task.", "true"
@@ -186,10 +186,8 @@ RESPONSE_HEADERS: Mapping[str, dict[str, Any]] = {
     "Link": _header(
         'The next page (`rel="next"`); missing on the last page.', '<?limit=1&cursor=WyJ>; rel="next"'
     ),
-    "Location": _header(
-        "Path of the created resource, with the prefix of the request.", "/v1/tasks/tsk_5e1f"
-    ),
-    "Retry-After": _header("Seconds until the request may be repeated.", 1),
+    "Location": _header("Path of the created resource, with the request's prefix.", "/v1/tasks/tsk_5e1f"),
+    "Retry-After": _header("Seconds to wait before repeating the request.", 1),
     "Tus-Extension": _header("Extensions of the tus protocol.", "creation,termination"),
     "Tus-Max-Size": _header("Maximum size of a file in bytes.", 4294967296),
     "Tus-Resumable": _header("Version of the tus protocol.", "1.0.0"),

@@ -173,7 +173,7 @@ def _subclasses(cls: type[CinestrataError]) -> Iterator[type[CinestrataError]]:
 
 
 def _scopes(app: FastAPI) -> dict[str, RouteScope]:
-    """Scope that each operation requires, by operation id."""
+    """Return the scope that each operation requires, by operation ID."""
     return {
         str(context.operation_id): scope
         for context in iter_route_contexts(app.routes)
@@ -233,7 +233,7 @@ def _complete_operation(path: str, method: str, operation: _Json, scope: RouteSc
 
 
 def _is_tus(name: str) -> bool:
-    """Whether an operation belongs to the tus protocol."""
+    """Return whether an operation belongs to the tus protocol."""
     return "Tus-Resumable" in headers_of(name, "200")
 
 
@@ -302,7 +302,7 @@ def _message(event: str) -> _Json:
     headers = {
         "webhook-id": "Id of the message, the same in all attempts.",
         "webhook-timestamp": "Time of the attempt in seconds since 1970.",
-        "webhook-signature": "Signatures of id, timestamp and body, as Standard Webhooks specifies.",
+        "webhook-signature": "Signatures of ID, timestamp and body, as Standard Webhooks specifies.",
     }
     facts = EVENT_FACTS[event]
     return {
@@ -406,6 +406,6 @@ def _example(cls: type[CinestrataError]) -> _Json:
 
 @cache
 def _examples(name: str) -> Mapping[str, Any]:
-    """Examples in a file: request bodies by operation id, or answers of a small library by model or operation id."""
+    """Examples in a file: request bodies by operation ID, or answers of a small library by model or operation ID."""
     examples: _Json = json.loads((files("api") / name).read_text(encoding="utf-8"))
     return examples

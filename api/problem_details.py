@@ -27,14 +27,14 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 # FastAPI prefixes the location of a field with its source; the problem names only the field.
 _FIELD_SOURCES = {"body", "query", "path", "header", "cookie"}
-# Errors of a whole body whose messages name classes of Python.
+# Errors about the whole body whose messages name Python classes.
 _BODY_TYPES = {"missing", "model_type", "model_attributes_type", "dict_type", "list_type"}
-# Messages of the framework about bodies that it cannot parse, with texts that say how to correct the request.
+# Framework messages about unparsable bodies, with texts that say how to correct the request.
 _PARSER_MESSAGES = {
     "There was an error parsing the body": "The body is not valid JSON: send UTF-8 with a few levels of nesting.",
     "Missing boundary in multipart.": (
-        "The Content-Type header has no multipart boundary: let the client set the header, as curl's -F name=@file "
-        "does."
+        "The Content-Type header has no multipart boundary: let the client set it, as curl's -F "
+        "name=@file does."
     ),
     "Invalid multipart data.": "The body is not multipart/form-data: send it as curl's -F name=@file does.",
 }
@@ -43,8 +43,8 @@ _PARSER_MESSAGES = {
 def install_error_handlers(app: FastAPI) -> None:
     """Register handlers for errors of the service and of the framework.
 
-    The handlers are coroutines. Functions would run in the thread pool, so that a busy server could not refuse a
-    request before one of its threads is free. :class:`UnexpectedErrorMiddleware` handles all other exceptions.
+    The handlers are coroutines. Plain functions would run in the thread pool, so a busy server could not refuse a
+    request until a thread is free. :class:`UnexpectedErrorMiddleware` handles all other exceptions.
     """
     app.add_exception_handler(CinestrataError, _handle_service_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
@@ -52,7 +52,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
-    """The response for an error of the service."""
+    """Return the response for an error of the service."""
     body = Problem(
         type=error.problem_type(),
         title=error.title,
@@ -71,12 +71,12 @@ def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
 class UnexpectedErrorMiddleware(HttpMiddleware):
     """ASGI middleware that logs unexpected exceptions and answers with a problem that reveals no internals.
 
-    The framework's own last handler runs outside all middleware, so its response would have no security headers and
-    would be missing in the metrics.
+    The framework's own last handler runs outside all middleware, so its response would lack security headers and
+    metrics.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and answer an exception."""
+        """Pass a request on, and turn an exception into a response."""
         recorder = StatusRecorder(send)
         try:
             await self.app(scope, receive, recorder)
@@ -106,7 +106,7 @@ async def _handle_service_error(request: Request, error: Exception) -> JSONRespo
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
-    # A generator: only the errors that are listed are described.
+    # A generator: only listed errors are described.
     errors = (_describe_error(request, item) for item in error.errors())
     body = getattr(request.scope.get("route"), "body_field", None)
     model = None if body is None else body.field_info.annotation
@@ -114,7 +114,7 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
 
 
 def _describe_error(request: Request, item: Mapping[str, Any]) -> dict[str, Any]:
-    """An error of the validation with the path of its field, and with a message and a hint for the sender."""
+    """Return a validation error with the path of its field, a message and a hint for the sender."""
     location = tuple(item["loc"])
     if item["type"] == "json_invalid":
         position = location[-1] if len(location) > 1 else 0
@@ -126,7 +126,7 @@ def _describe_error(request: Request, item: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
-    """The parameter of the route whose name is closest to that of an unknown parameter."""
+    """Suggest the route's parameter closest to an unknown name."""
     if item["type"] != "extra_forbidden" or item["loc"][:1] != ("query",):
         return ""
     route = request.scope.get("route")
@@ -144,7 +144,7 @@ def _parameter_hint(request: Request, item: Mapping[str, Any]) -> str:
 
 
 def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:
-    """The message of a field, with clearer texts for errors that describe internals of the framework."""
+    """Return a field's error message, in clearer words if it describes framework internals."""
     if item["type"] == "extra_forbidden":
         return "This parameter does not exist"
     if item["type"] == "value_error" and "UploadFile" in item["msg"]:
@@ -164,7 +164,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> JSONResp
 
 
 def http_problem_response(request: Request, error: Exception) -> JSONResponse:
-    """The response for an error of the framework, such as an unknown path or method."""
+    """Return the response for a framework error, such as an unknown path or method."""
     if not isinstance(error, HTTPException):
         raise error
     title = HTTPStatus(error.status_code).phrase.capitalize()

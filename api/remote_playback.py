@@ -1,7 +1,7 @@
-"""Playback of remote videos: the service forwards the bytes of the source.
+"""Playback of remote videos: the service forwards the bytes from the source.
 
-Credentials, tokens and addresses of a source stay inside the service, and the content security policy of the pages
-permits no other host.
+A source's credentials, tokens and addresses stay inside the service, and the pages' content security policy permits no
+other host.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from service.storage.video_access import open_remote_video
 
 log = structlog.get_logger(__name__)
 
-# Threads of their own, so that sources without an answer do not occupy the threads of other requests.
+# Separate threads, so that unresponsive sources don't occupy the threads of other requests.
 _READERS = CapacityLimiter(16)
-# Fewer than the connections to web servers, which paused players hold.
+# Fewer than the connections to web servers, because paused players hold them.
 VIDEOS = StreamLimit("remote videos", "close one of them", most=48, most_of_caller=24)
 _PAUSE = 10  # seconds after which a client may try again
 
@@ -35,7 +35,7 @@ _PAUSE = 10  # seconds after which a client may try again
 async def remote_response(
     request: Request, caller: str, video_id: str, uri: str, media_type: str, headers: dict[str, str]
 ) -> Response:
-    """A remote video, or the range of it that the request names.
+    """Return a remote video, or the requested range.
 
     Args:
         request: Request of the client.
@@ -43,13 +43,13 @@ async def remote_response(
         video_id: Identifier of the video, for errors.
         uri: Address of the video.
         media_type: Media type of the answer.
-        headers: Further headers of the answer.
+        headers: Additional response headers.
 
     Raises:
         TooManyRequests: The caller has too many open videos: a paused player holds a connection to the source.
         NotFound: The source no longer has the file, or is no longer allowed.
-        RangeNotSatisfiable: The file has no byte of the range.
-        SourceUnavailable: The source cannot be reached at the moment.
+        RangeNotSatisfiable: The file has no byte in the range.
+        SourceUnavailable: The source is currently unreachable.
     """
     VIDEOS.require(caller)
     stack = ExitStack()
@@ -79,7 +79,7 @@ async def _open_stream(stack: ExitStack, request: Request, uri: str, video_id: s
         raise RangeNotSatisfiable(f"{error.reason}.") from error
     except MediaError as error:
         raise NotFound(
-            f"Video {video_id!r} stays searchable, but cannot be played: {error.reason}."
+            f"Video {video_id!r} stays searchable, but can't be played: {error.reason}."
         ) from error
     except SourceOutage as error:
         raise SourceUnavailable(error.reason, retry_after=_PAUSE) from error

@@ -21,14 +21,14 @@ log = structlog.get_logger(__name__)
 
 
 class RequestObserver(HttpMiddleware):
-    """Records status, method and route template: templates have few values, and contain no identifiers.
+    """Records status, method and route template: templates have few values and contain no IDs.
 
-    Errors are logged, so that the log explains the request id of an answer. Paths, queries and bodies are recorded
-    nowhere: they may hold personal data.
+    Errors are logged, so that the log explains a response's request ID. Paths, queries and bodies are never recorded:
+    they may contain personal data.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and record its answer."""
+        """Pass a request on, and record its response."""
         start, recorder = time.perf_counter(), StatusRecorder(send)
         method = scope["method"]
         with request_span(method, dict(Headers(scope=scope))) if is_tracing() else nullcontext() as span:
@@ -61,10 +61,10 @@ def _log_error(scope: Scope, route: str, status: int | None) -> None:
 
 
 def explain_failure(scope: Scope, reason: str) -> None:
-    """Add a reason to the log line of a request that fails with a status of 500 or above."""
+    """Add a reason to the log line of a request that fails with status 500 or above."""
     scope[_REASON] = reason
 
 
 def mark_as_shed(scope: Scope) -> None:
-    """Count a request as refused before routing, without a log line and a time of its own."""
+    """Count a request as refused before routing, without logging or timing it."""
     scope[_SHED] = True

@@ -1,8 +1,8 @@
 """Paths of requests: the prefix ``/v1`` of the API, and the methods of a path.
 
 Each route is registered once, without a version. A request below ``/v1`` reaches the same route: the middleware
-declares the prefix as the root path of the application, as ASGI servers do behind a proxy, so that links in answers
-keep it.
+declares the prefix as the application's root path, as ASGI servers do behind a proxy, so that links in responses keep
+it.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class VersionPrefixMiddleware(HttpMiddleware):
 
 
 def first_segment(path: str) -> str:
-    """The first segment of an absolute path."""
+    """Return the first segment of an absolute path."""
     return path.removeprefix("/").partition("/")[0]
 
 
 def api_link(request: Request, path: str) -> str:
-    """The path of a resource with the prefix of the request, for links in its answer."""
+    """Return a resource path with the request's prefix, for links in its response."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
 def route_path(scope: Scope) -> str:
-    """The decoded path of a request without the prefix, as the router matches it."""
+    """Return the decoded request path without the prefix, as the router matches it."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """The methods of all routes with the path of a request; the framework knows those of the first route only."""
+    """Return the methods of all routes that match a request's path; the framework knows only those of the first."""
     path = route_path(request.scope)
     methods = {
         method

@@ -1,9 +1,8 @@
 """Threads of requests: few for short requests, others for long work, for long searches and for health checks.
 
-Threads take turns at the interpreter lock, and the event loop waits for its turn among all of them: with twelve threads
-on two cores, a request takes 1.3 times the processor time that it takes with four. But an archive that is unpacked for
-a minute must not occupy the thread of a page, and a health check must be answered while all threads wait for a catalog
-that does not respond.
+Threads compete with the event loop for the interpreter lock: with twelve threads on two cores, a request takes 1.3
+times as much processor time as with four. But unpacking an archive for a minute must not occupy a page's thread, and a
+health check must be answered while all threads wait for an unresponsive catalog.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ Value = TypeVar("Value")
 
 
 def limit_request_threads() -> None:
-    """Limit the threads of the running event loop that handle short requests."""
+    """Limit the running event loop's threads for short requests."""
     to_thread.current_default_thread_limiter().total_tokens = SHORT_REQUEST_THREADS
 
 
 def waiting_requests() -> int:
-    """Number of short requests that wait for a thread."""
+    """Count the short requests that wait for a thread."""
     return to_thread.current_default_thread_limiter().statistics().tasks_waiting
 
 
 async def run_long(
     function: Callable[Parameters, Value], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Value:
-    """Run a function that may take seconds or minutes, such as the unpacking of an archive, in a thread."""
+    """Run a function that may take seconds or minutes, such as unpacking an archive, in a thread."""
     return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_LONG)
 
 
@@ -46,7 +45,7 @@ async def run_search(
 ) -> Value:
     """Run a search that may take seconds, such as a batch or a clip, in a thread that ingest does not occupy.
 
-    An admitted search counts while it waits, so that work without a limit of its time would refuse all others.
+    An admitted search counts while it waits, so unbounded work would cause all others to be refused.
     """
     return await to_thread.run_sync(partial(function, *args, **kwargs), limiter=_SEARCHES)
 

@@ -1,4 +1,4 @@
-"""Examples of JSON schemas: recorded values, completed by the values that the schema allows."""
+"""Examples for JSON schemas: recorded values, completed with values that the schema allows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def complete_example(
 
     Args:
         schemas: Schemas that it refers to, by name.
-        recorded: A recorded value, whose missing fields are added and whose unknown fields are left out; missing: the
-            example follows from the schema alone, with the required fields only.
-        depth: Depth of the schema in that of the caller.
+        recorded: A recorded value; missing fields are added, unknown ones left out. Without it, the example has only
+            the fields that the schema requires.
+        depth: Depth of the schema within the caller's.
     """
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rpartition("/")[2]]

@@ -70,7 +70,7 @@ class _FilterParameters(StrictParameters):
     k: Annotated[int, Query(description="Maximum number of results.", json_schema_extra=_AT_LEAST_ONE)] = 10
     task: Annotated[
         list[str] | None,
-        Query(description="Name or id of a domain to search; may be repeated. Default: all domains."),
+        Query(description="Name or ID of a domain to search; may be repeated. Default: all domains."),
     ] = None
     min_duration: Annotated[
         float | None, Query(description="Minimum duration in seconds.", json_schema_extra=_NOT_NEGATIVE)
@@ -95,7 +95,7 @@ class _FilterParameters(StrictParameters):
     min_score: Annotated[float | None, Query(description="Minimum score of a result.")] = None
 
     def service_arguments(self) -> dict[str, Any]:
-        """The parameters as arguments of the query service.
+        """Return the parameters as arguments of the query service.
 
         Raises:
             InvalidInput: ``where`` is not a JSON object.
@@ -147,7 +147,7 @@ class _TextParameters(_FilterParameters):
     ] = 3
 
     def query(self) -> SearchQuery:
-        """The query, without a second validation."""
+        """Return the query, without a second validation."""
         return SearchQuery.model_construct(**self.service_arguments())
 
 
@@ -195,7 +195,7 @@ class ParameterModelRoute(ScopedRoute):
     """A route whose endpoint takes the request and ``parameters``, a pydantic model, and returns a response."""
 
     def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """A handler that validates the model and calls the endpoint, without FastAPI's dependency resolution."""
+        """Return a handler that validates the model and calls the endpoint, without FastAPI's dependency resolution."""
         model: type[BaseModel] = get_type_hints(self.endpoint)["parameters"]
         list_fields = {
             name for name, field in model.model_fields.items() if field.annotation == list[str] | None

@@ -1,4 +1,4 @@
-"""Limits on the number of answers that a process sends for as long as their clients read."""
+"""Limits on the number of long-lived responses that a process sends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _RETRY_SECONDS = 30
 
 
 class StreamLimit:
-    """Counts the open streams of a process, by their callers. Thread-safe.
+    """Counts a process's open streams by caller. Thread-safe.
 
     Args:
         kind: Name of the streams, for errors.
         advice: What a client may do instead.
-        most_of_caller: Maximum number of streams of a key or a user, so that others have streams left.
+        most_of_caller: Maximum number of streams per key or user, so that others have streams left.
     """
 
     def __init__(self, kind: str, advice: str, *, most: int, most_of_caller: int) -> None:
@@ -28,7 +28,7 @@ class StreamLimit:
         self._lock = Lock()
 
     def require(self, caller: str) -> None:
-        """Check that a caller may open a further stream.
+        """Check that a caller may open another stream.
 
         Raises:
             TooManyRequests: The caller, or all callers together, have the maximum number of streams.
@@ -45,7 +45,7 @@ class StreamLimit:
 
     @contextmanager
     def opened(self, caller: str) -> Iterator[None]:
-        """Count a stream of the caller until the end of the ``with`` statement."""
+        """Count a stream of the caller until the ``with`` statement ends."""
         with self._lock:
             self._open[caller] += 1
         try:

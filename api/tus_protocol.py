@@ -1,7 +1,7 @@
 """Headers of the tus protocol 1.0.0 for resumable uploads (https://tus.io/protocols/resumable-upload).
 
 The server supports the extensions creation, creation-with-upload, termination and expiration. The header
-``X-HTTP-Method-Override`` is ignored, because a changed method would evade checks of proxies.
+``X-HTTP-Method-Override`` is ignored, because a changed method would evade proxies' checks.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _MAX_METADATA_CHARS = 16_384
 
 
 class UnsupportedVersion(PreconditionFailed):
-    """The client uses another version of the protocol."""
+    """The client uses a different protocol version."""
 
     title = "Unsupported version"
 
 
 class UnsupportedContentType(CinestrataError):
-    """The body is not declared as bytes of an upload."""
+    """The body is not declared as upload bytes."""
 
     status = 415
     title = "Unsupported media type"
 
 
 class InvalidHeader(InvalidInput):
-    """A header of the protocol has an invalid value; the protocol defines the status 400."""
+    """A protocol header has an invalid value; the protocol defines status 400."""
 
     status = 400
     title = "Invalid header"
 
 
 class TusRoute(ScopedRoute):
-    """Route that checks the protocol version of a request, and states it in every response."""
+    """A route that checks a request's protocol version, and states it in every response."""
 
     def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of requests with the declared scope."""
+        """Return the handler for requests with the declared scope."""
         handle = super().permitted_handler()
 
         async def handle_version(request: Request) -> Response:
@@ -69,7 +69,7 @@ class TusRoute(ScopedRoute):
 
 
 def parse_size(name: str, value: str | None) -> int:
-    """Return the number of bytes in a header.
+    """Parse the number of bytes in a header.
 
     Raises:
         InvalidHeader: the header is missing, or not a number.
@@ -80,7 +80,7 @@ def parse_size(name: str, value: str | None) -> int:
 
 
 def file_name(metadata: str) -> str:
-    """Return the name in the header ``Upload-Metadata``; empty if it has none.
+    """Return the file name from the ``Upload-Metadata`` header; empty if it has none.
 
     Raises:
         InvalidHeader: the header is not a list of keys and Base64 values, or the name is not UTF-8.
@@ -101,16 +101,16 @@ def file_name(metadata: str) -> str:
 
 
 def require_content_type(value: str | None) -> None:
-    """Check the Content-Type of bytes of an upload.
+    """Check the Content-Type of upload bytes.
 
     Raises:
-        UnsupportedContentType: it is another type.
+        UnsupportedContentType: it is a different type.
     """
     if (value or "").partition(";")[0].strip().lower() != _CONTENT_TYPE:
         raise UnsupportedContentType(f"Content-Type: The header must be {_CONTENT_TYPE}.")
 
 
 def upload_headers(upload: Upload, received: int) -> dict[str, str]:
-    """Headers that describe the state of an upload."""
+    """Return the headers that describe an upload's state."""
     expires_at = format_datetime(upload.expires_at, usegmt=True)
     return {"Upload-Offset": str(received), "Upload-Expires": expires_at, "Cache-Control": "no-store"}

@@ -1,1 +1,1 @@
-"""The library for agents: tools of the Model Context Protocol (MCP), over HTTP and over standard input and output."""
+"""The library for agents: Model Context Protocol (MCP) tools over HTTP, and over standard input and output."""

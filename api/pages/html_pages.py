@@ -43,7 +43,7 @@ def admin_page(request: Request) -> Response:
 @router.api_route("/domains/{task_id}", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("search", page=True)
 def domain_page(request: Request, task_id: str) -> Response:
-    """The page of a domain. Its script shows an unknown id as an error."""
+    """The page of a domain. Its script shows an unknown ID as an error."""
     return render_page(request, "domain.html", id=task_id)
 
 

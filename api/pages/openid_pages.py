@@ -44,7 +44,7 @@ async def begin_sign_in(
 @router.get("/login/oidc/callback")
 @requires("public")
 async def complete_sign_in(request: Request) -> Response:
-    """Verify the answer of the provider, and set the cookie of a new session."""
+    """Verify the provider's response, and set the cookie of a new session."""
     provider, address = _provider(request), client_address(request)
     authenticator: Authenticator = request.app.state.authenticator
     try:
@@ -54,7 +54,7 @@ async def complete_sign_in(request: Request) -> Response:
         authenticator.failures.add("session.fail", address, _NAME, refused=True)
         return login_page_with_error(request, "/", error.detail, retry_after=error.retry_after)
     except SignInRefused as error:
-        if isinstance(error, RoleMissing):  # other browsers have sessions with the former role
+        if isinstance(error, RoleMissing):  # other browsers have sessions with the previous role
             await run_in_threadpool(sessions.end_sessions_of_identity, error.issuer, error.subject)
         authenticator.failures.add("session.fail", address, _NAME)
         await run_in_threadpool(authenticator.limits.count_failure, SIGN_IN_LIMIT, address, "")

@@ -17,20 +17,20 @@ _templates = Jinja2Templates(
     env=Environment(
         loader=PackageLoader("api.pages", "templates"),
         autoescape=select_autoescape(),
-        auto_reload=False,  # a stat of each template in each request would release the GIL
+        auto_reload=False,  # a stat per template and request would release the GIL
     )
 )
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
-    """A page that browsers do not store.
+    """Return a page that browsers do not store.
 
     Args:
-        request: Request of the page; the template receives its sender as ``principal``, and as ``may_ingest``
-            whether it may change videos.
-        template: File name of the template, whose stem is the name of the page.
-        status: Status of the response.
-        values: Further variables of the template.
+        request: Request for the page; the template receives its sender as ``principal``, and whether it may change
+            videos as ``may_ingest``.
+        template: File name of the template; its stem is the name of the page.
+        status: HTTP status.
+        values: Other template variables.
     """
     principal = current_principal(request)
     context = {

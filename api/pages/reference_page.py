@@ -1,6 +1,6 @@
-"""The reference of the API at ``/docs``, rendered on the server from the OpenAPI document.
+"""The API reference at ``/docs``, rendered on the server from the OpenAPI document.
 
-The content security policy of the pages permits neither scripts nor styles of other hosts; the reference needs none.
+The pages' content security policy permits no scripts or styles from other hosts; the reference needs none.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _Json = Mapping[str, Any]
 @router.api_route("/docs", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 async def reference_page(request: Request) -> Response:
-    """The reference of all operations, models and error types, which is the same for every library.
+    """Show the reference of all operations, models and error types, which is the same for every library.
 
-    The page needs no credentials. Its navigation shows to signed-in browsers the pages that their role permits.
+    The page needs no credentials. Its navigation shows signed-in users the pages that their role permits.
     """
     principal = None
-    with suppress(CinestrataError):  # a wrong key, or no answer of the catalog
+    with suppress(CinestrataError):  # a wrong key, or an unreachable catalog
         principal = await request.app.state.authenticator.identify(request)
     content = await run_in_threadpool(_render, request.app.openapi(), principal)
     return HTMLResponse(content, headers={"Cache-Control": "private, no-cache"})
@@ -60,7 +60,7 @@ def _render(document: dict[str, Any], principal: Principal | None) -> str:
 
 
 def _resolve(document: _Json, node: _Json) -> _Json:
-    """A part of the document that may be a reference."""
+    """Resolve a part of the document that may be a reference."""
     while "$ref" in node:
         target: Any = document
         for part in node["$ref"].removeprefix("#/").split("/"):
@@ -70,7 +70,7 @@ def _resolve(document: _Json, node: _Json) -> _Json:
 
 
 def _type_name(schema: _Json) -> Markup:
-    """The type of a schema, with links to models."""
+    """Return the type of a schema, with links to models."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return Markup('<a href="#model-{0}">{0}</a>').format(name)
@@ -88,7 +88,7 @@ def _type_name(schema: _Json) -> Markup:
 
 
 def _prose(text: str) -> Markup:
-    """Paragraphs of a description; words in backticks become code."""
+    """Split a description into paragraphs; words in backticks become code."""
     paragraphs = (
         Markup(_CODE.sub(r"<code>\1</code>", str(escape(part))))  # noqa: S704 (escaped before)
         for part in _PARAGRAPH.split(text.strip())

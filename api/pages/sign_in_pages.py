@@ -33,10 +33,8 @@ MAX_PATH_CHARS = 2000
 _MAX_NAME_CHARS = 256
 _MAX_WAITING_HASHES = 16
 _HASHING_NICE = 10
-_REFUSAL_SECONDS = (
-    0.2  # a connection repeats refused sign-ins at this rate, and not as fast as they are answered
-)
-# Parameters of a form are longer than any credential, so that a long one is a wrong one.
+_REFUSAL_SECONDS = 0.2  # limits how fast a connection can repeat refused sign-ins
+# Form fields may be longer than any credential, so an overlong one is wrong, not invalid.
 _Text = Annotated[str, Form(max_length=4096)]
 _Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
 
@@ -44,7 +42,7 @@ _Path = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
 @router.api_route("/login", methods=PAGE_METHODS, response_class=HTMLResponse)
 @requires("public")
 def login_page(request: Request, next: _Path = "/") -> Response:
-    """The sign-in page."""
+    """Show the sign-in page."""
     return _login_page(request, next)
 
 
@@ -91,13 +89,13 @@ async def sign_out(request: Request) -> Response:
 
 
 async def start_browser_session(request: Request, owner: SessionOwner, method: str, next: str) -> Response:
-    """Redirect a browser that has signed in, with the cookie of a new session.
+    """Redirect a signed-in browser, with the cookie of a new session.
 
     Args:
         request: Request that proved the identity.
         owner: The identity.
         method: ``password``, ``key`` or ``oidc``.
-        next: Local path of the page to show; another address is replaced by ``/``.
+        next: Local path of the page to show; any other address is replaced by ``/``.
     """
     agent, former = request.headers.get("user-agent", ""), read_cookie(request, SESSION_COOKIE)
     token = await run_in_threadpool(sessions.start_session, owner, method, agent, former)
@@ -109,14 +107,14 @@ async def start_browser_session(request: Request, owner: SessionOwner, method: s
 def login_page_with_error(
     request: Request, next: str, reason: str, retry_after: int | None = None
 ) -> Response:
-    """The sign-in page after a failed sign-in at a provider."""
+    """Return the sign-in page after a failed sign-in at a provider."""
     if retry_after is not None:
         return _login_page(request, next, status=429, retry_after=retry_after)
     return _login_page(request, next, status=401, wrong="provider", reason=reason)
 
 
 def local_path(target: str) -> str:
-    """The path of a page of this service; ``/`` for every other address."""
+    """Return the path of a page of this service; ``/`` for any other address."""
     is_local = (
         target.startswith("/")
         and not target.startswith("//")
@@ -127,15 +125,15 @@ def local_path(target: str) -> str:
     return target if is_local else "/"
 
 
-# One hash at a time takes 64 MiB and four threads. Without the lower priority, a flood of sign-ins delays searches.
+# A single hash takes 64 MiB and four threads. Without the lower priority, a flood of sign-ins would delay searches.
 _hashing = anyio.CapacityLimiter(1)
 _hashing_thread = ThreadPoolExecutor(1, "password-hash", lower_thread_priority, (_HASHING_NICE,))
 
 
 async def _owner_of_password(name: str, password: str) -> SessionOwner | None:
-    """The user with a name and a password; an unknown name takes as long as a wrong password."""
+    """Return the user with this name and password; an unknown name takes as long as a wrong password."""
     if _hashing.statistics().tasks_waiting >= _MAX_WAITING_HASHES:
-        raise TooManyRequests("Too many sign-ins at the same time; try again.", 2)
+        raise TooManyRequests("Too many sign-ins at once; try again.", 2)
     user_id, stored = await run_in_threadpool(sessions.find_password_hash, name[:_MAX_NAME_CHARS])
     async with _hashing:
         loop = asyncio.get_running_loop()

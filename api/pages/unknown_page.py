@@ -1,4 +1,4 @@
-"""The page of an address that does not exist. Programs receive a problem document."""
+"""The page for unknown addresses. Programs receive a problem document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def install_unknown_page(app: FastAPI) -> None:
 
 
 async def _handle_unknown_path(request: Request, error: Exception) -> Response:
-    # Browsers name the type of pages; programs accept JSON or any type.
+    # Browsers ask for HTML; programs accept JSON or any type.
     if request.method in PAGE_METHODS and "text/html" in request.headers.get("accept", ""):
         return render_page(request, "error.html", status=404)
     return http_problem_response(request, error)

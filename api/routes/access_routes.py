@@ -1,4 +1,4 @@
-"""API keys, users of the dashboard, sessions of browsers, and the audit log."""
+"""API keys, dashboard users, browser sessions and the audit log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router = APIRouter(tags=["access"], route_class=ScopedRoute)
 @router.get("/access/current", operation_id="get_current_access")
 @requires("search")
 def get_current_access(request: Request) -> CurrentAccess:
-    """Name and scope of the key or user of the request."""
+    """Return the name and scope of the key or user that sends the request."""
     principal = current_principal(request)
     if principal is None:
         raise AssertionError("the middleware identifies the sender of every request")
@@ -39,21 +39,21 @@ def get_current_access(request: Request) -> CurrentAccess:
 @router.get("/keys", operation_id="list_keys")
 @requires("admin")
 def list_keys(_parameters: Annotated[StrictParameters, Query()]) -> list[KeyDetails]:
-    """All API keys of the catalog with scope, expiry and last use, newest first, without the key of the environment."""
+    """List all API keys with scope, expiry and last use, newest first; the key in the environment is not listed."""
     return api_keys.list_keys()
 
 
 @router.post("/keys", status_code=201, operation_id="create_key")
 @requires("admin")
 def create_key(spec: KeySpec) -> KeySecret:
-    """Create an API key. Only this answer contains the key; the catalog stores its hash."""
+    """Create an API key. Only this response contains the key; the catalog stores its hash."""
     return api_keys.create_key(spec)
 
 
 @router.delete("/keys/{key_id}", operation_id="revoke_key")
 @requires("admin")
 def revoke_key(key_id: str) -> KeyDetails:
-    """Revoke a key (name or id), and end the sessions that were started with it. Idempotent.
+    """Revoke a key (name or ID) and end the sessions started with it. Idempotent.
 
     Other API processes refuse the key within five seconds.
     """
@@ -63,28 +63,28 @@ def revoke_key(key_id: str) -> KeyDetails:
 @router.get("/users", operation_id="list_users")
 @requires("admin")
 def list_users(_parameters: Annotated[StrictParameters, Query()]) -> list[UserDetails]:
-    """All users of the dashboard by name."""
+    """List all dashboard users by name."""
     return users.list_users()
 
 
 @router.post("/users", status_code=201, operation_id="create_user")
 @requires("admin")
 def create_user(spec: UserSpec) -> UserDetails:
-    """Create a user who signs in with a password. Users of an OpenID provider are created when they sign in."""
+    """Create a user who signs in with a password. OpenID users are created when they sign in."""
     return users.create_user(spec)
 
 
 @router.patch("/users/{user_id}", operation_id="edit_user")
 @requires("admin")
 def edit_user(user_id: str, patch: UserPatch) -> UserDetails:
-    """Change the role or the password of a user (name or id). A new password ends all sessions of the user."""
+    """Change a user's role or password (name or ID). A new password ends all of the user's sessions."""
     return users.edit_user(user_id, patch)
 
 
 @router.delete("/users/{user_id}", operation_id="remove_user")
 @requires("admin")
 def remove_user(user_id: str) -> UserDetails:
-    """Remove a user (name or id) with all sessions."""
+    """Remove a user (name or ID) and end all of their sessions."""
     return users.remove_user(user_id)
 
 
@@ -93,7 +93,7 @@ def remove_user(user_id: str) -> UserDetails:
 def list_sessions(
     request: Request, _parameters: Annotated[StrictParameters, Query()]
 ) -> list[SessionDetails]:
-    """Sessions of signed-in browsers that have not ended, newest first."""
+    """List the active sessions of signed-in browsers, newest first."""
     principal = current_principal(request)
     return sessions.list_sessions(principal.session_id if principal else None)
 
@@ -101,16 +101,16 @@ def list_sessions(
 @router.delete("/sessions/{session_id}", status_code=204, operation_id="end_session")
 @requires("admin")
 def end_session(session_id: str) -> None:
-    """End a session of a browser."""
+    """End a browser session."""
     sessions.end_session(session_id)
 
 
 @router.get("/audit", operation_id="list_audit_entries")
 @requires("admin")
 def list_audit_entries(links: PageLinkDep, parameters: Annotated[AuditListParameters, Query()]) -> AuditPage:
-    """Changes of the library and of its access with actor, time and address, in pages; newest first by default.
+    """List changes to the library and its access with actor, time and address, in pages; newest first by default.
 
-    Sign-ins and refused keys are entries too. Searches are not.
+    Includes sign-ins and refused keys, but not searches.
     """
     conditions = dict(parameters)
     sort, cursor, limit = (conditions.pop(name) for name in ("sort", "cursor", "limit"))

@@ -1,4 +1,4 @@
-"""``POST /mcp``: the tools of agents over HTTP, with the keys and scopes of the API."""
+"""``POST /mcp``: the agent tools over HTTP, with the API's keys and scopes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def answer_agent(request: Request) -> Response:
 
 
 class _AgentResponse(Response):
-    """The answer of the SDK to a message that has been received."""
+    """The SDK's response to a received message."""
 
     def __init__(self, message: bytes, server: MCPServer) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class _AgentResponse(Response):
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the response."""
         from mcp.server.transport_security import TransportSecuritySettings
 
         async def receive_message() -> Message:
             return self._received.pop() if self._received else await receive()
 
-        # A manager keeps sessions, of which there are none, so each request has its own and nothing outlives it.
+        # A manager keeps sessions. There are none, so each request gets its own manager and nothing outlives it.
         # SecurityMiddleware has checked host and origin.
         self._server.streamable_http_app(
             json_response=True,
@@ -69,7 +69,7 @@ def _agent_server() -> MCPServer:
 
 
 def _open_client(request: Request | None) -> httpx.AsyncClient:
-    """A client of this application with the key, address and id of a request."""
+    """Return a client of this application with the key, address and ID of a request."""
     if request is None:
         raise AssertionError("an agent over HTTP sends a request")
     headers = {name: request.headers[name] for name in _CREDENTIALS if name in request.headers}

@@ -1,4 +1,4 @@
-"""Feedback on results: given, listed and taken back."""
+"""Give, list and take back feedback on results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.library import video_feedback
 
 router = APIRouter(prefix="/feedback", tags=["search"], route_class=ScopedRoute)
 
-# Of a caller in each process: each write makes all processes read the video again.
+# Per caller and process: each write makes all processes read the video again.
 RATE = RateLimitItemPerMinute(60)
 _limiter = FixedWindowRateLimiter(MemoryStorage())
 
@@ -27,11 +27,11 @@ _limiter = FixedWindowRateLimiter(MemoryStorage())
 @router.post("", operation_id="give_feedback")
 @requires("search")
 def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
-    """State whether a video is right or wrong for a text. Idempotent; each caller has one verdict on both.
+    """State whether a video is right or wrong for a query. Idempotent; each caller has one verdict per video and query.
 
-    The next search in every process counts it: a confirmed text is a text of the video, below a caption, and a refused
-    one is evidence against this video for the same words. When appended videos are learned again, their confirmed texts
-    are learned like captions.
+    The next search in every process counts it: a confirmed query becomes a text of the video, weaker than a caption,
+    and a refused one is evidence against the video for the same words. When appended videos are relearned, their
+    confirmed queries are learned like captions.
     """
     _require_rate(_principal(request))
     return video_feedback.give_feedback(spec)
@@ -42,7 +42,7 @@ def give_feedback(request: Request, spec: FeedbackSpec) -> FeedbackDetails:
 def list_feedback(
     request: Request, links: PageLinkDep, parameters: Annotated[FeedbackListParameters, Query()]
 ) -> FeedbackPage:
-    """Feedback of the caller, or, for an administrator, of all callers; in pages, newest first."""
+    """List the caller's feedback, or everyone's for administrators; in pages, newest first."""
     is_own = _principal(request).scope != "admin"
     return links.add(video_feedback.list_feedback(**dict(parameters), own=is_own))
 
@@ -50,7 +50,7 @@ def list_feedback(
 @router.delete("/{feedback_id}", status_code=204, operation_id="take_back_feedback")
 @requires("search")
 def take_back_feedback(request: Request, feedback_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> None:
-    """Take feedback back: the next search no longer counts it. Callers delete their own, administrators any."""
+    """Take back feedback: the next search no longer counts it. Callers delete their own, administrators any."""
     principal = _principal(request)
     _require_rate(principal)
     video_feedback.take_back(feedback_id, own=principal.scope != "admin")
@@ -62,4 +62,4 @@ def _principal(request: Request) -> Principal:
 
 def _require_rate(principal: Principal) -> None:
     if not _limiter.hit(RATE, principal.kind, principal.name):
-        raise TooManyRequests(f"{RATE.amount} verdicts a minute are the limit of a caller.", retry_after=30)
+        raise TooManyRequests(f"{RATE.amount} verdicts a minute are the limit per caller.", retry_after=30)

@@ -30,7 +30,7 @@ _running_checks: dict[SearchEngine, asyncio.Future[Readiness]] = {}
 @router.get("/livez", operation_id="livez")
 @requires("public")
 async def livez() -> dict[str, str]:
-    """Liveness: the process runs."""
+    """Check liveness: the process is running."""
     return {"status": "ok"}
 
 
@@ -40,9 +40,9 @@ async def livez() -> dict[str, str]:
 )
 @requires("public")
 async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
-    """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
+    """Check readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults.
 
-    While the catalog database cannot be reached, a process with a copy of the rows of its results stays ready.
+    While the catalog database is unreachable, a process with a copy of its result rows stays ready.
     """
     ready = await _share_check(service, settings)
     if not ready.ready:
@@ -52,14 +52,14 @@ async def readyz(service: QueryDep, settings: SettingsDep, response: Response) -
 
 
 async def _share_check(service: SearchEngine, settings: Settings) -> Readiness:
-    """The result of a running check or a new one. Checks are shared, because a check writes to the disk."""
+    """Return the result of a running or new check. Checks are shared, because each writes to the disk."""
     check = _running_checks.get(service)
     if check is None or check.get_loop() is not asyncio.get_running_loop():
         check = _running_checks[service] = asyncio.ensure_future(
             run_health_check(_check_readiness, service, settings)
         )
         check.add_done_callback(lambda _: _running_checks.pop(service, None))
-    return await asyncio.shield(check)  # a client that disconnects does not end the check of the others
+    return await asyncio.shield(check)  # a client that disconnects must not end the check for the others
 
 
 def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
@@ -73,7 +73,7 @@ def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
         catalog = error.detail
         can_search = can_search and copied_at is not None
         if copied_at is not None:
-            catalog += f" Searches are answered with the copy of {copied_at:%Y-%m-%d %H:%M:%S} UTC."
+            catalog += f" Searches use the copy from {copied_at:%Y-%m-%d %H:%M:%S} UTC."
     checks = {**ready.checks, "database": catalog, "data_folder": folder}
     return ready.model_copy(update={"ready": can_search, "checks": checks})
 
@@ -81,6 +81,6 @@ def _check_readiness(service: SearchEngine, settings: Settings) -> Readiness:
 @router.get("/metrics", operation_id="metrics", response_class=Response)
 @requires("search")
 async def prometheus() -> Response:
-    """Metrics in the Prometheus text format."""
+    """Return metrics in the Prometheus text format."""
     content, media_type = await run_health_check(prometheus_metrics.render)
     return Response(content, media_type=media_type)

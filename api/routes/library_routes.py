@@ -32,7 +32,7 @@ class RecallMatrixParameters(StrictParameters):
     rows: Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")] = DEFAULT_ROWS
     first_release: Annotated[
         int | None,
-        Query(ge=1, le=10**9, description="First row, from 1; by default the newest releases are shown."),
+        Query(ge=1, le=10**9, description="First row, from 1; default: the newest releases."),
     ] = None
     first_domain: Annotated[int, Query(ge=1, le=10**9, description="First column, from 1.")] = 1
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of columns.")] = DEFAULT_DOMAINS
@@ -41,10 +41,10 @@ class RecallMatrixParameters(StrictParameters):
 @router.get("/forgetting", operation_id="get_forgetting", response_model=RecallMatrix, responses=UNCHANGED)
 @requires("search")
 def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameters, Query()]) -> Response:
-    """The recall matrix A[i, t] and the measures of forgetting. Rows are releases, columns are domains.
+    """Return the recall matrix A[i, t] and measures of forgetting. Rows are releases, columns are domains.
 
-    The answer has at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain` on;
-    `domains` is the number of all.
+    Returns at most `rows` releases, by default the newest, and at most `limit` domains from `first_domain` on;
+    `domains` is the total.
     """
     options = dict(parameters)
     domains = options.pop("limit")
@@ -58,9 +58,9 @@ def get_forgetting(request: Request, parameters: Annotated[RecallMatrixParameter
 def get_library(
     request: Request, service: QueryDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> Response:
-    """State of the library in an answer of bounded size: counts, unfinished tasks, workers, faults.
+    """Return the state of the library in bounded size: counts, unfinished tasks, workers and faults.
 
-    `versions` state which parts have changed, so that a client that polls with `If-None-Match` reads only those again.
+    `versions` tell which parts have changed, so that a client polling with `If-None-Match` re-reads only those.
     """
     return conditional_response(request, library_status(service.snapshots.degraded()))
 
@@ -73,7 +73,7 @@ def list_shards(
     service: QueryDep,
     parameters: Annotated[ShardListParameters, Query()],
 ) -> Response:
-    """Published shards with their domain, size and faults, in pages."""
+    """List the published shards with domain, size and faults, in pages."""
     page = release_listing.list_shards(service.snapshots.degraded(), **dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
@@ -83,7 +83,7 @@ def list_shards(
 def list_releases(
     request: Request, links: PageLinkDep, parameters: Annotated[ReleaseListParameters, Query()]
 ) -> Response:
-    """Releases with their task, method, kind and size, in pages; `current` marks the release that answers searches."""
+    """List the releases with task, method, kind and size, in pages; `current` marks the served release."""
     page = release_listing.list_releases(**dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
@@ -91,13 +91,13 @@ def list_releases(
 @router.post("/releases/{release_id}/serve", operation_id="serve_release")
 @requires("admin")
 def serve_release(release_id: str, spec: ServeSpec | None = None) -> ServeOutcome:
-    """Let searches use an earlier or later release, and return the domains that become searchable or unsearchable.
+    """Serve an earlier or later release, and return the domains that become searchable or unsearchable.
 
-    `release_id` is the id of a release or its first 8 characters, the name of the domain that it learned last, or
-    `newest`. The change takes effect within a second in running servers; nothing is deleted or indexed again. Domains
-    that were learned after the release are not searched. Videos that were appended to earlier domains stay searchable,
-    and deleted videos stay deleted. While an earlier release is served, it is pinned: tasks continue the newest release
-    and are published, but not searched until a later release is served. With `dry_run`, only the effects are returned.
+    `release_id` is a release ID or its first 8 characters, the name of the domain that it learned last, or `newest`.
+    The change takes effect within a second in running servers; nothing is deleted or re-indexed. Domains learned after
+    the release are not searched. Videos appended to earlier domains stay searchable, and deleted videos stay deleted.
+    An earlier release stays pinned while it is served: tasks continue the newest release and are published, but not
+    searched until you serve a later release. With `dry_run`, only the effects are returned.
     """
     return release_serving.serve_release(release_id, dry_run=spec is not None and spec.dry_run)
 

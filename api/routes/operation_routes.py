@@ -1,4 +1,4 @@
-"""Operation of the library: its state, maintenance jobs, alerts, and the backups that workers have written."""
+"""Operation of the library: state, maintenance jobs, alerts, and backups written by workers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MEDIA_TYPE = "application/x-tar"
 @router.get("/operations", operation_id="get_operations", tags=["operation"])
 @requires("admin")
 def get_operations(request: Request, _parameters: Annotated[StrictParameters, Query()]) -> OperationsStatus:
-    """Workers with their last errors, queue, running tasks with loss and throughput, jobs, disk, and searches.
+    """Return workers with their last errors, queue, running tasks with loss and throughput, jobs, disk and searches.
 
-    The searches are those of the process that answers; `/metrics` has those of every process.
+    The searches are those of the responding process; `/metrics` covers every process.
     """
     return operations_status(request.app.state.search_rate.read())
 
@@ -39,7 +39,7 @@ def get_operations(request: Request, _parameters: Annotated[StrictParameters, Qu
 def start_job(spec: JobSpec) -> JobDetails:
     """Compact shards, or write a backup to the folder `backups` of the data folder. A worker runs the job.
 
-    An unfinished job of the same kind is returned instead of a second one. Searches continue meanwhile.
+    If a job of the same kind is unfinished, it is returned instead. Searches continue.
     """
     return maintenance_jobs.start_job(spec)
 
@@ -47,21 +47,21 @@ def start_job(spec: JobSpec) -> JobDetails:
 @router.get("/alerts", operation_id="list_alerts", tags=["alerts"])
 @requires("search")
 def list_alerts(_parameters: Annotated[StrictParameters, Query()]) -> AlertPage:
-    """Open alerts, and the last earlier ones. Workers compare the measures every 30 seconds."""
+    """List open alerts and the last earlier ones. Workers compare the measures every 30 seconds."""
     return alerts.list_alerts()
 
 
 @router.post("/alerts/{alert_id}/dismiss", operation_id="dismiss_alert", tags=["alerts"])
 @requires("admin")
 def dismiss_alert(alert_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> AlertDetails:
-    """Hide an alert. It is raised again only after its measure has recovered."""
+    """Dismiss an alert. It is raised again only after its measure has recovered."""
     return alerts.dismiss_alert(alert_id)
 
 
 @router.get("/snapshots", operation_id="list_snapshots", tags=["operation"])
 @requires("admin")
 def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[SnapshotDetails]:
-    """Backups in the folder `backups` of the data folder, newest first; `POST /maintenance` writes one."""
+    """List the backups in the data folder's `backups`, newest first; `POST /maintenance` writes one."""
     return stored_snapshots.list_snapshots()
 
 
@@ -75,10 +75,10 @@ def list_snapshots(_parameters: Annotated[StrictParameters, Query()]) -> list[Sn
 )
 @requires("admin")
 def download_snapshot(name: str, request: Request) -> Response:
-    """The archive of a backup, with support for byte ranges.
+    """Download a backup archive, with support for byte ranges.
 
-    It contains the catalog with all captions, hashes of keys and passwords, and the secrets of webhooks. The audit log
-    has an entry of each download. `cinestrata restore` reads the file.
+    It contains the catalog with all captions, key and password hashes, and webhook secrets. The audit log records each
+    download. `cinestrata restore` reads the file.
     """
     path = stored_snapshots.snapshot_path(name)
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{path.name}"'}
@@ -91,5 +91,5 @@ def download_snapshot(name: str, request: Request) -> Response:
 @router.delete("/snapshots/{name}", status_code=204, operation_id="delete_snapshot", tags=["operation"])
 @requires("admin")
 def delete_snapshot(name: str) -> None:
-    """Delete a backup. Downloads that have begun are completed."""
+    """Delete a backup. Running downloads are completed."""
     stored_snapshots.delete_snapshot(name)

@@ -1,4 +1,4 @@
-"""Routers of the API resources, in the order in which their routes are matched, and the route of its description."""
+"""Routers of the API resources, in matching order, and the route of the API description."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ description_router = APIRouter(include_in_schema=False, route_class=ScopedRoute)
 @description_router.api_route("/openapi.json", methods=["GET", "HEAD"])
 @requires("public")
 async def openapi_description(request: Request) -> JSONResponse:
-    """Operations, parameters and models of the API, which are the same for every library."""
+    """Return the API's operations, parameters and models, which are the same for every library."""
     return JSONResponse(request.app.openapi())
 
 

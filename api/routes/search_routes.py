@@ -1,4 +1,4 @@
-"""Search with text queries, with a clip or an image, and with the captions of a domain or video."""
+"""Search by text, by clip or image, and with the captions of a domain or video."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ router = APIRouter(tags=["search"], route_class=ScopedRoute)
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
 query_report_router = APIRouter(tags=["measures"], route_class=ScopedRoute)
 
-# Cost of a request for admission control, in text searches of about the same duration.
+# Cost of a request for admission control, in text searches of similar duration.
 _CLIP_COST = 16
 _DESCRIPTION_COST = 8
 
@@ -56,10 +56,10 @@ _STAGE_SECONDS = {
 )
 @requires("search")
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
-    """Search all shards, or those of some domains. Each shard is searched with its own query vector.
+    """Search all shards, or those of some domains, each with its own query vector.
 
     Filters apply before ranking: k results are returned whenever k videos pass them. `next_cursor` continues with the
-    next page of the same release, even if a newer release has been published.
+    next page from the same release, even after a newer one is published.
     """
     service: SearchEngine = request.app.state.query_service
     query = parameters.query()
@@ -76,9 +76,9 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
 async def search_many(
     service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
 ) -> Response:
-    """Up to 256 searches in one request. All are answered by one release, except those with a cursor.
+    """Run up to 256 searches in one request, all on one release except those with a cursor.
 
-    If a query is invalid, `errors` names its position and field, and no query is answered.
+    If a query is invalid, `errors` names its position and field, and no query runs.
     """
     # Admission precedes the thread pool, whose queue has no limit.
     with service.admission.admit(len(batch.queries)):
@@ -102,7 +102,7 @@ def _observe_timing(response: SearchResponse) -> None:
     for stage, milliseconds in times:
         _STAGE_SECONDS[stage].observe(milliseconds / 1000)
     if tracing.is_tracing():
-        # The times are those of the search alone; it may have shared its steps with others, and waited for them.
+        # The times cover the search alone; it may have shared steps with others, and waited for them.
         stages = [
             ("route", times.route),
             ("encode", times.encode),
@@ -123,7 +123,7 @@ def _observe_timing(response: SearchResponse) -> None:
 async def suggest_words(
     service: QueryDep, parameters: Annotated[SuggestionParameters, Query()]
 ) -> SuggestionsResponse:
-    """Words of captions, metadata and file names that continue the last word of a query, most frequent first."""
+    """Suggest words from captions, metadata and file names that complete a query's last word, most frequent first."""
     return await run_search(service.suggest, parameters.q, parameters.k)
 
 
@@ -136,7 +136,7 @@ async def search_by_clip(
 ) -> ClipSearchResponse:
     """Search with a video clip or an image. The upload is not stored.
 
-    The video encoder of every searched domain embeds the clip, so restricting the search with `task` is faster.
+    Every searched domain's video encoder embeds the clip, so restricting the search with `task` is faster.
     """
     arguments = parameters.service_arguments()
     with service.admission.admit(_CLIP_COST):
@@ -148,7 +148,7 @@ async def search_by_clip(
 async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
 ) -> CaptionsResponse:
-    """Captions of the library that describe a video best, each with the video that it belongs to."""
+    """Find the library captions that describe a video best, each with the video it belongs to."""
     with service.admission.admit(_DESCRIPTION_COST):
         return await run_search(service.caption_video, video_id, **dict(parameters))
 
@@ -158,10 +158,10 @@ async def describe_video(
 async def get_query_report(
     service: QueryDep, task_id: str, parameters: Annotated[QueryReportParameters, Query()]
 ) -> QueryReport:
-    """Captions of a domain, searched like queries: share of found videos, worst queries, and confusion of domains.
+    """Search with a domain's captions, and report the share of found videos, worst queries and confused domains.
 
-    At most 128 captions are searched, of held-out videos where there are any (`split`), among all videos of the
-    library. The searches run at the first request after a change of the library; later requests use their results.
+    Searches the whole library with at most 128 captions, from held-out videos if there are any (`split`). The searches
+    run on the first request after the library changes; later requests reuse their results.
     """
     with service.admission.admit(1):
         return await run_search(service.report_queries, task_id, parameters.worst)

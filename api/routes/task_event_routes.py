@@ -23,7 +23,7 @@ router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=ScopedRoute)
 
 POLL_SECONDS = 0.5
 HEARTBEAT_POLLS = 30
-# Each stream reads the catalog twice a second, in the threads of all requests.
+# Each stream reads the catalog twice a second, in the threads shared by all requests.
 STREAMS = StreamLimit(
     "event streams",
     "close one, or read the task repeatedly instead",
@@ -37,8 +37,8 @@ STREAMS = StreamLimit(
     operation_id="watch_task",
     response_class=StreamingResponse,
     responses={
-        200: {"content": {"text/event-stream": {}}, "description": "Events until the task has ended."},
-        204: {"description": "The task has ended and has no further events. Do not reconnect."},
+        200: {"content": {"text/event-stream": {}}, "description": "Events until the task ends."},
+        204: {"description": "The task has ended and has no more events. Do not reconnect."},
     },
 )
 @requires("search")
@@ -48,9 +48,9 @@ async def watch_task(
     caller: CallerDep,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Server-sent events: ``state``, ``progress``, ``rejected`` and ``log``.
+    """Stream server-sent events: ``state``, ``progress``, ``rejected`` and ``log``.
 
-    The stream ends with the task, and seconds after the key or the session of the request.
+    The stream ends with the task, and seconds after the request's key or session ends.
     """
     last_id = _parse_event_id(last_event_id)
     has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
@@ -65,19 +65,19 @@ async def watch_task(
 
 
 async def event_stream(task_id: str, last_id: int, request: Request, caller: str) -> AsyncIterator[str]:
-    """Server-sent events of a task after an id, with heartbeats.
+    """Yield a task's server-sent events after an ID, with heartbeats.
 
-    The stream ends with the task, when the client disconnects, and when the credentials of the request become invalid.
+    The stream ends with the task, when the client disconnects, or when the credentials become invalid.
 
     Args:
-        last_id: Identifier of the event after which the stream begins.
+        last_id: ID of the event after which the stream begins.
         request: Request of the client.
         caller: Identity of the caller, whose open streams are counted.
     """
     authenticator: Authenticator = request.app.state.authenticator
     polls = 0
     with STREAMS.opened(caller):
-        # The authenticator remembers credentials for seconds, so most polls do not read the catalog for them.
+        # The authenticator remembers credentials for seconds, so most polls need no catalog read for them.
         while not await request.is_disconnected() and await authenticator.identify_again(request, "search"):
             has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
             for event in events:
@@ -94,7 +94,7 @@ async def event_stream(task_id: str, last_id: int, request: Request, caller: str
 
 
 def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:
-    """Whether the task has ended, and its events after an id. Raises NotFound."""
+    """Return whether the task has ended, and its events after an ID. Raises NotFound."""
     # The state is read first, so that the events of an ended task include its final event.
     has_ended = commands.get_task(task_id).state in FINAL_STATES
     return has_ended, task_events.events_after(task_id, last_id)
@@ -106,7 +106,7 @@ def _parse_event_id(value: str | None) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 19):
         raise InvalidInput.at(
             "Last-Event-ID",
-            "The value is not an event id.",
-            "Send the id of the last received event, or omit the header.",
+            "The value is not an event ID.",
+            "Send the ID of the last received event, or omit the header.",
         )
     return int(value)

@@ -1,4 +1,4 @@
-"""Creation, listing, cancelling, retrying and deletion of tasks, and the sample domain of a new library."""
+"""Create, list, cancel, retry and delete tasks, and create the sample domain for a new library."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def create_task(
     caller: CallerDep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> TaskDetails:
-    """Create a task from the videos and captions of a domain. Training and indexing run in the background."""
+    """Create a task from a domain's videos and captions. Training and indexing run in the background."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         outcome = await _create_from_archive(request, idempotency_key, caller)
     else:
@@ -72,11 +72,11 @@ async def append_videos(
     caller: CallerDep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> TaskDetails:
-    """Append videos to a learned domain. The response is a task of its own, whose `into` names the domain.
+    """Append videos to a learned domain. The response is a separate task whose `into` names the domain.
 
-    Workers embed the videos with the release that the domain's shard pins and add them to the shard as a new segment.
-    Nothing is trained, and no stored vector changes. Videos that cannot be used, and files that the domain already
-    has, are listed in `rejected`.
+    Workers embed the videos with the release pinned by the domain's shard, and add them to the shard as a new segment.
+    Nothing is trained, and no stored vector changes. Unusable videos, and files that the domain already has, are listed
+    in `rejected`.
     """
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         async with _parsed_form(request) as form:
@@ -100,9 +100,9 @@ async def append_videos(
 def list_tasks(
     request: Request, links: PageLinkDep, parameters: Annotated[TaskListParameters, Query()]
 ) -> Response:
-    """Tasks in the order of the queue; `into` distinguishes appends from domains.
+    """List tasks in queue order; `into` distinguishes appends from domains.
 
-    With `limit`, the header `Link` contains the next page as `rel="next"`.
+    With `limit`, the `Link` header points to the next page as `rel="next"`.
     """
     page = task_listing.list_tasks(**dict(parameters))
     return conditional_response(request, page.tasks, headers=links.headers(page))
@@ -111,7 +111,7 @@ def list_tasks(
 @router.get("/{task_id}", operation_id="get_task", response_model=TaskDetails, responses=UNCHANGED)
 @requires("search")
 def get_task(task_id: str, request: Request) -> Response:
-    """A task with its state, progress, estimated remaining time and first rejected videos."""
+    """Return a task with its state, progress, estimated remaining time and first rejected videos."""
     return conditional_response(request, commands.get_task(task_id))
 
 
@@ -127,7 +127,7 @@ def cancel_task(task_id: str) -> TaskDetails:
 def retry_task(task_id: str, spec: RetrySpec | None = None) -> TaskDetails:
     """Queue a failed or cancelled task again, after all waiting tasks.
 
-    A task whose method or settings do not fit the library has a `remedy` with a `body`: send that.
+    If the method or settings don't fit the library, the task has a `remedy` with a `body`: send that.
     """
     return commands.retry_task(task_id, spec)
 
@@ -142,11 +142,11 @@ def relearn_task(
     spec: RelearnSpec | None = None,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> TaskDetails:
-    """Learn the videos that were appended to a domain as a new domain.
+    """Learn a domain's appended videos as a new domain.
 
-    The response is the task of the new domain, whose `relearns` names the former one; its videos have ids of their own
-    until it is ready. It then takes over the videos with their ids, captions and metadata, and the former domain keeps
-    those that it was learned from. While that task is unfinished, a repeated request returns it.
+    The response is the new domain's task, whose `relearns` names the original domain. Its videos have temporary IDs
+    until it is ready; it then takes over the videos with their IDs, captions and metadata, and the original domain
+    keeps those that it was learned from. While that task is unfinished, a repeated request returns it.
     """
     outcome = relearning.relearn_appended_videos(
         task_id, spec or RelearnSpec(), idempotency_key=idempotency_key, caller=caller
@@ -160,7 +160,7 @@ def delete_videos_of_task(
     task_id: str,
     body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
 ) -> DeletionResult:
-    """Delete several videos of a task. Ids of other tasks' videos are reported as not found and kept."""
+    """Delete several videos of a task. Videos of other tasks are reported as not found and kept."""
     return delete_videos(body.videos, task_id=task_id)
 
 
@@ -180,9 +180,9 @@ def delete_whole_task(task_id: str) -> DeletionResult:
 def create_samples(
     response: Response, caller: CallerDep, _parameters: Annotated[StrictParameters, Query()]
 ) -> TaskDetails:
-    """Create a task from sample videos, which the service draws: a domain `street` for a first search.
+    """Create a task from sample videos drawn by the service: a domain `street` for a first search.
 
-    The request takes some seconds. The videos belong to the service and are deleted with the domain.
+    The request takes a few seconds. The videos belong to the service and are deleted with the domain.
     """
     task = create_sample_task(caller=caller).task
     response.headers["Location"] = f"/tasks/{task.id}"
@@ -210,7 +210,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
     async with _parsed_form(request) as form:
         name = form.get("name")
         missing_name = FieldError(
-            "name", "The name is missing.", "Name the domain, for example 'night traffic'."
+            "name", "The name is missing.", "Choose a name, for example 'night traffic'."
         )
         archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
         method = form.get("method")
@@ -227,7 +227,7 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
 
 
 def _require_archive(form: FormData, errors: Sequence[FieldError] = ()) -> UploadFile:
-    """Return the archive of a form; raises InvalidInput if it is missing, or with the other errors of the form."""
+    """Return a form's archive; raises InvalidInput if it is missing or the form has errors."""
     archive = form.get("archive")
     if isinstance(archive, UploadFile) and not errors:
         return archive

@@ -1,4 +1,4 @@
-"""Resumable uploads by the tus protocol, and the preview of the task that uploaded files become."""
+"""Resumable uploads (tus protocol), and the preview of a task from uploaded files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TextHeader = Annotated[str | None, Header()]
 
 
 class RequestTimeout(CinestrataError):
-    """The client sent no byte for too long."""
+    """The client sent nothing for too long."""
 
     status = 408
     title = "Request timeout"
@@ -44,11 +44,11 @@ class RequestTimeout(CinestrataError):
 )
 @requires("ingest")
 async def preview(request: Request) -> UploadPreview:
-    """Videos, captions and problems of a task that selected files would become. Nothing is stored.
+    """Preview the videos, captions and problems of a task from selected files. Nothing is stored.
 
-    Clients send the names and sizes of the files, and the content of the caption table and the sidecar files. They
-    upload the files of the `videos` in the response, and post these to `/tasks` or `/tasks/{id}/videos` with the URIs
-    `upload://<upload id>`.
+    Send the names and sizes of the files, and the content of caption table and sidecar files. Then upload the files of
+    the `videos` in the response, and post these to `/tasks` or `/tasks/{id}/videos` with the URIs `upload://<upload
+    id>`.
     """
     body = await request.body()
     return await run_long(lambda: preview_upload(parse_json(PreviewRequest, body)))
@@ -57,7 +57,7 @@ async def preview(request: Request) -> UploadPreview:
 @_tus_router.options("", status_code=204, operation_id="upload_capabilities")
 @requires("ingest")
 async def capabilities() -> Response:
-    """Version, extensions and maximum file size of the tus protocol."""
+    """Return the tus version, extensions and maximum file size."""
     headers = {
         "Tus-Version": tus_protocol.VERSION,
         "Tus-Extension": ",".join(tus_protocol.EXTENSIONS),
@@ -74,10 +74,10 @@ async def create_upload(
     upload_metadata: _TextHeader = None,
     content_type: _TextHeader = None,
 ) -> Response:
-    """Create an upload for one file (tus extension creation). A body has the first bytes of the file.
+    """Create an upload for one file (tus extension creation). A body holds the file's first bytes.
 
     `Upload-Length` is its size in bytes, and `filename` in `Upload-Metadata` its name. `Location` in the response is
-    the address of the upload. An upload that receives no byte for three days is deleted.
+    the address of the upload. Uploads that receive nothing for three days are deleted.
     """
     size = tus_protocol.parse_size("Upload-Length", upload_length)
     metadata = upload_metadata or ""
@@ -96,7 +96,7 @@ async def create_upload(
 @_tus_router.head("/{upload_id}", status_code=200, operation_id="get_upload_offset")
 @requires("ingest")
 def get_upload_offset(upload_id: str) -> Response:
-    """Number of bytes that are stored (`Upload-Offset`): an interrupted upload continues there."""
+    """Return the number of stored bytes (`Upload-Offset`): an interrupted upload continues there."""
     upload = upload_store.find_upload(upload_id)
     headers = tus_protocol.upload_headers(upload, upload.received)
     headers["Upload-Length"] = str(upload.size)
@@ -115,8 +115,8 @@ async def append_to_upload(
 ) -> Response:
     """Append the bytes of the body at `Upload-Offset`.
 
-    Bytes that arrive before a connection breaks are kept. The status is 409 if another number of bytes is stored, and
-    423 while another request writes to the upload.
+    Bytes that arrive before a connection breaks are kept. The status is 409 if a different number of bytes is stored,
+    and 423 while another request writes to the upload.
     """
     tus_protocol.require_content_type(content_type)
     offset = tus_protocol.parse_size("Upload-Offset", upload_offset)
@@ -139,12 +139,12 @@ router.include_router(_tus_router)
 
 
 async def _receive(request: Request, upload: Upload, offset: int) -> int:
-    """Write the body of a request to an upload; returns the number of bytes that are stored."""
+    """Write a request body to an upload, and return the number of stored bytes."""
     writer = await run_long(UploadWriter, upload, offset)
     try:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and offset + int(length) > upload.size:
-            raise TooLarge(f"The body has more bytes than are missing; the upload has {upload.size} bytes.")
+            raise TooLarge(f"The body is longer than the missing part; the upload has {upload.size} bytes.")
         await _write_body(request, writer)
     except BaseException:
         writer.interrupt()  # without await, which is refused in a cancelled task
@@ -169,9 +169,9 @@ async def _write_body(request: Request, writer: UploadWriter) -> None:
                     idle.reschedule(loop.time() + _IDLE_SECONDS)
     except TimeoutError:
         raise RequestTimeout(
-            f"No byte arrived for {_IDLE_SECONDS:.0f} seconds; continue the upload."
+            f"Nothing arrived for {_IDLE_SECONDS:.0f} seconds; continue the upload."
         ) from None
     finally:
-        # Bytes that arrived before the connection broke are kept; at most one block, so the loop hardly waits.
+        # Bytes received before the connection broke are kept; at most one block, so the loop hardly waits.
         if buffer:
             writer.write(bytes(buffer))

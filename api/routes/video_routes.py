@@ -1,4 +1,4 @@
-"""Lists of videos; details, edits, deletion, thumbnail, file and similar videos of a video."""
+"""List videos; read, edit and delete a video; get its thumbnail, file and similar videos."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CACHE_ONE_DAY = "private, max-age=86400"
 def list_videos(
     request: Request, links: PageLinkDep, parameters: Annotated[VideoListParameters, Query()]
 ) -> Response:
-    """Videos in pages; `next_cursor`, and the header `Link`, continue with the next page."""
+    """List videos in pages; `next_cursor` and the `Link` header continue with the next page."""
     page = video_listing.list_videos(**dict(parameters))
     return conditional_response(request, page, headers=links.headers(page))
 
@@ -43,7 +43,7 @@ def list_videos(
 @router.get("/{video_id}", operation_id="get_video", response_model=VideoDetails, responses=UNCHANGED)
 @requires("search")
 def get_video(video_id: str, request: Request) -> Response:
-    """Details of a video. The header `ETag` is the condition of an edit; see `PATCH`."""
+    """Return a video's details. Edits may use the `ETag` header as a condition; see `PATCH`."""
     video = video_listing.get_video(video_id)
     return conditional_response(request, video, entity_tag=video_editing.entity_tag(video))
 
@@ -60,14 +60,13 @@ def edit_video(
     caller: CallerDep,
     patch: Annotated[VideoPatch, Body(openapi_examples=EDIT_EXAMPLES)],
     if_match: Annotated[
-        str | None, Header(description="`ETag` of the video as it was read; another version gives 412.")
+        str | None, Header(description="`ETag` of the video as you read it; any other version gives 412.")
     ] = None,
 ) -> VideoDetails:
     """Change captions and metadata with a JSON Merge Patch (RFC 7396). Idempotent.
 
-    The next search finds the words of the change, in every process. Results and filters show it at once, and the
-    routing profile of the domain follows within about a second. The vector of the video and the encoder do not change:
-    an edit is not learned.
+    The next search in every process finds the new words. Results and filters change at once, and the domain's routing
+    profile within about a second. The video's vector and the encoder stay the same: edits are not learned.
     """
     video = video_editing.edit_video(video_id, patch, expected_tag=if_match, caller=caller)
     response.headers["ETag"] = video_editing.entity_tag(video)
@@ -79,10 +78,10 @@ def edit_video(
 def find_similar(
     service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
 ) -> SimilarVideosResponse:
-    """Videos with the nearest stored vectors, without the video itself.
+    """Find the videos with the nearest stored vectors, without the video itself.
 
-    Vectors of different encoders cannot be compared; `not_compared` names the affected tasks. If no comparable task is
-    left, the response is 409.
+    Vectors from different encoders cannot be compared; `not_compared` names the affected tasks. If no comparable task
+    is left, the response is 409.
     """
     return service.search_similar(video_id, **dict(parameters))
 
@@ -92,9 +91,9 @@ def find_similar(
 def explain_result(
     service: QueryDep, video_id: str, parameters: Annotated[ExplanationParameters, Query()]
 ) -> ResultExplanation:
-    """The parts of a video's score for a text: cosine, routing evidence and confidence, and its rank.
+    """Explain a video's score for a query: cosine, routing evidence, confidence and rank.
 
-    The video need not be among the results; `rank` is then null.
+    The video need not be among the results; `rank` is null if it isn't.
     """
     query = parameters.query()
     if parameters.k is None:
@@ -109,7 +108,7 @@ def explain_result(
 )
 @requires("search")
 def get_thumbnail(video_id: str, request: Request) -> Response:
-    """A JPEG image from the middle of the video, at most 320 pixels wide."""
+    """Return a JPEG image from the middle of the video, at most 320 pixels wide."""
     return range_response(
         request, video_listing.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
     )
@@ -124,9 +123,9 @@ def get_thumbnail(video_id: str, request: Request) -> Response:
 )
 @requires("search")
 async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Response:
-    """The video file, with support for byte ranges. The service forwards videos of remote sources."""
+    """Return the video file, with support for byte ranges. The service forwards remote videos."""
     uri = await run_in_threadpool(video_listing.video_uri, video_id)
-    # Files of users are untrusted: a browser must treat them as videos and never execute them.
+    # User files are untrusted: a browser must treat them as videos and never execute them.
     headers = {"Cache-Control": _CACHE_ONE_DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
     if is_source_uri(uri):
         return await remote_response(request, caller, video_id, uri, _media_type(file_name(uri)), headers)
@@ -137,9 +136,9 @@ async def stream_video(video_id: str, request: Request, caller: CallerDep) -> Re
 @router.delete("/{video_id}", operation_id="delete_video")
 @requires("ingest")
 def delete_video(video_id: str) -> DeletionResult:
-    """Delete a video: searches, training and evaluation no longer use it. A repetition gives 404.
+    """Delete a video: searches, training and evaluation no longer use it. Repeating the request gives 404.
 
-    Captions, metadata, thumbnail, sampled frames and an uploaded file are deleted immediately; a file below the media
+    Captions, metadata, thumbnail, sampled frames and the uploaded file are deleted immediately; a file below the media
     root is kept.
     """
     result = delete_videos([video_id])

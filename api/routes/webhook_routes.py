@@ -29,10 +29,10 @@ _DeliveryId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 def create_webhook(spec: WebhookSpec) -> WebhookSecret:
     """Register an endpoint that receives events as signed messages (Standard Webhooks).
 
-    The answer contains the secret that verifies the signatures; no other answer contains it. A message is a `POST` with
-    a JSON body of `type`, `timestamp` and `data`, and the headers `webhook-id`, `webhook-timestamp` and
-    `webhook-signature`. An answer with a status from 200 to 299 accepts it. Other answers, and none within 15 seconds,
-    are followed by up to nine further attempts within three days; 410 disables the webhook. Redirects are not followed.
+    Only this response contains the secret that verifies the signatures. A message is a `POST` with a JSON body of
+    `type`, `timestamp` and `data`, and the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. A status
+    from 200 to 299 accepts it. After any other response, or none within 15 seconds, the message is sent up to nine more
+    times within three days; 410 disables the webhook. Redirects are not followed.
     """
     return endpoints.create_webhook(spec)
 
@@ -40,28 +40,28 @@ def create_webhook(spec: WebhookSpec) -> WebhookSecret:
 @router.get("", operation_id="list_webhooks")
 @requires("admin")
 def list_webhooks(_parameters: Annotated[StrictParameters, Query()]) -> list[WebhookDetails]:
-    """All registered endpoints, oldest first."""
+    """List the registered endpoints, oldest first."""
     return endpoints.list_webhooks()
 
 
 @router.patch("/{webhook_id}", operation_id="edit_webhook")
 @requires("admin")
 def edit_webhook(webhook_id: str, patch: WebhookPatch) -> WebhookDetails:
-    """Change the events of a webhook, or enable or disable it."""
+    """Change a webhook's events, or enable or disable it."""
     return endpoints.edit_webhook(webhook_id, patch)
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="remove_webhook")
 @requires("admin")
 def remove_webhook(webhook_id: str) -> None:
-    """Remove a webhook with its messages."""
+    """Remove a webhook and its messages."""
     endpoints.remove_webhook(webhook_id)
 
 
 @router.post("/{webhook_id}/test", operation_id="test_webhook")
 @requires("admin")
 def test_webhook(webhook_id: str) -> DeliveryDetails:
-    """Send a message of the type `webhook.test` now, once, and return the result."""
+    """Send one `webhook.test` message now, and return the result."""
     return endpoints.send_test(webhook_id)
 
 
@@ -70,12 +70,12 @@ def test_webhook(webhook_id: str) -> DeliveryDetails:
 def list_deliveries(
     webhook_id: str, links: PageLinkDep, parameters: Annotated[WebhookDeliveryParameters, Query()]
 ) -> DeliveryPage:
-    """Messages of a webhook with their attempts and last answers, newest first, in pages; kept for 7 days."""
+    """List a webhook's messages with attempts and last responses, newest first, in pages; kept for 7 days."""
     return links.add(endpoints.list_deliveries(webhook_id, **dict(parameters)))
 
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}/resend", status_code=202, operation_id="resend_delivery")
 @requires("admin")
 def resend_delivery(webhook_id: str, delivery_id: _DeliveryId) -> DeliveryDetails:
-    """Send a message again that was given up or delivered. It keeps its `webhook-id`."""
+    """Resend a message that was delivered or given up. It keeps its `webhook-id`."""
     return endpoints.resend(webhook_id, delivery_id)

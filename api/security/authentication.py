@@ -41,7 +41,7 @@ SESSION_COOKIE = "cinestrata_session"
 MIN_NETWORK_KEY_CHARS = 16  # of the key of the environment, outside of loopback
 
 _FRESH_SECONDS = 5.0  # a credential that was revoked by another process is refused after this time
-# While the catalog cannot be reached, searches accept a credential that was valid this long ago.
+# While the catalog is unreachable, searches accept a credential that was valid this long ago.
 REMEMBERED_SECONDS = 600.0
 _CACHED = 4096
 _MAX_SECRET_CHARS = 1024
@@ -54,8 +54,8 @@ class Authenticator:
     """Identifies senders, and remembers valid credentials for seconds.
 
     Args:
-        settings: Settings with the key of the environment, and the address that the server listens on.
-        reads: Reads of the catalog; None: reads of its own.
+        settings: Settings with the environment's key and the server's address.
+        reads: Catalog reads; None: its own.
     """
 
     def __init__(self, settings: Settings, reads: CatalogReads | None = None) -> None:
@@ -70,19 +70,24 @@ class Authenticator:
 
     @property
     def environment_key(self) -> str | None:
-        """Key of the environment; None without one."""
+        """The key in the environment; None if there is none."""
         return self._key.decode() if self._key else None
 
     def is_environment_key(self, candidate: str) -> bool:
-        """Whether a text is the key of the environment, compared in constant time."""
+        """Return whether a text is the environment's key, compared in constant time."""
         return bool(self._key) and hmac.compare_digest(candidate.encode("utf-8", "replace"), self._key)
 
     def is_long_environment_key(self, candidate: str) -> bool:
-        """Whether a text is the key of the environment, unless that key is so short that a search may contain it."""
+        """Return whether a text is the environment's key; False if that key is so short that a search may
+        contain it.
+        """
         return len(self._key) >= MIN_NETWORK_KEY_CHARS and self.is_environment_key(candidate)
 
     async def is_open(self) -> bool:
-        """Whether requests need no credentials: on loopback, without keys and users. Raises as :meth:`identify`."""
+        """Return whether requests need no credentials: on loopback without keys and users.
+
+        Raises as :meth:`identify`.
+        """
         if self._key or not self._is_loopback:
             return False
         at, changes = time.monotonic(), credentials.change_count()
@@ -98,10 +103,10 @@ class Authenticator:
         return not cached[2]
 
     async def identify(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """The sender of a request; None without valid credentials.
+        """Return the sender of a request; None without valid credentials.
 
         Args:
-            scope: Scope that the request needs. While the catalog cannot be reached, credentials that were valid
+            scope: Scope that the request needs. While the catalog is unreachable, credentials that were valid
                 :data:`REMEMBERED_SECONDS` ago suffice for ``search``.
 
         Raises:
@@ -116,9 +121,9 @@ class Authenticator:
         return await self.identify_browser(request, scope)
 
     async def identify_again(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """The sender of a permitted request whose answer is still being sent; None if the access has ended.
+        """Identify the sender of a permitted request again while its response is being sent; None if access has ended.
 
-        A key that was revoked meanwhile is no failed attempt. Arguments and errors as for :meth:`identify`.
+        A key revoked in the meantime is not a failed attempt. Arguments and errors as for :meth:`identify`.
         """
         key = _sent_key(request.headers)
         if key is None or await self.is_open():
@@ -126,9 +131,9 @@ class Authenticator:
         return _ENVIRONMENT if self.is_environment_key(key) else await self._find_key(key, scope)
 
     async def identify_browser(self, request: Request, scope: AccessScope = "admin") -> Principal | None:
-        """The owner of the session of a browser; None without a session. Arguments as for :meth:`identify`.
+        """Return the owner of a browser's session; None without a session. Arguments as for :meth:`identify`.
 
-        A change that a page of another origin requests has no session: such pages send a key.
+        A change requested by a page from another origin has no session: such pages send a key.
         """
         if is_cross_site_change(request):
             return None
@@ -140,9 +145,9 @@ class Authenticator:
         )
 
     async def identify_key(self, key: str, address: str, scope: AccessScope = "admin") -> Principal | None:
-        """The owner of an API key; None for a wrong key. Scope and errors as for :meth:`identify`."""
+        """Return the owner of an API key; None for a wrong key. Scope and errors as for :meth:`identify`."""
         is_environment = self.is_environment_key(key)
-        # A person chose the key of the environment, so it may be guessed: it is known per address.
+        # A person chose the environment's key, so it may be guessable: attempts are limited per address.
         is_known = (
             address_group(address) in self._environment_addresses
             if is_environment
@@ -151,7 +156,7 @@ class Authenticator:
         match = credentials.KEY_PATTERN.fullmatch(key[:_MAX_SECRET_CHARS])
         key_id = match[1] if match else ""
         if not is_known:
-            # Keys that were valid before are exempt: an attacker with the same address does not lock them out.
+            # Keys that were valid before are exempt, so that an attacker at the same address cannot lock them out.
             try:
                 self.limits.check_address(KEY_LIMIT, address)
                 await run_in_threadpool(self.limits.check, KEY_LIMIT, address, key_id)
@@ -190,7 +195,7 @@ class Authenticator:
             await run_in_threadpool(self.record_waiting_failures)
 
     def record_waiting_failures(self) -> None:
-        """Record failed attempts now; if the catalog cannot be written, they are only counted in the log."""
+        """Record failed attempts now; if the catalog cannot be written, only count them in the log."""
         try:
             self.failures.flush()
         except Unavailable as error:
@@ -202,7 +207,7 @@ class Authenticator:
     async def _find(
         self, sent: tuple[str, str], look_up: Callable[[], Principal | None], scope: AccessScope
     ) -> Principal | None:
-        """The owner of a credential, from memory or by a lookup in a thread."""
+        """Find the owner of a credential, in memory or by a lookup in a thread."""
         slot = (sent[0], credentials.digest(sent[1]))
         at, changes = time.monotonic(), credentials.change_count()
         cached = self._known.get(slot)
@@ -221,9 +226,9 @@ class Authenticator:
         return principal
 
 
-@lru_cache(maxsize=16)  # requests name few different hosts
+@lru_cache(maxsize=16)  # requests use few different hosts
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address refers to this machine."""
+    """Return whether a host name or address refers to this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -233,10 +238,10 @@ def is_loopback(host: str) -> bool:
 
 
 def require_network_credentials(settings: Settings) -> None:
-    """Check that a server that listens outside of loopback refuses requests without credentials.
+    """Check that a server listening beyond loopback refuses requests without credentials.
 
     Raises:
-        ValueError: there is neither a key of the environment nor an administrator in the catalog, or the key is short.
+        ValueError: there is neither a key in the environment nor an administrator in the catalog, or the key is short.
     """
     if is_loopback(settings.host):
         return
@@ -261,7 +266,7 @@ def require_network_credentials(settings: Settings) -> None:
 
 
 def _is_remembered(entry: tuple[float, int, Principal]) -> bool:
-    """Whether a credential was valid a short time ago, and has not expired since."""
+    """Return whether a credential was valid a short time ago and has not expired since."""
     at, _, principal = entry
     if time.monotonic() - at > REMEMBERED_SECONDS:
         return False
@@ -269,12 +274,12 @@ def _is_remembered(entry: tuple[float, int, Principal]) -> bool:
 
 
 def client_address(request: Request) -> str:
-    """The network address of the client, as uvicorn reports it: only trusted proxies set ``X-Forwarded-For``."""
+    """Return the network address of the client, as uvicorn reports it: only trusted proxies set ``X-Forwarded-For``."""
     return request.client.host if request.client else ""
 
 
 def _sent_key(headers: Headers) -> str | None:
-    """The key of a request; None if it sends none."""
+    """Return a request's key; None if it has none."""
     key = headers.get("x-api-key") or _bearer_token(headers)
     # Servers decode header bytes as Latin-1; this restores a key that was sent as UTF-8.
     return key.encode("latin-1", "replace").decode("utf-8", "replace") if key else None

@@ -1,4 +1,4 @@
-"""Limits of the size of request bodies, and of the parts of forms."""
+"""Size limits for request bodies and form parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_OTHER_BYTES = 64 * 1024  # small forms and JSON objects
 
 
 def body_limit(request: Request, settings: Settings) -> int:
-    """The maximum body size of a request in bytes."""
+    """Return the maximum body size for a request, in bytes."""
     path = route_path(request.scope)
     if path == "/search":
         return _MAX_BATCH_BYTES
@@ -33,7 +33,7 @@ def body_limit(request: Request, settings: Settings) -> int:
         return (
             request_limits.MAX_CLIP_BYTES + _MAX_OTHER_BYTES
         )  # the clip and the multipart headers around it
-    if request.method == "DELETE":  # a list of video ids
+    if request.method == "DELETE":  # a list of video IDs
         return _MAX_TASK_BYTES
     if path.startswith("/uploads"):  # the preview, or bytes of a file
         return _MAX_TASK_BYTES if path == "/uploads/preview" else request_limits.MAX_VIDEO_BYTES
@@ -54,7 +54,7 @@ def check_content_length(value: str, limit: int) -> None:
     if not (value.isascii() and value.isdecimal()):
         return
     digits = value.lstrip("0") or "0"
-    # The length is compared first, because int() refuses numbers of thousands of digits.
+    # The length is compared first, because int() refuses numbers with thousands of digits.
     if len(digits) > len(str(limit)) or int(digits) > limit:
         raise _too_large(limit)
 

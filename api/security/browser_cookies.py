@@ -1,8 +1,7 @@
-"""Cookies of browsers, which scripts cannot read.
+"""Browser cookies, which scripts cannot read.
 
-On HTTPS, their names have the prefix ``__Host-``, with which browsers accept a cookie from this host only: another
-subdomain cannot set it, and so cannot sign a browser in as another user. Such cookies are ``Secure`` and have the path
-``/``.
+On HTTPS, their names start with ``__Host-``. Browsers accept such a cookie only from this host, so another subdomain
+cannot set it and sign a browser in as another user. Such cookies are ``Secure`` and have the path ``/``.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ from starlette.responses import Response
 
 
 def read_cookie(request: Request, name: str) -> str:
-    """The content of a cookie; empty without one."""
+    """Return a cookie's content; empty if there is none."""
     return request.cookies.get(_sent_name(request, name), "")
 
 
 def set_cookie(request: Request, response: Response, name: str, content: str, max_age: int) -> None:
-    """Set a cookie in the browser that has sent a request, for ``max_age`` seconds."""
+    """Set a cookie for ``max_age`` seconds in the browser that sent a request."""
     response.set_cookie(
         _sent_name(request, name),
         content,
         max_age=max_age,
         httponly=True,
-        samesite="lax",  # links from other sites open pages; their unsafe requests are refused by origin
+        samesite="lax",  # links from other sites may open pages; unsafe requests are refused by origin
         secure=_is_https(request),
     )
 
 
 def delete_cookie(request: Request, response: Response, name: str) -> None:
-    """Delete a cookie in the browser that has sent a request."""
+    """Delete a cookie in the browser that sent a request."""
     response.delete_cookie(
         _sent_name(request, name), httponly=True, samesite="lax", secure=_is_https(request)
     )

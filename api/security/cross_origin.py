@@ -1,7 +1,7 @@
 """Cross-origin resource sharing (CORS) for the origins of the setting ``CINESTRATA_CORS_ORIGINS``.
 
-Pages of other origins send an API key. Their scripts cannot read answers to requests with the session cookie. Browsers
-add this cookie to requests of other subdomains and ports of the same host, so changes ignore it there.
+Pages from other origins send an API key. Their scripts cannot read responses to requests with the session cookie.
+Browsers add this cookie to requests from other subdomains and ports of the same host, so changes ignore it there.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ EXPOSED_HEADERS = (
 
 
 def is_cross_site_change(request: Request) -> bool:
-    """Whether a browser sends a state-changing request for a page of another site."""
+    """Return whether a browser sends a state-changing request on behalf of another site's page."""
     return request.method not in _SAFE_METHODS and _is_cross_site(request.headers)
 
 
 def _is_cross_site(headers: Headers) -> bool:
-    """Whether the headers of a browser name another site as origin. Programs send neither header.
+    """Return whether a browser's headers name another site as origin. Programs send neither header.
 
     If both headers are present, ``Sec-Fetch-Site`` decides: pages cannot forge it, and it stays correct behind a proxy
     that changes the host name.
@@ -80,7 +80,7 @@ def _is_cross_site(headers: Headers) -> bool:
 
 
 def share_with_origins(app: FastAPI, origins: Collection[str]) -> None:
-    """Answer preflight requests of these origins, and let their scripts read the answers."""
+    """Answer preflight requests from these origins, and let their scripts read the responses."""
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,

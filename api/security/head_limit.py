@@ -1,8 +1,8 @@
-"""HTTP protocol of the server with a limit on the head of a request, and one host.
+"""Server HTTP protocol that limits the request head and allows one host.
 
-The parser of uvicorn keeps the target and all header fields of a request, and the trailers behind its body, in memory
-until they end: without a limit, one connection without credentials fills the memory of the process. It also accepts
-several ``Host`` fields, of which a proxy may route by another one than the service checks (RFC 9112, section 3.2).
+uvicorn's parser keeps a request's target, header fields and trailers in memory until they end: without a limit, a
+single connection without credentials could fill the memory. It also accepts several ``Host`` fields, and a proxy may
+route by a different one than the service checks (RFC 9112, section 3.2).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _REFUSAL = b"\r\n".join(
 class HeadLimitProtocol(HttpToolsProtocol):
     """Closes a connection that sends more than :data:`MAX_HEAD_BYTES` without a byte of a body, or several hosts.
 
-    Heads, trailers and extensions of chunks count; a head that arrives in one piece with its end is already parsed, and
-    its size is that of one read.
+    Heads, trailers and chunk extensions count. A head that arrives in one piece with its end is already parsed; its
+    size is that of one read.
     """
 
-    _pending_bytes = 0  # since the last end of a head or part of a body
+    _pending_bytes = 0  # since the last end of a head or body part
     _is_in_head = False
     _is_in_message = False
 
@@ -52,14 +52,14 @@ class HeadLimitProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """End a head; raises ValueError, which is answered with status 400, for one with several hosts."""
+        """End a head; a ValueError for several hosts becomes a 400 response."""
         if sum(name == b"host" for name, _ in self.headers) > 1:
             raise ValueError("several Host fields")
         self._is_in_head, self._pending_bytes = False, 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Receive a part of a body."""
+        """Receive part of a body."""
         self._pending_bytes = 0
         super().on_body(body)
 

@@ -1,4 +1,4 @@
-"""Scopes of routes: each endpoint declares the scope that its requests need.
+"""Route scopes: each endpoint declares the scope that its requests need.
 
 ::
 
@@ -8,8 +8,8 @@
     @requires("admin")
     def revoke_key(key_id: str) -> None: ...
 
-The route checks the declaration before it reads the body, and the OpenAPI description states it. The application does
-not start with a route without a declaration.
+The route checks the scope before it reads the body, and the OpenAPI description states it. The application does not
+start if a route lacks a declaration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PRINCIPAL_KEY = "cinestrata.principal"
 
 
 class Forbidden(CinestrataError):
-    """The sender of the request has no permission."""
+    """The sender of the request lacks permission."""
 
     status = 403
     title = "Forbidden"
@@ -48,7 +48,7 @@ def requires(scope: RouteScope, *, page: bool = False) -> Callable[[_Endpoint], 
     """Declare the scope that requests to an endpoint need.
 
     Args:
-        scope: ``search``, ``ingest`` or ``admin``; each includes those before it. ``public`` needs no credentials.
+        scope: ``search``, ``ingest`` or ``admin``; each includes the previous ones. ``public`` needs no credentials.
         page: Whether a browser without credentials is redirected to the sign-in page.
     """
 
@@ -61,34 +61,34 @@ def requires(scope: RouteScope, *, page: bool = False) -> Callable[[_Endpoint], 
 
 
 def declared_scope(endpoint: Callable[..., Any] | None) -> RouteScope | None:
-    """The declared scope of an endpoint; None if it has no declaration."""
+    """Return the scope that an endpoint declares; None if it declares none."""
     scope: RouteScope | None = getattr(endpoint, "__required_scope__", None)
     return scope
 
 
 def current_principal(request: Request) -> Principal | None:
-    """The authenticated sender of a request; None on a public route."""
+    """Return the authenticated sender of a request; None on a public route."""
     principal: Principal | None = request.scope.get(_PRINCIPAL_KEY)
     return principal
 
 
 def request_actor(request: Request, principal: Principal | None) -> Actor:
-    """The actor of changes of a request."""
+    """Return the actor to record for a request's changes."""
     sender = principal or OPEN_PRINCIPAL
     return Actor(sender.kind, sender.name, client_address(request) or None, current_request_id())
 
 
 class ScopedRoute(APIRoute):
-    """A route that refuses requests without the declared scope of its endpoint."""
+    """A route that refuses requests without the scope that its endpoint declares."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """A handler that checks the scope before the body is read."""
+        """Return a handler that checks the scope before the body is read."""
         handle = self.permitted_handler()
         scope = declared_scope(self.endpoint)
         is_page = getattr(self.endpoint, "__is_page__", False)
 
         async def handle_permitted(request: Request) -> Response:
-            if scope == "public":  # answers also while the catalog is unreachable
+            if scope == "public":  # works even while the catalog is unreachable
                 return await handle(request)
             principal = await request.app.state.authenticator.identify(request, scope or "admin")
             if principal is None and is_page:
@@ -109,7 +109,7 @@ class ScopedRoute(APIRoute):
         return handle_permitted
 
     def permitted_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of requests with the declared scope."""
+        """Return the handler for requests with the declared scope."""
         return super().get_route_handler()
 
 

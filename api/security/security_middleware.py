@@ -1,7 +1,7 @@
-"""ASGI middleware for the form of requests and for security headers; routes check the scopes that they declare.
+"""ASGI middleware that checks the form of requests and adds security headers; routes check scopes.
 
-* State-changing requests that a browser sends for another site are refused (cross-site request forgery). Pages of the
-  origins of the settings may send them with a key.
+* State-changing requests that a browser sends for another site are refused (cross-site request forgery). Pages from
+  configured origins may send them with a key.
 * A server bound to loopback answers only loopback host names, so that no foreign name can resolve to it (DNS
   rebinding).
 * Malformed addresses and bodies above the limit are refused before any handler reads them.
@@ -33,7 +33,7 @@ SECURITY_HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    "Cache-Control": "no-store",  # of answers that state no other: they may be those of an administrator
+    "Cache-Control": "no-store",  # for responses that state no other: they may be an administrator's
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # for browsers without support for frame-ancestors
     "Referrer-Policy": "same-origin",
@@ -53,7 +53,7 @@ class SecurityMiddleware(HttpMiddleware):
         self.loopback_only = is_loopback(settings.host)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and pass it on with the actor of its changes."""
+        """Check a request, and pass it on with the actor to record for its changes."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -79,23 +79,23 @@ class SecurityMiddleware(HttpMiddleware):
         if self.loopback_only and not is_loopback(host):
             raise Forbidden(f"This server accepts requests for localhost only, not for {host[:100]!r}.")
         if is_cross_site_change(request) and headers.get("origin") not in self.settings.cors_origins:
-            raise Forbidden("Pages of other sites cannot send this request. Call the API from a program.")
+            raise Forbidden("Pages from other sites can't send this request. Call the API from a program.")
         path = route_path(request.scope)  # the decoded path, which the router matches
-        if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a text
+        if any(character < " " for character in path):  # PostgreSQL accepts no NUL in a string
             raise NotFound("There is no resource at this address; it contains control characters.")
         _refuse_key_in_query(request, self.authenticator)
         _check_query_encoding(request.scope["query_string"])
         check_content_length(headers.get("content-length", ""), limit)
 
     async def _check_shared_origin(self, request: Request) -> None:
-        """Refuse changes by pages of allowed origins on a service without keys and users.
+        """Refuse changes by pages from allowed origins on a service without keys and users.
 
-        There, every request has the scope admin: an allowed origin would administer the service without a key.
+        There, every request has the scope admin, so an allowed origin could administer the service without a key.
         """
         if is_cross_site_change(request) and await self.authenticator.is_open():
             raise Forbidden(
-                "Pages of other origins need an API key for this request, and this service has no key: create one "
-                "(cinestrata keys create NAME), and send it as X-API-Key."
+                "Pages from other origins need an API key for this request, and this service has none: "
+                "create one (cinestrata keys create NAME), and send it as X-API-Key."
             )
 
 
@@ -120,8 +120,8 @@ def _refuse_key_in_query(request: Request, authenticator: Authenticator) -> None
             authenticator.record_exposed_key(request, parameter, keys[0] if keys else value)
             raise InvalidInput.at(
                 name if is_named else "query",
-                "An API key in an address is stored by browsers, proxies and logs, and is not accepted.",
-                "Send it as the header X-API-Key. Revoke a key that was sent in an address.",
+                "API keys in an address are not accepted, because browsers, proxies and logs store addresses.",
+                "Send the key in the X-API-Key header, and revoke any key that was sent in an address.",
             )
 
 
@@ -130,7 +130,7 @@ def _contains_key(text: str, authenticator: Authenticator) -> bool:
 
 
 def _check_query_encoding(query: bytes) -> None:
-    """Refuse bytes that are not UTF-8, which would otherwise be searched as replacement characters."""
+    """Refuse bytes that are not UTF-8; otherwise they would be searched as replacement characters."""
     for part in query.split(b"&"):
         name, _, value = part.partition(b"=")
         try:

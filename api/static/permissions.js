@@ -1,6 +1,6 @@
 // The role of the signed-in user or key, which the server checks again with every request.
 
-const SCOPES = ["search", "ingest", "admin"]; // each includes those before it
+const SCOPES = ["search", "ingest", "admin"]; // each includes the previous ones
 
 const granted = SCOPES.indexOf(document.body.dataset.scope);
 

@@ -53,7 +53,7 @@ def wait_until(browser: WebDriver, condition: Callable[[WebDriver], _T | None]) 
 
 
 def texts(browser: WebDriver, css: str) -> list[str]:
-    """Texts of the elements that match a selector; they are read again if one was replaced meanwhile."""
+    """Return the texts of the elements that match a selector; they are read again if one was replaced meanwhile."""
     return wait_for(browser, css, 0)
 
 

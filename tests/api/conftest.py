@@ -33,7 +33,7 @@ def rendered_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def learned_folder(rendered_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A data folder with the two domains learned, and the ids of their tasks. Tests use copies."""
+    """A data folder with the two domains learned, and the IDs of their tasks. Tests use copies."""
     folder = tmp_path_factory.mktemp("learned")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(folder))
@@ -81,7 +81,7 @@ def client(configured: Settings) -> Iterator[TestClient]:
 def library(
     configured: Settings, world: Path, client: TestClient, learned_folder: tuple[Path, list[str]]
 ) -> list[str]:
-    """Task ids of two learned domains that ``client`` serves."""
+    """Task IDs of two learned domains that ``client`` serves."""
     folder, tasks = learned_folder
     dispose()
     settings.cache_clear()

@@ -16,7 +16,7 @@ FAST_TRAINING = {"epochs": 1, "rank": 4}
 
 
 def read_manifest(root: Path, domain: str) -> list[dict[str, Any]]:
-    """The videos of a rendered domain in the form of ``POST /tasks``."""
+    """Return the videos of a rendered domain in the form of ``POST /tasks``."""
     lines = (root / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
     videos = [
         TaskSpec.model_validate_json(f'{{"name": "x", "videos": [{line}]}}').videos[0] for line in lines
@@ -25,7 +25,7 @@ def read_manifest(root: Path, domain: str) -> list[dict[str, Any]]:
 
 
 def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
-    """Create a task and run the jobs of both workers; returns the id of the task."""
+    """Create a task and run the jobs of both workers; returns the ID of the task."""
     defaults = {"name": domain, "method": "ffa_tame", "settings": FAST_TRAINING, "videos": videos}
     task = commands.create_task(TaskSpec.model_validate(defaults | fields)).task
     probe(task.id)
@@ -34,7 +34,7 @@ def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
 
 
 def learn_two_domains(root: Path) -> list[str]:
-    """Learn the two rendered domains below ``root``; returns the ids of the tasks."""
+    """Learn the two rendered domains below ``root``; returns the IDs of the tasks."""
     tasks = [learn(domain, read_manifest(root, domain)) for domain in (FIRST, SECOND)]
     states = [commands.get_task(task).state for task in tasks]
     assert states == ["ready", "ready"], [commands.get_task(task).error for task in tasks]

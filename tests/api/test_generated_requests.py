@@ -36,7 +36,7 @@ from service.access.users import create_user
 from service.core.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
-logging.getLogger("asgi_correlation_id").disabled = True  # a line for each generated request id
+logging.getLogger("asgi_correlation_id").disabled = True  # a line for each generated request ID
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
 CHECKS = [
@@ -216,5 +216,5 @@ def _send_generated(run: _Run, operation: Any, known: Mapping[str, list[str | in
 
 
 def _destruction(operation: Any) -> tuple[bool, bool]:
-    """Order of the operations: those that delete resources which others need come last."""
+    """Return the order of the operations: those that delete resources which others need come last."""
     return operation.method == "delete", operation.path in ("/v1/tasks/{task_id}", "/v1/users/{user_id}")

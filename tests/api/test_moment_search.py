@@ -36,7 +36,7 @@ def _frames(path: Path) -> list[np.ndarray]:
 
 
 def _long(path: Path, scenes: list[Path]) -> None:
-    """Each scene played again and again for 24 seconds, at two frames a second."""
+    """Return each scene played again and again for 24 seconds, at two frames a second."""
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=2)
         pictures = [_frames(scene) for scene in scenes]
@@ -70,7 +70,7 @@ def moment_client(configured: Settings, world: Path) -> Iterator[TestClient]:
 
 
 def _search(moment_client: TestClient, text: str, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Results by video id."""
+    """Return the results by video ID."""
     found = moment_client.get("/search", params={"q": text, "k": 50, "moments": 10, **fields}).json()[
         "results"
     ]

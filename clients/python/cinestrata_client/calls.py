@@ -1,4 +1,4 @@
-"""Requests of the API: their parts, and the type of their answers."""
+"""API requests: their parts, and the types of their responses."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import httpx
 from pydantic import BaseModel, TypeAdapter
 
 _T = TypeVar("_T")
-# Requests that may be sent again after a lost connection: a repetition has no further effect.
+# Requests that may be resent after a lost connection, because they are idempotent.
 _REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _REPEATABLE_PATHS = frozenset({"/search", "/search/clip", "/uploads/preview"})
-_SECONDS_PER_VIDEO = 0.005  # the service looks for the file of each video before it answers
+_SECONDS_PER_VIDEO = 0.005  # the service looks for each video's file before it responds
 
 
 @dataclass(frozen=True)
 class Call(Generic[_T]):
-    """A request and the type of its answer.
+    """A request and the type of its response.
 
     Attributes:
         method: HTTP method.
-        template: Path below ``/v1``, with the names of its parameters in braces.
-        result: Type of the answer: a model, a list of models, ``str``, ``bytes`` or None.
-        path: Parameters of the path.
-        query: Parameters of the query; None is left out.
+        template: Path below ``/v1``, with parameter names in braces.
+        result: Type of the response: a model, a list of models, ``str``, ``bytes`` or None.
+        path: Path parameters.
+        query: Query parameters; None is left out.
         headers: Headers; None is left out.
-        body: JSON body; fields that were not set are left out.
-        files: Files of a form, by name.
-        data: Fields of a form.
-        content: Bytes of the body.
-        accepted: Statuses of errors whose JSON answer has the type ``result``, too.
-        is_unbounded: Whether the answer may take any time, because the service reads an archive before it.
+        body: JSON body; unset fields are left out.
+        files: Form files by name.
+        data: Form fields.
+        content: Body as bytes.
+        accepted: Error statuses whose JSON body also has the type ``result``.
+        is_unbounded: Whether the response may take arbitrarily long, because the service reads an archive first.
     """
 
     method: str
@@ -60,7 +60,7 @@ class Call(Generic[_T]):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a repetition of the request has no further effect."""
+        """Whether the request is idempotent."""
         return (
             self.method in _REPEATABLE_METHODS
             or self.template in _REPEATABLE_PATHS
@@ -69,10 +69,10 @@ class Call(Generic[_T]):
         )
 
     def options(self, timeout: float) -> dict[str, Any]:
-        """Return the options of the request for httpx.
+        """Return the request options for httpx.
 
         Args:
-            timeout: Seconds until the request fails; requests with many videos, or with an archive, have more.
+            timeout: Seconds until the request fails; longer for requests with many videos or an archive.
         """
         query = {name: _query_value(value) for name, value in self.query.items() if value is not None}
         headers = {name: value for name, value in self.headers.items() if value is not None}
@@ -96,20 +96,20 @@ class Call(Generic[_T]):
         return httpx.Timeout(seconds, read=seconds + len(videos) * _SECONDS_PER_VIDEO)
 
     def is_answered_by(self, response: httpx.Response) -> bool:
-        """Whether a response has the type ``result``, so that it is no error."""
+        """Return whether a response has the type ``result``, so is not an error."""
         media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
         is_accepted = response.status_code in self.accepted and media_type == "application/json"
         return response.is_success or is_accepted
 
     def parse(self, response: httpx.Response) -> _T:
-        """Return the answer in a response that answers the call."""
+        """Parse a successful response."""
         if self.result is None:
             return cast(_T, None)
         if self.result is str:
             return cast(_T, response.text)
         if self.result is bytes:
             return cast(_T, response.content)
-        # An answer may contain parts of a request, which have new fields in a later service, too.
+        # A response may contain parts of a request, which may have new fields in a later service.
         return cast(_T, _adapter(self.result).validate_json(response.content, extra="ignore"))
 
 

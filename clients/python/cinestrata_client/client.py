@@ -32,19 +32,18 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class Client(Operations, Transfers, SyncStepClient):
     """Client of a Cinestrata service.
 
-    Each operation of the API is a method with the name of its ``operationId``. Requests that the service refuses for
-    now (429, 503) are repeated after ``Retry-After``; requests whose connection fails are repeated if a repetition has
-    no further effect. Usable as a context manager, which closes the connections. Thread-safe.
+    Each API operation is a method named by its ``operationId``. Requests that the service temporarily refuses (429,
+    503) are retried after ``Retry-After``; after a lost connection, only idempotent requests are retried. Usable as a
+    context manager, which closes the connections. Thread-safe.
 
     Args:
-        api_key: API key; None takes it from the variable ``CINESTRATA_API_KEY``.
-        timeout: Seconds until a request without an answer fails; requests with many videos, or with an archive,
-            have more.
-        retries: Repetitions of failed requests.
-        transport: Transport of httpx; None opens network connections.
+        api_key: API key; default: the environment variable ``CINESTRATA_API_KEY``.
+        timeout: Seconds until a request without a response fails; longer for requests with many videos or an archive.
+        retries: How to retry failed requests.
+        transport: httpx transport; None opens network connections.
 
     Raises:
-        ValueError: The URL is not one of http or https, or the key has characters that a header cannot have.
+        ValueError: The URL is not http or https, or the key has characters that a header cannot contain.
     """
 
     def __init__(
@@ -76,15 +75,15 @@ class Client(Operations, Transfers, SyncStepClient):
         self.close()
 
     def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
-        """Write the file of a video to a path, or to an open file."""
+        """Write a video file to a path or an open file."""
         self._download(_stream_of_video(video_id), target)
 
     def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
-        """Write the archive of a backup, named as in ``list_snapshots``, to a path or to an open file."""
+        """Write a backup archive, named as in ``list_snapshots``, to a path or an open file."""
         self._download(_archive_of_snapshot(name), target)
 
     def watch_task(self, task_id: str) -> Iterator[TaskEvent]:
-        """Yield the events of a task until it has ended: states, progress, rejected videos and log lines."""
+        """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
         parser = _EventParser()
         with self._streamed(_events_of_task(task_id), timeout=None) as response:
             for line in response.iter_lines():
@@ -110,7 +109,7 @@ class Client(Operations, Transfers, SyncStepClient):
                 outcome = None
 
     def iterate(self, call: Call[Any]) -> Iterator[Any]:
-        """Yield the entries of all pages from the page of a call on."""
+        """Yield the entries of all pages, starting at a call's page."""
         following: Call[Any] | None = call
         while following is not None:
             entries, following = self.run(self.page(following))
@@ -165,15 +164,15 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
         await self.close()
 
     async def download_video(self, video_id: str, target: str | Path | BinaryIO) -> None:
-        """Write the file of a video to a path, or to an open file."""
+        """Write a video file to a path or an open file."""
         await self._download(_stream_of_video(video_id), target)
 
     async def download_snapshot(self, name: str, target: str | Path | BinaryIO) -> None:
-        """Write the archive of a backup, named as in ``list_snapshots``, to a path or to an open file."""
+        """Write a backup archive, named as in ``list_snapshots``, to a path or an open file."""
         await self._download(_archive_of_snapshot(name), target)
 
     async def watch_task(self, task_id: str) -> AsyncIterator[TaskEvent]:
-        """Yield the events of a task until it has ended: states, progress, rejected videos and log lines."""
+        """Yield a task's events until it ends: states, progress, rejected videos and log lines."""
         parser = _EventParser()
         async with self._streamed(_events_of_task(task_id), timeout=None) as response:
             async for line in response.aiter_lines():
@@ -199,7 +198,7 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
                 outcome = None
 
     async def iterate(self, call: Call[Any]) -> AsyncIterator[Any]:
-        """Yield the entries of all pages from the page of a call on."""
+        """Yield the entries of all pages, starting at a call's page."""
         following: Call[Any] | None = call
         while following is not None:
             entries, following = await self.run(self.page(following))
@@ -225,16 +224,16 @@ class AsyncClient(Operations, Transfers, AsyncStepClient):
 
 
 def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """Options of an httpx client."""
+    """Return the options of an httpx client."""
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL:
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host or (url.port or 0) > _MAX_PORT:
-        raise ValueError(f"base_url: {base_url!r} is not a URL; write for example {DEFAULT_URL}")
+        raise ValueError(f"base_url: {base_url!r} is not a URL; write, for example, {DEFAULT_URL}")
     key = api_key or os.environ.get("CINESTRATA_API_KEY")
-    if key and not (key.isascii() and key.isprintable()):  # the key itself is no part of the error
-        raise ValueError("api_key: it has characters that a header cannot have, such as a line break")
+    if key and not (key.isascii() and key.isprintable()):  # the key itself is not part of the error
+        raise ValueError("api_key: it has characters that a header can't contain, such as a line break")
     return {
         "base_url": base_url.rstrip("/"),
         "headers": {"X-API-Key": key} if key else {},

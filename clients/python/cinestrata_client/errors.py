@@ -1,4 +1,4 @@
-"""Errors of the client: problem documents of the service (RFC 9457), and connections that fail."""
+"""Client errors: problem documents from the service (RFC 9457), and failed connections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cinestrata_schemas.problems import Problem, ProblemField
 
 
 class ServiceError(Exception):
-    """An answer with an error.
+    """An error response.
 
     Attributes:
         status: HTTP status.
-        type: URI of the class of errors, such as ``urn:cinestrata:problem:not-found``; it never changes.
-        title: Name of the class of errors.
+        type: URI of the error class, such as ``urn:cinestrata:problem:not-found``; it never changes.
+        title: Name of the error class.
         detail: Description of this error.
         errors: Invalid fields, each with a message and a hint.
         remedy: What the caller may do next; None if the service recommends nothing.
-        request_id: Identifier of the request, which log lines of the service carry.
-        retry_after: Seconds after which the request may be repeated; None: the service names no time.
+        request_id: ID of the request, as in the service's log lines.
+        retry_after: Seconds after which the request may be retried; None if the service doesn't say.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ServiceError(Exception):
 
 
 class InvalidInputError(ServiceError):
-    """A field of the request is invalid; ``errors`` names each of them."""
+    """Fields of the request are invalid; ``errors`` names each of them."""
 
 
 class UnauthorizedError(ServiceError):
@@ -45,7 +45,7 @@ class UnauthorizedError(ServiceError):
 
 
 class ForbiddenError(ServiceError):
-    """The API key has not the scope that the operation needs."""
+    """The API key lacks the scope that the operation needs."""
 
 
 class NotFoundError(ServiceError):
@@ -57,7 +57,7 @@ class ConflictError(ServiceError):
 
 
 class GoneError(ServiceError):
-    """The release of a cursor is no longer available; begin at the first page."""
+    """The cursor's release is no longer available; start at the first page."""
 
 
 class PreconditionFailedError(ServiceError):
@@ -69,15 +69,15 @@ class TooLargeError(ServiceError):
 
 
 class TooManyRequestsError(ServiceError):
-    """The service has too many waiting requests, also after all repetitions."""
+    """The service has too many waiting requests, even after all retries."""
 
 
 class UnavailableError(ServiceError):
-    """A part of the service is temporarily unavailable, also after all repetitions."""
+    """Part of the service is temporarily unavailable, even after all retries."""
 
 
 class UnreachableError(Exception):
-    """No answer: the connection failed, or the timeout has passed.
+    """No response: the connection failed or timed out.
 
     Attributes:
         base_url: URL of the service, without a user name and a password.
@@ -96,7 +96,7 @@ class TaskFailedError(Exception):
     Attributes:
         task_id: Identifier of the task.
         state: ``failed`` or ``cancelled``.
-        hint: Remedy; None if there is none.
+        hint: How to remedy the failure; None if unknown.
     """
 
     def __init__(self, task_id: str, state: str, error: str | None, hint: str | None) -> None:
@@ -124,7 +124,7 @@ _CLASSES: dict[int, type[ServiceError]] = {
 
 
 def error_of(response: httpx.Response) -> ServiceError:
-    """Return the error of a response; a body that is no problem document is described by its status."""
+    """Convert a response to an error; without a problem document, the status describes it."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Methods that are declared once and belong to both clients.
+"""Methods declared once for both clients.
 
-A method is a generator of steps: it yields each request or pause, and receives the outcome of the request. The
-synchronous client executes the steps in a method that blocks, the asynchronous one in a coroutine.
+A method is a generator of steps: it yields each request or pause, and receives the request's outcome. The synchronous
+client executes the steps in a blocking method, the asynchronous one in a coroutine.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _HEADERS = {"idempotency_key": "Idempotency-Key", "if_match": "If-Match"}
 
 
 class StepClient(ABC):
-    """What the steps of methods need of either client."""
+    """What the steps of methods need from either client."""
 
     base_url: httpx.URL
     retries: RetryPolicy
     connection: Connection
 
     def exchange(self, call: Call[Any]) -> Steps[httpx.Response]:
-        """Send a call, and repeat it where this is safe and promising; the response may be an error.
+        """Send a call, and retry it if that is safe and promising; the response may be an error.
 
         Raises:
             UnreachableError: There is no response.
@@ -59,11 +59,11 @@ class StepClient(ABC):
                 raise UnreachableError(self.base_url, call.method, call.url, outcome) from outcome
 
     def answer(self, call: Call[_T]) -> Steps[_T]:
-        """Send a call and return its parsed answer.
+        """Send a call and return its parsed response.
 
         Raises:
-            ServiceError: The answer is an error.
-            UnreachableError: There is no answer.
+            ServiceError: The response is an error.
+            UnreachableError: There is no response.
         """
         response = yield from self._checked(call)
         answer = call.parse(response)
@@ -72,7 +72,7 @@ class StepClient(ABC):
         return answer
 
     def page(self, call: Call[Any]) -> Steps[tuple[list[Any], Call[Any] | None]]:
-        """Return the entries of a page of a list, and the call of the next page; None after the last one."""
+        """Return a page's entries and the call for the next page; None after the last one."""
         response = yield from self._checked(call)
         page = call.parse(response)
         cursor = getattr(page, "next_cursor", None)
@@ -97,7 +97,7 @@ class SyncStepClient(StepClient):
 
     @abstractmethod
     def iterate(self, call: Call[Any]) -> Iterator[Any]:
-        """Yield the entries of all pages from the page of a call on."""
+        """Yield the entries of all pages, starting at a call's page."""
 
 
 class AsyncStepClient(StepClient):
@@ -109,11 +109,11 @@ class AsyncStepClient(StepClient):
 
     @abstractmethod
     def iterate(self, call: Call[Any]) -> AsyncIterator[Any]:
-        """Yield the entries of all pages from the page of a call on."""
+        """Yield the entries of all pages, starting at a call's page."""
 
 
 class Method(Generic[_P, _T]):
-    """A method of both clients; the function yields its steps.
+    """A method of both clients, whose function yields its steps.
 
     Args:
         function: Generator function, whose first parameter is the client.
@@ -143,10 +143,10 @@ class Method(Generic[_P, _T]):
 
 
 class Operation(Method[_P, _T]):
-    """A method that sends one request, which its signature and its docstring describe.
+    """A method that sends one request, described by its signature and docstring.
 
-    Parameters of the path, ``body``, ``idempotency_key`` and ``if_match`` have their places; all others are
-    parameters of the query. The annotated result is the type of the answer.
+    Path parameters, ``body``, ``idempotency_key`` and ``if_match`` have their places; all others are query parameters.
+    The return annotation is the type of the response.
     """
 
     def __init__(self, call: Call[_T], function: Callable[Concatenate[Any, _P], _T]) -> None:
@@ -161,7 +161,7 @@ class Operation(Method[_P, _T]):
         super().__init__(steps)
 
     def call(self, *args: _P.args, **kwargs: _P.kwargs) -> Call[_T]:
-        """Return the request with arguments of the method."""
+        """Build the request from a method call's arguments."""
         bound = self._signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
         _, *values = bound.arguments.items()  # without the client
@@ -186,13 +186,13 @@ class Operation(Method[_P, _T]):
 
     @functools.cached_property
     def result(self) -> Any:
-        """Type of the answer; None for an empty one."""
+        """Type of the response; None for an empty one."""
         kind = get_type_hints(self._declaration)["return"]
         return None if kind is type(None) else kind
 
 
 class Pages(Generic[_P, _Item]):
-    """A method of both clients that iterates over the entries of all pages of a list.
+    """A method of both clients that iterates over a list, page by page.
 
     Args:
         operation: Operation that returns one page.
@@ -201,7 +201,7 @@ class Pages(Generic[_P, _Item]):
     def __init__(self, operation: Operation[_P, Any], item: type[_Item]) -> None:
         self._operation = operation
         self.item = item
-        self.__doc__ = "Yield the entries of all pages of a list, which are read as they are needed."
+        self.__doc__ = "Yield the entries of a list from all pages, which are read as needed."
 
     @overload
     def __get__(self, client: SyncStepClient, kind: type) -> Callable[_P, Iterator[_Item]]: ...
@@ -223,13 +223,13 @@ class Pages(Generic[_P, _Item]):
 def operation(
     verb: str, path: str, *, headers: Mapping[str, str] | None = None, accepted: tuple[int, ...] = ()
 ) -> Callable[[Callable[Concatenate[Any, _P], _T]], Operation[_P, _T]]:
-    """Declare an operation by a function with a signature and a docstring, but without a body.
+    """Declare an operation by a function with a signature and docstring, but no body.
 
     Args:
         verb: HTTP method.
-        path: Path below ``/v1``, with the names of its parameters in braces.
+        path: Path below ``/v1``, with parameter names in braces.
         headers: Fixed headers.
-        accepted: Statuses of errors whose answer is a result, too.
+        accepted: Error statuses whose body is also a result.
     """
 
     def declare(function: Callable[Concatenate[Any, _P], _T]) -> Operation[_P, _T]:
@@ -239,7 +239,7 @@ def operation(
 
 
 def _entries(page: list[Any] | BaseModel) -> list[Any]:
-    """The entries of a page: the page itself, or its first list."""
+    """Return a page's entries: the page itself, or its first list."""
     if isinstance(page, list):
         return page
     return next(list(value) for _, value in page if isinstance(value, list))

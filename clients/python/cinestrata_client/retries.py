@@ -1,4 +1,4 @@
-"""When a failed request is repeated, and after which pause."""
+"""When to retry a failed request, and after which pause."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _IN_DOUBT = b"urn:cinestrata:problem:commit-not-confirmed"
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Repetitions of requests.
+    """Policy for retrying requests.
 
     Attributes:
-        max_retries: Maximum number of repetitions of a request.
-        max_pause: Maximum pause in seconds; a longer ``Retry-After`` ends the repetitions.
-        first_pause: Pause before the first repetition without ``Retry-After``; it doubles each time.
+        max_retries: Maximum number of retries per request.
+        max_pause: Maximum pause in seconds; a longer ``Retry-After`` ends the retries.
+        first_pause: Pause before the first retry without ``Retry-After``; it doubles each time.
     """
 
     max_retries: int = 3
@@ -32,7 +32,7 @@ class RetryPolicy:
     first_pause: float = 0.5
 
     def keyed(self, call: Call[T]) -> Call[T]:
-        """Return the call with an ``Idempotency-Key`` where the operation has one, so that it can be repeated."""
+        """Add an ``Idempotency-Key`` to a call if the operation has one, so that it can be retried."""
         if "Idempotency-Key" in call.headers and call.headers["Idempotency-Key"] is None:
             return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
         return call
@@ -40,11 +40,11 @@ class RetryPolicy:
     def pause(
         self, call: Call[T], attempt: int, outcome: httpx.Response | httpx.RequestError
     ) -> float | None:
-        """Return the seconds until a repetition; None: the request is not repeated.
+        """Return the seconds until a retry; None: do not retry.
 
         Args:
             attempt: Number of the failed attempt, from 0.
-            outcome: The response, or the failure of the connection.
+            outcome: The response, or the connection error.
         """
         response = outcome if isinstance(outcome, httpx.Response) else None
         if attempt >= self.max_retries or (response is not None and call.is_answered_by(response)):

@@ -1,4 +1,4 @@
-"""Answers that show themselves in a notebook, and become tables of pandas: one page of videos each."""
+"""Responses that display themselves in a notebook and convert to pandas: one page of videos each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cinestrata_schemas import search, videos
 from cinestrata_schemas.model_types import ResponseModel
 
 _SHOWN = 20  # of a page
-_SECONDS = 10.0  # until a picture without an answer is left out
+_SECONDS = 10.0  # until an unanswered picture is left out
 _STYLE = "max-width:160px;max-height:120px"
 
 
 class Connection:
-    """Opens connections to the service that answered; a pickled answer has none, because it would contain the key.
+    """Opens connections to the service; a pickled response has none, because it would contain the key.
 
     Args:
         options: Options of an httpx client.
@@ -30,7 +30,7 @@ class Connection:
         self._options = options
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Connection)  # equal answers may come from different clients
+        return isinstance(other, Connection)  # equal responses may come from different clients
 
     __hash__ = object.__hash__
 
@@ -38,7 +38,7 @@ class Connection:
         return Connection, ()
 
     def pictures(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Thumbnails of videos by ID, without those that cannot be read."""
+        """Fetch thumbnails by video ID, leaving out those that cannot be read."""
         found: dict[str, bytes] = {}
         if self._options is None:
             return found
@@ -60,11 +60,11 @@ class ShownAnswer(ResponseModel):
     _connection: Connection = PrivateAttr(default_factory=Connection)
 
     def connect(self, connection: Connection) -> None:
-        """Set the connection that pictures are read from."""
+        """Set the connection to read pictures from."""
         self._connection = connection
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each video of this page; needs pandas."""
+        """Return a ``pandas.DataFrame`` with a row for each video of this page; needs pandas."""
         import pandas
 
         (kind,) = get_args(type(self).model_fields[self._list].annotation)
@@ -99,7 +99,7 @@ def _video_id(entry: Any) -> str:
 
 
 def _row(entry: Any, picture: bytes | None) -> str:
-    """A row of the table; every text is escaped, because other people wrote it."""
+    """Format a table row; all text is escaped, because other people wrote it."""
     image, facts = "", [_video_id(entry)]
     if picture is not None:
         image = f'<img style="{_STYLE}" src="data:image/jpeg;base64,{base64.b64encode(picture).decode()}">'
@@ -113,7 +113,7 @@ def _row(entry: Any, picture: bytes | None) -> str:
 
 
 def _marked(match: search.MatchedText) -> str:
-    """The HTML of a text with its matched words in ``mark`` elements."""
+    """Format a text as HTML, with its matched words in ``mark`` elements."""
     parts, position = [], 0
     for start, end in sorted(match.marks):
         if position <= start < end:

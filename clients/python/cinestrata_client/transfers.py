@@ -1,4 +1,4 @@
-"""Methods of both clients that send files, or that consist of several requests."""
+"""Client methods that send files or take several requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cinestrata_client.methods import Method, StepClient, Steps
 from cinestrata_schemas.search import ClipSearchResponse
 from cinestrata_schemas.tasks import TaskDetails
 
-CHUNK_BYTES = 8 * 1024**2  # of one request; a broken connection loses at most these
+CHUNK_BYTES = 8 * 1024**2  # per request; a broken connection loses at most these
 _TUS = {"Tus-Resumable": "1.0.0"}
 _CONFLICT, _LOCKED = 409, 423
 _MAX_CORRECTIONS = 10
@@ -37,12 +37,12 @@ class FileUpload:
 
     @property
     def uri(self) -> str:
-        """URI that names the file in a task."""
+        """URI of the file for use in a task."""
         return f"upload://{self.id}"
 
 
 class Transfers:
-    """Archives, uploads, clips, and the wait for a task."""
+    """Methods for archives, uploads, clips, and waiting for a task."""
 
     @Method
     def search_by_clip(
@@ -58,14 +58,14 @@ class Transfers:
         where: Mapping[str, Any] | None = None,
         min_score: float | None = None,
     ) -> Steps[ClipSearchResponse]:
-        """Search with a video clip or an image, which the service does not store.
+        """Search with a video clip or image, which the service does not store.
 
         Args:
             clip: Content of the file.
-            name: Name of the file, whose extension tells its format.
+            name: File name, whose extension tells the format.
             k: Maximum number of results.
             task: Names or IDs of domains; default: all.
-            captions: Number of captions of the library that describe the clip.
+            captions: Number of library captions to return that describe the clip.
             min_duration: Minimum duration of a result in seconds.
             max_duration: Maximum duration of a result in seconds.
             where: Conditions on metadata.
@@ -100,10 +100,10 @@ class Transfers:
 
         Args:
             name: Name of the domain.
-            filename: Name of the archive with its extension; default: that of the file.
-            method: Learning method; default: that of the service.
-            settings: Settings of the method.
-            idempotency_key: Key of the request; default: a random one.
+            filename: File name of the archive with its extension; default: the file's own.
+            method: Learning method; default: the service's.
+            settings: Method settings.
+            idempotency_key: Idempotency key; default: a random one.
         """
         data = {"name": name}
         if method is not None:
@@ -131,7 +131,7 @@ class Transfers:
         filename: str | None = None,
         idempotency_key: str | None = None,
     ) -> Steps[TaskDetails]:
-        """Append the videos of a zip or tar archive, a path or an open file, to a learned domain."""
+        """Append the videos in a zip or tar archive (a path or an open file) to a learned domain."""
         with _opened(archive) as file:
             call = Call[TaskDetails](
                 "POST",
@@ -148,7 +148,7 @@ class Transfers:
     def upload_file(self: StepClient, path: str | Path) -> Steps[FileUpload]:
         """Upload a video in resumable parts (tus); ``uri`` of the result names it in ``VideoSpec``.
 
-        After an answer that contradicts the number of stored bytes, the upload continues where the service has it.
+        If the service has stored a different number of bytes, the upload continues there.
         """
         path = Path(path)
         size = path.stat().st_size
@@ -175,7 +175,7 @@ class Transfers:
                 part = Call[None]("PATCH", template, path=parameters, headers=headers, content=block)
                 try:
                     answer = yield from self.exchange(part)
-                except UnreachableError:  # the service keeps the bytes that have arrived
+                except UnreachableError:  # the service keeps the received bytes
                     if corrections > _MAX_CORRECTIONS:
                         raise
                 else:
@@ -199,7 +199,7 @@ class Transfers:
 
         Raises:
             TaskFailedError: The task has failed, or was cancelled.
-            TimeoutError: The task is not ready after the timeout.
+            TimeoutError: The task is not ready when the timeout ends.
         """
         end = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_POLL_SECONDS

@@ -10,7 +10,7 @@ from pydantic import Field, PlainSerializer, SecretStr
 from cinestrata_schemas.choice_types import AccessScope
 from cinestrata_schemas.model_types import Name, RequestModel, ResponseModel
 
-# Hidden wherever it is shown, and sent in plain text.
+# Masked in output, and sent in plain text.
 Password = Annotated[
     SecretStr, PlainSerializer(SecretStr.get_secret_value, return_type=str, when_used="json")
 ]
@@ -19,36 +19,36 @@ Password = Annotated[
 class KeySpec(RequestModel):
     """A new API key."""
 
-    name: Name = Field(description="Name of the key, which the audit log states; unique among active keys.")
+    name: Name = Field(description="Name of the key, as shown in the audit log; unique among active keys.")
     scope: AccessScope = Field(
-        description="search reads; ingest also changes videos and domains; admin permits everything."
+        description="search: read only; ingest: also change videos and domains; admin: everything."
     )
     expires_in_days: int | None = Field(
         default=None, ge=1, le=3660, description="Days until the key expires."
     )
     expires_at: datetime | None = Field(
-        default=None, description="Time at which the key expires; without a time zone in UTC."
+        default=None, description="Expiry time; UTC unless it has a time zone."
     )
 
 
 class KeyDetails(ResponseModel):
     """An API key, without its secret."""
 
-    id: str = Field(description="Identifier; the second part of the key.")
+    id: str = Field(description="ID; the second part of the key.")
     name: str
     scope: str
     state: str = Field(description="active, expired or revoked.")
     created_at: datetime
     created_by: str = Field(description="Actor that created the key.")
     expires_at: datetime | None = None
-    last_used_at: datetime | None = Field(default=None, description="Exact to a minute.")
+    last_used_at: datetime | None = Field(default=None, description="Accurate to a minute.")
     revoked_at: datetime | None = None
 
 
 class KeySecret(KeyDetails):
-    """A new API key with its secret, which no other response contains."""
+    """A new API key with its secret, which is returned only once."""
 
-    key: str = Field(description="The key: `cine_`, its identifier, and a secret of 256 random bits.")
+    key: str = Field(description="The key: `cine_`, its ID, and a random 256-bit secret.")
 
 
 class UserSpec(RequestModel):
@@ -60,9 +60,11 @@ class UserSpec(RequestModel):
 
 
 class UserPatch(RequestModel):
-    """Changes of a user; omitted fields stay."""
+    """Changes to a user; omitted fields stay unchanged."""
 
-    password: Password | None = Field(default=None, description="New password. All sessions of the user end.")
+    password: Password | None = Field(
+        default=None, description="New password. Ends all of the user's sessions."
+    )
     scope: AccessScope | None = Field(default=None, description="New role, effective at once.")
 
 
@@ -72,10 +74,12 @@ class UserDetails(ResponseModel):
     id: str
     name: str
     scope: str
-    provider: str | None = Field(default=None, description="OpenID provider of the user; null: a password.")
+    provider: str | None = Field(
+        default=None, description="The user's OpenID provider; null: signs in with a password."
+    )
     created_at: datetime
     last_sign_in_at: datetime | None = None
-    sessions: int = Field(default=0, description="Number of sessions that have not ended.")
+    sessions: int = Field(default=0, description="Number of active sessions.")
 
 
 class SessionDetails(ResponseModel):
@@ -86,14 +90,14 @@ class SessionDetails(ResponseModel):
     key: str | None = Field(default=None, description="Name of the key; null: signed in as a user.")
     created_at: datetime
     expires_at: datetime
-    last_seen_at: datetime = Field(description="Exact to a minute.")
-    address: str | None = Field(default=None, description="Network address at the sign-in.")
-    user_agent: str = Field(description="Browser, as it names itself.")
-    current: bool = Field(default=False, description="Whether the request belongs to this session.")
+    last_seen_at: datetime = Field(description="Accurate to a minute.")
+    address: str | None = Field(default=None, description="Network address at sign-in.")
+    user_agent: str = Field(description="User agent of the browser.")
+    current: bool = Field(default=False, description="Whether this request uses the session.")
 
 
 class CurrentAccess(ResponseModel):
-    """The sender of a request as the service sees it."""
+    """The sender of a request, as the service sees it."""
 
     kind: str = Field(description="user, key, environment, or anonymous (a service without keys and users).")
     name: str
@@ -101,19 +105,19 @@ class CurrentAccess(ResponseModel):
 
 
 class AuditRecord(ResponseModel):
-    """An entry of the audit log: a change, or an attempt to sign in."""
+    """An audit log entry: a change, or a sign-in attempt."""
 
-    id: int = Field(description="Number of the entry; later entries have greater numbers.")
+    id: int = Field(description="Entry number; later entries have greater numbers.")
     at: datetime
-    actor: str = Field(description="Name of the user or key, or of the process.")
+    actor: str = Field(description="Name of the user, key or process.")
     actor_kind: str = Field(
-        description="user, key, environment (key of the environment), anonymous, cli, worker or system."
+        description="user, key, environment (the key in the environment), anonymous, cli, worker or system."
     )
     action: str = Field(description="Resource and verb.", examples=["task.cancel"])
-    target: str = Field(description="Identifier of the changed resource; empty if there is none.")
+    target: str = Field(description="ID of the changed resource; empty if there is none.")
     address: str | None = Field(default=None, description="Network address of the client.")
-    request_id: str | None = Field(default=None, description="Identifier of the HTTP request.")
-    details: dict[str, Any] = Field(default_factory=dict, description="Further facts about the change.")
+    request_id: str | None = Field(default=None, description="ID of the HTTP request.")
+    details: dict[str, Any] = Field(default_factory=dict, description="Details of the change.")
 
 
 class AuditPage(ResponseModel):

@@ -19,22 +19,20 @@ class AlertDetails(ResponseModel):
     id: int
     kind: Open[AlertKind]
     task_id: str | None = Field(
-        description="Domain of the alert, with the largest loss where one is named; null for the whole library."
+        description="Affected domain, or the one with the largest loss; null for the whole library."
     )
     task: str | None = Field(description="Name of the domain.")
     value: float = Field(description="Last measured value.")
     threshold: float
     message: str
     raised_at: datetime
-    cleared_at: datetime | None = Field(description="End of the crossing; null while it lasts.")
+    cleared_at: datetime | None = Field(description="When the value recovered; null while the alert lasts.")
     dismissed_at: datetime | None = Field(description="When an operator dismissed the alert.")
 
 
 class AlertPage(ResponseModel):
     """Open and earlier alerts."""
 
-    open: list[AlertDetails] = Field(
-        description="Alerts that last and are not dismissed, newest first; at most 100."
-    )
+    open: list[AlertDetails] = Field(description="Ongoing, undismissed alerts, newest first; at most 100.")
     open_count: int
     earlier: list[AlertDetails] = Field(description="The last 20 cleared or dismissed alerts.")

@@ -1,4 +1,4 @@
-"""Types of values with a fixed set of choices, which the API, the command line and the catalog share.
+"""Choice types shared by the API, the command line and the catalog.
 
 The command line declares its options with them, so this module imports nothing else.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Literal
 
 QueryMode = Literal["pinned", "latest"]
-# Texts of a video that words are searched in; people confirmed that a *confirmed* one describes the video.
+# Kinds of searchable text; people confirmed that a *confirmed* one describes the video.
 TextKind = Literal["caption", "transcript", "confirmed", "metadata", "name"]
-SearchScope = Literal["task", "all"]  # tasks whose videos or captions are compared with a video
-AccessScope = Literal["search", "ingest", "admin"]  # each includes those before it
+SearchScope = Literal["task", "all"]  # which tasks to compare a video with
+AccessScope = Literal["search", "ingest", "admin"]  # each includes the previous ones
 ActorKind = Literal[
     "user", "key", "environment", "anonymous", "cli", "worker", "system"
 ]  # that change a library
@@ -24,4 +24,4 @@ Verdict = Literal["right", "wrong"]  # on a video, for a text
 VideoStatus = Literal["pending", "accepted", "rejected"]
 Split = Literal["train", "val", "test"]
 EffectiveSplit = Literal["train", "val", "test", "appended"]
-VanishedVideos = Literal["keep", "delete"]  # treatment of videos whose file no longer exists
+VanishedVideos = Literal["keep", "delete"]  # what to do with videos whose file is gone

@@ -1,8 +1,8 @@
-"""Names of domains in any script: their normal form, and what a name may contain.
+"""Domain names in any script: their normal form, and what they may contain.
 
-A name consists of letters, marks, digits, punctuation and single spaces. Invisible characters, controls and overrides
-of the writing direction are refused, because names would look equal or show other text than they contain. Symbols and
-emoji are refused because one picture has several encodings that normalization keeps apart: names would not be unique.
+A name consists of letters, marks, digits, punctuation and single spaces. Invisible, control and bidi-override
+characters are refused, because they make names look equal or display differently. Symbols and emoji are refused because
+some have several encodings that normalization does not unify, so names would not be unique.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import unicodedata
 
 MAX_NAME_CHARS = 80  # width of the column
-JOINERS = "\u200c\u200d"  # visible in the spelling of Persian and of Indic scripts
-# Letters and marks that have no glyph: fillers, grapheme joiner, variation selectors.
+JOINERS = "\u200c\u200d"  # needed to spell Persian and Indic scripts
+# Letters and marks without a glyph: fillers, grapheme joiner, variation selectors.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -20,13 +20,13 @@ _HINT = "Use letters of any script, digits, spaces and punctuation, without '/' 
 
 
 def normalize_name(name: str) -> str:
-    """Return a name with composed characters (NFC), and with single spaces in place of any spaces."""
+    """Normalize a name: composed characters (NFC) and single spaces."""
     spaced = "".join(" " if unicodedata.category(c) == "Zs" else c for c in name)
     return unicodedata.normalize("NFC", re.sub(" +", " ", spaced).strip(" "))
 
 
 def name_problem(name: str) -> tuple[str, str] | None:
-    """Return the error and the hint of a normalized name; None for a valid one."""
+    """Return the error and hint for a normalized name; None if it is valid."""
     for place, c in enumerate(name):
         category = unicodedata.category(c)
         if c in JOINERS:
@@ -42,5 +42,5 @@ def name_problem(name: str) -> tuple[str, str] | None:
     if not any(unicodedata.category(c)[0] in "LN" for c in name):
         return "The name contains neither a letter nor a digit.", _HINT
     if unicodedata.category(name[0])[0] == "M":
-        return "The name begins with a combining mark.", "Begin it with a letter or a digit."
+        return "The name begins with a combining mark.", "Begin the name with a letter or digit."
     return None

@@ -1,4 +1,4 @@
-"""Responses that explain search results: queries of a domain with their ranks, score of a single result, losses."""
+"""Responses that explain search results: a domain's queries with their ranks, a single result's score, losses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cinestrata_schemas.search import MatchedText, MomentMatch, SearchResult, Ta
 
 
 class QueryOutcome(ResponseModel):
-    """A caption that was searched, and the rank of its video."""
+    """A caption used as a query, and the rank of its video."""
 
     caption: str
-    video_id: str = Field(description="Video of the caption.")
+    video_id: str = Field(description="The caption's video.")
     thumbnail_url: str
     rank: int | None = Field(
         description="Rank of the video; null if it is not among the first `depth` results."
@@ -24,7 +24,7 @@ class QueryOutcome(ResponseModel):
 
 
 class FirstResultShare(ResponseModel):
-    """Share of the queries whose first result is a video of one domain. ``task`` is the name of its task."""
+    """Share of queries whose first result is from one domain. ``task`` is the name of its task."""
 
     task: str
     task_id: str
@@ -33,10 +33,10 @@ class FirstResultShare(ResponseModel):
 
 
 class QueryReport(ResponseModel):
-    """Captions of a domain, searched like queries among all videos of the library. ``task`` is its name.
+    """Results of searching the whole library with a domain's captions. ``task`` is its name.
 
-    The captions are a fixed sample of one split: of the held-out videos where there are any, otherwise of the
-    validation, appended or training videos.
+    The captions are a fixed sample from one split: the held-out videos if there are any, otherwise the validation,
+    appended or training videos.
     """
 
     task: str
@@ -49,15 +49,15 @@ class QueryReport(ResponseModel):
         description="Whether the videos were held out: neither learned nor used for routing."
     )
     queries: int = Field(description="Number of searched captions.")
-    captions: int = Field(description="Number of videos of the split that have captions.")
-    depth: int = Field(description="Number of results in which a video has a rank.")
-    recall_at_1: float | None = Field(description="Share of the queries with rank 1, 0..1.")
-    recall_at_10: float | None = Field(description="Share of the queries with rank 1 to 10, 0..1.")
+    captions: int = Field(description="Number of captioned videos in the split.")
+    depth: int = Field(description="Number of results that are ranked.")
+    recall_at_1: float | None = Field(description="Share of queries with rank 1, 0..1.")
+    recall_at_10: float | None = Field(description="Share of queries with rank 1 to 10, 0..1.")
     measured: dict[Open[Gallery], RecallFigures] = Field(
-        description="Stored recall of the newest release that was measured, by gallery, as in the recall matrix."
+        description="Recall of the newest measured release by gallery, as in the recall matrix."
     )
     first_results: list[FirstResultShare] = Field(
-        description="Domains of the first results, by falling share."
+        description="Domains of the first results, largest share first."
     )
     worst: list[QueryOutcome] = Field(
         description="Queries that do not rank their video first, worst rank first."
@@ -68,12 +68,12 @@ class QueryWord(ResponseModel):
     """A word of a query and its routing evidence for a domain."""
 
     text: str
-    known: bool = Field(description="Whether the captions of the domain contain all tokens of the word.")
+    known: bool = Field(description="Whether the domain's captions contain all tokens of the word.")
     domains: int = Field(
         description="Number of searched domains whose captions contain all tokens of the word."
     )
     evidence: float = Field(
-        description="Evidence for the domain in nats, relative to the mean over the searched domains."
+        description="Evidence for the domain in nats, relative to the mean of the searched domains."
     )
 
 
@@ -93,30 +93,26 @@ class ResultExplanation(ResponseModel):
     generation: int
     mode: Open[QueryMode]
     rank: int | None = Field(description="Rank of the video; null if it is not among the first `k` results.")
-    depth: int = Field(description="Number of results in which the video has a rank.")
+    depth: int = Field(description="Number of results that are ranked.")
     score: float
-    cosine: float = Field(description="Cosine of the query vector and the best vector of the video.")
+    cosine: float = Field(description="Cosine between the query vector and the video's best vector.")
     video_cosine: float | None = Field(
-        description="Cosine of the query vector and the vector of the whole video; lower than `cosine` where a moment "
-        "is nearer."
+        description="Cosine between the query vector and the whole video's vector; lower than `cosine` "
+        "if a moment is nearer."
     )
     routing_prior: float = Field(description="Cosine per nat of routing evidence.")
     routing_term: float = Field(description="Routing prior times the log weight of the domain; at most 0.")
     weight: float = Field(description="Routing weight of the domain among the searched domains, 0..1.")
     words_evidence: float = Field(
-        description="Evidence of the words in the texts of the video, in nats; 0 without texts."
+        description="Evidence from words in the video's texts, in nats; 0 without texts."
     )
-    words_term: float = Field(description="Routing prior times the evidence of the words.")
-    texts: list[MatchedText] = Field(
-        description="Texts of the video that contain words of the query, best first."
-    )
-    routing: list[TaskRouting] = Field(description="The likeliest domains, by falling weight.")
+    words_term: float = Field(description="Routing prior times the words' evidence.")
+    texts: list[MatchedText] = Field(description="Matching texts of the video, best first.")
+    routing: list[TaskRouting] = Field(description="The likeliest domains, largest weight first.")
     confidence: float | None = Field(
-        description="Probability that the video is right for the text; null outside the first `k` results, and where "
-        "neither the release nor a text of the video tells."
+        description="Probability that the video is right for the query; null outside the first `k` "
+        "results, or if neither the release nor a text of the video can tell."
     )
-    matches: bool | None = Field(
-        description="Whether the result belongs to the answer; null as `confidence`."
-    )
-    moments: list[MomentMatch] = Field(description="Best moments of a long video, by falling score.")
+    matches: bool | None = Field(description="Whether the result is above the cut-off; null as `confidence`.")
+    moments: list[MomentMatch] = Field(description="Moments of a long video, best first.")
     words: list[QueryWord] = Field(description="Words of the query, in order.")

@@ -1,4 +1,4 @@
-"""Feedback on results: which videos are right or wrong for a text."""
+"""Feedback on results: which videos are right or wrong for a query."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cinestrata_schemas.model_types import Open, RequestModel, ResponseModel
 
 
 class FeedbackSpec(RequestModel):
-    """A verdict on a video as a result for a text."""
+    """A verdict on a video as a result for a query."""
 
-    text: str = Field(description="Text that was searched.")
+    text: str = Field(description="Query that was searched.")
     video_id: str = Field(description="ID of the video.")
-    verdict: Verdict = Field(description="Whether the video is right or wrong for the text.")
+    verdict: Verdict = Field(description="Whether the video is right or wrong for the query.")
 
 
 class FeedbackDetails(ResponseModel):
     """A verdict that a caller gave."""
 
     id: int
-    text: str = Field(description="Text as it was typed; untrusted.")
+    text: str = Field(description="Query as typed; untrusted.")
     video_id: str
     verdict: Open[Verdict]
     caller: str = Field(description="User or key, as in the audit log.")

@@ -15,7 +15,7 @@ from cinestrata_schemas.tasks import TaskDetails
 
 
 class RecallFigures(ResponseModel):
-    """Recall of the captions of held-out videos in one gallery: shares of the queries, 0..1."""
+    """Recall of held-out captions in one gallery: shares of queries, 0..1."""
 
     queries: int
     r1: float
@@ -35,15 +35,15 @@ class MeasuredShare(ResponseModel):
 
 
 class DomainLoss(ResponseModel):
-    """Recall@1 of a domain right after it was learned, minus that of the newest release. ``task`` is its name."""
+    """A domain's Recall@1 right after it was learned, minus the newest release's. ``task`` is its name."""
 
     task_id: str
     task: str
     loss: float = Field(description="`learned` minus `now`.")
     queries: int
     low: float | None = Field(
-        description="Lower end of the 95 % interval, which accounts for the choice of the largest of several losses; "
-        "null if the queries of the releases cannot be compared one by one."
+        description="Lower end of the 95 % interval, corrected for choosing the largest of several "
+        "losses; null if the releases' queries cannot be compared one by one."
     )
     high: float | None
     learned: float
@@ -51,7 +51,7 @@ class DomainLoss(ResponseModel):
 
 
 class MeasuredLoss(ResponseModel):
-    """Recall@1 of earlier domains right after they were learned, minus that of the newest release, weighted by queries.
+    """Recall@1 of earlier domains right after they were learned, minus the newest release's, weighted by queries.
 
     The 95 % confidence interval compares both releases query by query.
     """
@@ -59,20 +59,18 @@ class MeasuredLoss(ResponseModel):
     loss: float = Field(description="`learned` minus `now`; a gain is negative.")
     domains: int
     queries: int
-    low: float | None = Field(
-        description="Lower end of the interval; null if the queries of both releases differ."
-    )
+    low: float | None = Field(description="Lower end of the interval; null if the releases' queries differ.")
     high: float | None
     learned: float
     now: float
     worst: DomainLoss | None = Field(
-        description="Domain with the largest loss, of those with 20 or more queries if there are any; null if none has "
-        "lost."
+        description="Domain with the largest loss, among those with 20 or more queries if there are "
+        "any; null if none has lost."
     )
 
 
 class UnfoundDomain(ResponseModel):
-    """A domain without a query that ranks its video first. ``task`` is its name."""
+    """A domain in which no query ranks its video first. ``task`` is its name."""
 
     task_id: str
     task: str
@@ -80,35 +78,34 @@ class UnfoundDomain(ResponseModel):
 
 
 class ServedRecall(ResponseModel):
-    """Recall@1 as searches are answered: with the newest release, weighted by queries."""
+    """Recall@1 as users experience it: with the newest release, weighted by queries."""
 
     mode: Open[QueryMode] = Field(description="Query mode in which the service searches.")
     domains: int = Field(description="Number of domains with queries.")
     domains_with_few_queries: int = Field(description="Number of domains with fewer than 20 queries.")
     recall: dict[Open[Gallery], MeasuredShare | None] = Field(
-        description="Share of the queries that rank the right video first, by gallery."
+        description="Share of queries that rank the right video first, by gallery."
     )
     loss: dict[Open[Gallery], MeasuredLoss | None] = Field(description="Loss of earlier domains, by gallery.")
     router_accuracy: MeasuredShare | None = Field(
-        description="Share of the queries whose own domain is the most likely one of those with captions."
+        description="Share of queries whose own domain is the likeliest of those with captions."
     )
     unfound_domains: int = Field(
-        description="Number of domains without a query that ranks its video first among the held-out videos of all "
-        "shards."
+        description="Number of domains in which no query ranks its video first among all held-out videos."
     )
-    unfound: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
+    unfound: list[UnfoundDomain] = Field(description="The five with the most queries.")
     unfound_all_domains: int = Field(
-        description="Number of domains without a query that ranks its video first among all videos, as users search."
+        description="Number of domains in which no query ranks its video first among all videos, as users search."
     )
-    unfound_all: list[UnfoundDomain] = Field(description="The 5 of them with the most queries.")
+    unfound_all: list[UnfoundDomain] = Field(description="The five with the most queries.")
 
 
 class RecallMatrix(ResponseModel):
     """The recall matrix and the measures derived from it.
 
-    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without
-    queries and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all
-    shards, unknown task. The galleries contain the held-out videos; those of ``…_all`` contain all videos.
+    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without queries
+    and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all shards,
+    unknown task. The galleries contain the held-out videos; ``…_all`` galleries contain all videos.
 
     Rows and columns are a window of the matrix; measures, curves and ``served`` describe the whole library.
     """
@@ -116,7 +113,7 @@ class RecallMatrix(ResponseModel):
     first_release: int = Field(description="Position of the first row in the complete matrix, from 1.")
     domains: int = Field(description="Columns of the complete matrix.")
     first_domain: int = Field(description="Position of the first column in the complete matrix, from 1.")
-    tasks: list[str] = Field(description="Name of the task of each column.")
+    tasks: list[str] = Field(description="Task name of each column.")
     task_ids: list[str]
     releases: list[str] = Field(description="Release of each row.")
     mode: Open[QueryMode]
@@ -130,26 +127,24 @@ class RecallMatrix(ResponseModel):
     queries: list[list[int]] = Field(
         description="Number of queries of each cell; 0 where nothing was measured."
     )
-    bwf_local: float | None = Field(
-        description="Mean over domains, each with the same weight, as in the papers."
-    )
+    bwf_local: float | None = Field(description="Mean over domains with equal weights, as in the papers.")
     bwf_global: float | None
     fr: float | None
     hm: float | None
     zero_shot: list[float | None] = Field(
-        description="Recall of the untrained backbone for each task, in its own shard among held-out videos."
+        description="Recall of the untrained backbone for each task, among the held-out videos in its own shard."
     )
     recall_over_time_local: list[float | None] = Field(
-        description="Mean recall of all domains for each release of the library, weighted by queries."
+        description="Mean recall over all domains for each release, weighted by queries."
     )
     recall_over_time_global: list[float | None]
-    router_accuracy: list[float | None] = Field(description="For each release of the library.")
+    router_accuracy: list[float | None] = Field(description="For each release.")
     losses: dict[Open[Gallery], MeasuredLoss | None] = Field(
         description="Loss of earlier domains with the served release, weighted by queries, by gallery."
     )
     served: ServedRecall
     held_out: list[Open[Literal["given", "derived"]] | None]
-    after: list[str] = Field(description="Name of the task of the release of each row.")
+    after: list[str] = Field(description="Task name of each row's release.")
     newest: dict[str, list[RecallFigures | None]] = Field(
         description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
     )
@@ -167,7 +162,7 @@ class ShardSummary(ResponseModel):
     bytes: int
     created_at: datetime
     deleted: int = Field(
-        default=0, description="Number of deleted vectors; they use storage until the task is compacted."
+        default=0, description="Number of deleted vectors, which take storage until the task is compacted."
     )
     degraded: str | None = None
 
@@ -180,7 +175,7 @@ class ShardPage(ResponseModel):
 
 
 class WorkerLease(ResponseModel):
-    """Lease of an active worker."""
+    """Lease held by an active worker."""
 
     task_id: str
     task: str
@@ -190,16 +185,16 @@ class WorkerLease(ResponseModel):
 
 
 class LibraryVersions(ResponseModel):
-    """Versions of the parts of the library: a version changes with its part."""
+    """Versions of the library's parts; a version changes with its part."""
 
-    tasks: str = Field(description="Rows of `/tasks`, without the progress of unfinished tasks.")
+    tasks: str = Field(description="The rows of `/tasks`, without the progress of unfinished tasks.")
     measures: str = Field(description="`/forgetting`.")
     storage: str = Field(description="`/shards` and `/releases`.")
     syncs: str = Field(description="`/syncs`.")
 
 
 class DomainVectors(ResponseModel):
-    """Number of vectors of a domain that are not deleted. ``task`` is its name."""
+    """Number of undeleted vectors in a domain. ``task`` is its name."""
 
     task_id: str
     task: str
@@ -207,30 +202,30 @@ class DomainVectors(ResponseModel):
 
 
 class LibraryStatus(ResponseModel):
-    """State of the library, with a bounded size for any number of domains."""
+    """State of the library, in bounded size for any number of domains."""
 
     release: str | None = Field(description="Release that answers searches.")
     pinned: PinnedRelease | None = Field(
-        description="Set while an earlier release than the newest answers searches."
+        description="Set while an earlier release is served instead of the newest."
     )
     generation: int
     tasks: dict[Open[TaskState], int]
     domains: int = Field(description="Number of learned domains with videos.")
-    searchable_domains: int = Field(description="Number of them that the served release searches.")
+    searchable_domains: int = Field(description="How many of them the served release can search.")
     trained_domains: int = Field(
-        description="Number of them from which the encoders have learned; the others, such as domains without "
+        description="How many of them the encoders have learned from; others, such as domains without "
         "captions, were indexed without training."
     )
     first_domains: list[DomainVectors] = Field(
-        description="The first 8 searchable domains with vectors in the order of learning."
+        description="The first 8 searchable domains with vectors, in learning order."
     )
     active: list[TaskDetails] = Field(
-        description="The first 10 unfinished tasks in the order of the queue, without rejected videos."
+        description="The first 10 unfinished tasks in queue order, without rejected videos."
     )
     failed: TaskDetails | None = Field(description="The first failed task, with its first rejected video.")
     videos: int
     searchable: int = Field(description="Number of searchable videos.")
-    vectors: int = Field(description="Number of vectors of searchable videos and their moments.")
+    vectors: int = Field(description="Number of vectors for searchable videos and their moments.")
     shard_count: int
     release_count: int
     bytes_shards: int
@@ -239,12 +234,10 @@ class LibraryStatus(ResponseModel):
     degraded: dict[str, str]
     alerts: list[AlertDetails] = Field(description="The 10 newest open alerts.")
     open_alerts: int = Field(description="Number of open alerts.")
-    open_failures: int = Field(
-        description="Number of failed tasks, without those that failed before their alert was dismissed."
-    )
-    live_workers: int = Field(description="Number of workers that have reported within a minute.")
+    open_failures: int = Field(description="Number of failed tasks, except those whose alert was dismissed.")
+    live_workers: int = Field(description="Number of workers that reported within the last minute.")
     missing_workers: bool = Field(
-        description="Whether no worker runs, although one has within a day, or tasks wait for one."
+        description="Whether no worker is running although one ran within the last day, or tasks are waiting."
     )
     database: str = Field(description="'ok' or an error.")
     broker: str = Field(description="'ok' or an error.")

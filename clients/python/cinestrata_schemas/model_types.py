@@ -1,4 +1,4 @@
-"""Base classes and types that the request and response models share."""
+"""Base classes and types shared by request and response models."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ Name = Annotated[
 ]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-ShownUri = Annotated[str, AfterValidator(redact_uri)]  # queries of URLs may contain tokens
+ShownUri = Annotated[str, AfterValidator(redact_uri)]  # URL queries may contain tokens
 
 
 class _OpenChoice:
-    """Accepts texts besides the documented choices."""
+    """Accepts strings besides the documented choices."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.union_schema([handler(source), core_schema.str_schema()])
@@ -60,13 +60,13 @@ class _OpenChoice:
         return handler(cast(CoreSchema, schema["choices"][0]))
 
 
-Open = Annotated[_Item, _OpenChoice()]  # of a response: a client accepts the choices of a later service, too
+Open = Annotated[_Item, _OpenChoice()]  # of a response: clients accept a later service's choices, too
 
 _MAX_FIELDS = 64  # more than any request has
 
 
 def _limit_fields(value: Any) -> Any:
-    """Refuse objects with a great number of fields, of which each unknown or invalid one would be an error."""
+    """Refuse objects with very many fields, because each unknown or invalid one would be an error."""
     if isinstance(value, dict) and len(value) > _MAX_FIELDS:
         message = "The object has {count} fields; at most {limit} are read"
         raise PydanticCustomError("too_many_fields", message, {"count": len(value), "limit": _MAX_FIELDS})
@@ -74,7 +74,7 @@ def _limit_fields(value: Any) -> Any:
 
 
 # Without these limits, a body of a few megabytes becomes millions of errors, which take gigabytes and minutes.
-RequestList = Annotated[list[_Item], Field(fail_fast=True)]  # the errors are those of the first invalid item
+RequestList = Annotated[list[_Item], Field(fail_fast=True)]  # only the first invalid item is reported
 RequestSettings = Annotated[dict[str, Scalar], BeforeValidator(_limit_fields)]
 
 
@@ -90,6 +90,6 @@ class RequestModel(BaseModel):
 
 
 class ResponseModel(BaseModel):
-    """A response body; immutable. Fields of a later service are ignored."""
+    """A response body; immutable. Unknown fields from a later service are ignored."""
 
     model_config = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""Requests and responses about the operation of a library: jobs, workers, queues, searches and readiness."""
+"""Requests and responses about operating a library: jobs, workers, queues, searches and readiness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class JobSpec(RequestModel):
         default=None,
         min_length=1,
         max_length=1000,
-        description="Of a compaction: name or id of a single domain; default: all domains.",
+        description="For a compaction: name or ID of a single domain; default: all domains.",
     )
 
 
@@ -41,7 +41,7 @@ class JobDetails(ResponseModel):
 
 
 class SnapshotDetails(ResponseModel):
-    """A backup that a worker has written."""
+    """A backup written by a worker."""
 
     name: str = Field(description="Name of the archive.", examples=["cinestrata-20261123T080000Z-1.tar"])
     bytes: int = Field(description="Size of the archive.")
@@ -51,20 +51,20 @@ class SnapshotDetails(ResponseModel):
 class GpuMemory(ResponseModel):
     """Memory of a GPU."""
 
-    device: int = Field(description="Number of the device on its machine.")
+    device: int = Field(description="Device number on its machine.")
     used_bytes: int
     total_bytes: int
 
 
 class WorkerDetails(ResponseModel):
-    """A worker process of the last day."""
+    """A worker process seen within the last day."""
 
     name: str = Field(description="Host and process.")
     alive: bool = Field(description="Whether it has reported within the last minute.")
     seen_at: datetime
     free_bytes: int | None = Field(description="Free disk space of its data folder.")
-    gpus: list[GpuMemory] = Field(description="Memory of the GPUs of its machine, used by all processes.")
-    task: str | None = Field(description="Name of a task that it has claimed.")
+    gpus: list[GpuMemory] = Field(description="GPU memory of its machine, used by all processes.")
+    task: str | None = Field(description="Name of the task that it has claimed.")
     error: str | None = Field(description="Its last error.")
     error_at: datetime | None
 
@@ -81,7 +81,7 @@ class QueuedTask(ResponseModel):
 
 
 class TrainingPoint(ResponseModel):
-    """A progress report: loss of a training step, and throughput."""
+    """A progress report: training loss and throughput."""
 
     at: datetime
     stage: str
@@ -91,7 +91,7 @@ class TrainingPoint(ResponseModel):
 
 
 class RunningTask(ResponseModel):
-    """A task that a worker processes, with its last progress reports."""
+    """A task being processed by a worker, with its last progress reports."""
 
     id: str
     name: str
@@ -100,9 +100,9 @@ class RunningTask(ResponseModel):
 
 
 class SearchLoad(ResponseModel):
-    """Searches of the answering process in the last minutes."""
+    """Searches of the responding process in the last minutes."""
 
-    seconds: float = Field(description="Length of the measured time, at most five minutes.")
+    seconds: float = Field(description="Length of the measured period, at most five minutes.")
     searches: int
     per_minute: float
     p95_seconds: float | None = Field(
@@ -111,26 +111,26 @@ class SearchLoad(ResponseModel):
 
 
 class OperationsStatus(ResponseModel):
-    """State of the operation, with a bounded size."""
+    """State of operation, in bounded size."""
 
     searches: SearchLoad
-    waiting: int = Field(description="Number of tasks that wait for a worker.")
-    queue: list[QueuedTask] = Field(description="The first 20 of them in the order of the queue.")
+    waiting: int = Field(description="Number of tasks waiting for a worker.")
+    queue: list[QueuedTask] = Field(description="The first 20 waiting tasks in queue order.")
     messages: dict[str, int | None] = Field(
-        description="Number of messages in each queue of the broker; null if it does not answer."
+        description="Number of messages in each broker queue; null if the broker does not respond."
     )
-    running: list[RunningTask] = Field(description="The first 3 tasks that workers process.")
-    workers: list[WorkerDetails] = Field(description="Up to 50 worker processes, the last seen first.")
+    running: list[RunningTask] = Field(description="The first 3 tasks being processed.")
+    workers: list[WorkerDetails] = Field(description="Up to 50 worker processes, last seen first.")
     jobs: list[JobDetails] = Field(description="The last 10 maintenance jobs, newest first.")
     free_bytes: int | None = Field(description="Free disk space of the data folder.")
     total_bytes: int | None
     compactable_bytes: int = Field(
-        description="Size of the shards with deleted vectors or several segments, which a compaction rewrites."
+        description="Size of the shards that a compaction rewrites: those with deleted vectors or several segments."
     )
 
 
 class Readiness(ResponseModel):
-    """Readiness of a process for searches."""
+    """A process's readiness for searches."""
 
     ready: bool
     release: str | None = None

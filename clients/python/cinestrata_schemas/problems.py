@@ -32,23 +32,23 @@ _REQUESTS: dict[str, str] = {
 
 
 class Action(ResponseModel):
-    """What a reader of an error may do next. Each front end words it: as a request, a command, or a control."""
+    """What the reader of an error may do next. Each front end words it as a request, command or control."""
 
     name: Open[ActionName]
     id: str = Field(default="", description="ID of the task or release that it concerns.")
     body: dict[str, Any] | None = Field(
-        default=None, description="Body of the request; without it, the action would fail again."
+        default=None, description="Request body; without it, the action would fail again."
     )
 
-    @computed_field(description="Request of the API.")  # type: ignore[prop-decorator]
+    @computed_field(description="API request.")  # type: ignore[prop-decorator]
     @property
     def request(self) -> str:
-        """The request of the API, such as ``POST /tasks/tsk_1/retry``; empty for an unknown action."""
+        """The API request, such as ``POST /tasks/tsk_1/retry``; empty for an unknown action."""
         return _REQUESTS.get(self.name, "").format(id=self.id)
 
 
 class ProblemField(ResponseModel):
-    """An invalid field with a message and a hint for its correction."""
+    """An invalid field with a message and a hint on how to correct it."""
 
     field: str
     message: str
@@ -58,10 +58,10 @@ class ProblemField(ResponseModel):
 class Problem(ResponseModel):
     """An error response."""
 
-    type: str = Field(description="URI that identifies the class of errors; it never changes.")
-    title: str = Field(description="Name of the class of errors.")
-    status: int = Field(description="Status of the response.")
-    detail: str = Field(description="Description of this error; of several invalid fields, of the first.")
-    instance: str = Field(description="Path of the request.")
+    type: str = Field(description="URI of the error class; it never changes.")
+    title: str = Field(description="Name of the error class.")
+    status: int = Field(description="HTTP status.")
+    detail: str = Field(description="Description of this error; if several fields are invalid, of the first.")
+    instance: str = Field(description="Request path.")
     errors: list[ProblemField] = Field(default=[], description="Invalid fields, at most 100.")
     remedy: Action | None = Field(default=None, description="What the caller may do next.")

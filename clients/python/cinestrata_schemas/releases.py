@@ -1,4 +1,4 @@
-"""Requests and responses about releases, and the choice of the one that searches use."""
+"""Requests and responses about releases, and about choosing the one to serve."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ class ServeSpec(RequestModel):
     """Options of ``POST /releases/{release_id}/serve``."""
 
     dry_run: bool = Field(
-        default=False, description="Whether to change nothing, and only to return the effects."
+        default=False, description="Whether to only return the effects, without changing anything."
     )
 
 
 class DomainChange(ResponseModel):
-    """A domain that becomes searchable or unsearchable with a change of the served release. ``task`` is its name."""
+    """A domain that becomes searchable or unsearchable when the served release changes. ``task`` is its name."""
 
     task_id: str
     task: str
     videos: int
-    appended: int = Field(description="Number of its videos that were appended after it was learned.")
+    appended: int = Field(description="Number of its videos appended after it was learned.")
 
 
 class ServedChange(ResponseModel):
-    """Domains that become searchable, or unsearchable, with a change of the served release."""
+    """Domains that become searchable, or unsearchable, when the served release changes."""
 
     domains: int
     videos: int
-    appended: int = Field(
-        description="Number of these videos that were appended after their domain was learned."
-    )
-    first: list[DomainChange] = Field(description="The first 20 domains in the order of learning.")
+    appended: int = Field(description="Number of these videos appended after their domain was learned.")
+    first: list[DomainChange] = Field(description="The first 20 domains in learning order.")
 
 
 class ServeOutcome(ResponseModel):
@@ -47,30 +45,29 @@ class ServeOutcome(ResponseModel):
     before: str = Field(description="Release that was served before.")
     newest: str = Field(description="Newest release, which the next task continues.")
     pinned: bool = Field(
-        description="Whether later releases are not searched until another release is served; false for the newest."
+        description="Whether later releases stay unsearched until another release is served; false for the newest."
     )
     changed: bool = Field(description="Whether another release was served before.")
     dry_run: bool
-    unsearchable: ServedChange = Field(description="Domains that searches find before, and not afterwards.")
-    searchable_again: ServedChange = Field(description="Domains that searches find only afterwards.")
-    searchable_videos: int = Field(description="Number of searchable videos afterwards.")
+    unsearchable: ServedChange = Field(description="Domains that become unsearchable.")
+    searchable_again: ServedChange = Field(description="Domains that become searchable.")
+    searchable_videos: int = Field(description="Number of searchable videos after the change.")
     kept_appended: int = Field(
-        description="Number of videos that were appended to searchable domains after the release; they stay searchable."
+        description="Number of videos appended to searchable domains after the release; they stay searchable."
     )
 
 
 class PinnedRelease(ResponseModel):
-    """An earlier release that an operator serves in place of the newest. ``task`` names the domain it learned last."""
+    """An earlier release that an operator serves instead of the newest. ``task`` names the domain it learned last."""
 
     release: str
     task: str
     learned_order: int = Field(
-        description="Learned order of the domain that the release learned last. Domains with a larger one are not "
-        "searched."
+        description="Position of the last domain that the release learned. Later domains are not searched."
     )
     newest: str
     newest_task: str
-    unsearchable: ServedChange = Field(description="Domains that were learned later.")
+    unsearchable: ServedChange = Field(description="Domains learned later.")
 
 
 class ReleaseSummary(ResponseModel):

@@ -15,12 +15,12 @@ MAX_BATCH_QUERIES = 256
 
 
 class SearchQuery(RequestModel):
-    """A text query, with the parameters of ``GET /search``.
+    """A text query with the parameters of ``GET /search``.
 
     The model validates types only; the search engine validates the values.
     """
 
-    q: str = Field(description="Description of the scene in words.")
+    q: str = Field(description="Description of the scene.")
     k: int = Field(default=10, description="Maximum number of results.")
     task: str | RequestList[str] | None = Field(
         default=None, description="Names or IDs of the tasks to search; all by default."
@@ -29,16 +29,17 @@ class SearchQuery(RequestModel):
     min_duration: float | None = Field(default=None, description="Minimum duration of a video in seconds.")
     max_duration: float | None = Field(default=None, description="Maximum duration of a video in seconds.")
     arrived_after: datetime | None = Field(
-        default=None, description="Earliest creation time of the video's task; UTC without a zone."
+        default=None, description="Earliest creation time of the video's task; UTC unless it has a time zone."
     )
     arrived_before: datetime | None = Field(
-        default=None, description="Time before which the video's task was created; UTC without a zone."
+        default=None,
+        description="Time before which the video's task was created; UTC unless it has a time zone.",
     )
     where: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Conditions on metadata by field, all of which must match: a value, {min, max}, {any: [values]} or "
-            "{all: [texts]}. A list of texts matches each of its texts."
+            "Metadata conditions by field, all of which must match: a value, {min, max}, "
+            "{any: [values]} or {all: [strings]}. A list of strings matches each of its strings."
         ),
     )
     min_score: float | None = Field(default=None, description="Minimum score of a result.")
@@ -46,22 +47,22 @@ class SearchQuery(RequestModel):
     routes: int | str | None = Field(
         default=None,
         description=(
-            "Tasks that are searched: 'all', 'auto' (likely tasks that can still contribute results), or a number of "
-            "the likeliest tasks."
+            "Tasks to search: 'all', 'auto' (likely tasks that can still contribute results), or a "
+            "number of the likeliest tasks."
         ),
     )
-    moments: int = Field(default=3, description="Maximum number of moments of each long video.")
+    moments: int = Field(default=3, description="Maximum number of moments per long video.")
     facets: bool = Field(
         default=False, description="Whether to count the domains and metadata values of the results."
     )
     cursor: str | None = Field(
         default=None,
-        description="`next_cursor` of the previous page; parameters other than k and moments must not change.",
+        description="`next_cursor` from the previous page; parameters other than k and moments must not change.",
     )
 
 
 class SearchBatch(RequestModel):
-    """Several queries, answered together by one release."""
+    """Several queries, run together on one release."""
 
     queries: RequestList[SearchQuery] = Field(max_length=MAX_BATCH_QUERIES)
 
@@ -79,7 +80,7 @@ class MatchedText(ResponseModel):
     field: str | None = Field(default=None, description="Metadata field of the text; null for other kinds.")
     start: float | None = Field(
         default=None,
-        description="Of a transcript: start of the text with the words, in seconds; null for other kinds.",
+        description="For a transcript: start of the matching text, in seconds; null for other kinds.",
     )
     end: float | None = Field(default=None, description="Of a transcript: end of this text, in seconds.")
     text: str = Field(description="The text, or the part around the first matched word where it is long.")
@@ -113,27 +114,27 @@ class SearchResult(ResponseModel):
     score: float = Field(description="Best score of the whole video and its moments.")
     confidence: float | None = Field(
         default=None,
-        description="Probability that the video is right for the text, 0..1; several videos may be right. Null where "
-        "the release is not calibrated and no text of the video contains the words.",
+        description="Probability that the video is right for the query, 0..1; several videos may be "
+        "right. Null if the release is not calibrated and no text of the video contains the "
+        "words.",
     )
     matches: bool | None = Field(
         default=None,
-        description="Whether the video is right for the text: its texts contain the words, or it looks like it and "
-        "the score is near the first score of the list. Null where the release does not tell.",
+        description="Whether the video is right for the query: its texts contain the words, or it looks "
+        "right and scores close to the first result. Null if the release can't tell.",
     )
     words: list[MatchedText] = Field(
         default_factory=list,
-        description="Texts of the video that contain words of the query, best first; empty where it only looks like "
-        "it.",
+        description="Matching texts of the video, best first; empty if the video only looks right.",
     )
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
-        description="URL of the video; plays the part whose transcript has the words, or the best moment, where "
-        "there is one (`#t=start,end`)."
+        description="URL of the video; plays the part whose transcript has the words, or the best "
+        "moment, if there is one (`#t=start,end`)."
     )
     moments: list[MomentMatch] = Field(
-        default_factory=list, description="Best moments of a long video, by falling score."
+        default_factory=list, description="Moments of a long video, best first."
     )
 
 
@@ -166,39 +167,41 @@ class SearchResponse(ResponseModel):
     results: list[SearchResult]
     confidence: float | None = Field(
         default=None,
-        description="Probability that a searched video is right for the text, 0..1; null where neither a release nor a "
-        "text of a video tells. Depends on filters, but not on thresholds and pages.",
+        description="Probability that a searched video is right for the query, 0..1; null if neither "
+        "the release nor any text can tell. Depends on filters, but not on thresholds and "
+        "pages.",
     )
     matches: bool | None = Field(
         default=None,
-        description="Whether a searched video is right for the text; null where the release does not tell.",
+        description="Whether a searched video is right for the query; null if the release can't tell.",
     )
     matching: int | None = Field(
         default=None,
-        description="Number of searched videos that match: all whose texts contain the query, and those of the first "
-        "ten results that look like it. Depends on filters, but not on thresholds and pages. Null where `matches` is.",
+        description="Number of searched videos that match: all whose texts contain the query, and those "
+        "among the first ten results that look right. Depends on filters, but not on "
+        "thresholds and pages. Null if `matches` is.",
     )
     corrected: str | None = Field(
         default=None,
-        description="The text that was searched instead of the query, because a word of it is no word of the library "
-        "and differs by one letter from one; null without a correction.",
+        description="The text searched instead of the query, because one of its words is not in the "
+        "library but differs by one letter from one that is; null without a correction.",
     )
     facets: list[Facet] = Field(
         default_factory=list,
-        description="Domains and metadata values of the matching videos, or of the first results where none matches; "
-        "empty unless requested.",
+        description="Domains and metadata values of the matching videos, or of the first results if "
+        "none matches; empty unless requested.",
     )
     routing: list[TaskRouting] = Field(
-        description="The searched tasks and the 10 likeliest tasks, by falling weight."
+        description="The searched tasks and the 10 likeliest tasks, largest weight first."
     )
     timing_ms: SearchTiming
     degraded: dict[str, str] = Field(
-        default_factory=dict, description="Task name → reason, for tasks that could not be searched."
+        default_factory=dict, description="Reasons by task name, for tasks that could not be searched."
     )
     metadata_as_of: datetime | None = Field(
         default=None,
-        description="Time of the copy of the catalog that captions and filters are taken from while the catalog "
-        "database cannot be reached: videos that were added since are left out. Null while it can be reached.",
+        description="Time of the catalog copy used for captions and filters while the catalog database "
+        "is unreachable: videos added since are left out. Null while it is reachable.",
     )
     next_cursor: str | None = Field(
         default=None,
@@ -207,7 +210,7 @@ class SearchResponse(ResponseModel):
 
 
 class Suggestion(ResponseModel):
-    """A word of the library's texts."""
+    """A word from the library's texts."""
 
     text: str
     count: int = Field(
@@ -216,7 +219,7 @@ class Suggestion(ResponseModel):
 
 
 class SuggestionsResponse(ResponseModel):
-    """Words that continue the last word of a query, most frequent first."""
+    """Words that complete the last word of a query, most frequent first."""
 
     suggestions: list[Suggestion]
 
@@ -238,24 +241,26 @@ class SimilarVideosResponse(ResponseModel):
     results: list[SearchResult]
     searched: list[str] = Field(description="Names of the searched tasks.")
     not_compared: dict[str, str] = Field(
-        description="Task name → reason, for tasks whose videos were embedded by another encoder."
+        description="Reasons by task name, for tasks whose videos were embedded by another encoder."
     )
-    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
+    degraded: dict[str, str] = Field(
+        description="Reasons by task name, for tasks that could not be searched."
+    )
 
 
 class CaptionMatch(ResponseModel):
     """A caption of the library. ``task`` is the name of its task, ``video_id`` the first video that has it."""
 
     text: str
-    score: float = Field(description="Cosine of the caption vector and the video vector.")
-    own: bool = Field(description="Whether it is a caption of the video itself.")
+    score: float = Field(description="Cosine between caption vector and video vector.")
+    own: bool = Field(description="Whether it is the video's own caption.")
     video_id: str
     task: str
     task_id: str
 
 
 class CaptionsResponse(ResponseModel):
-    """Captions of the library nearest to a video. ``task`` is the name of the video's task."""
+    """Library captions nearest to a video. ``task`` is the name of the video's task."""
 
     video_id: str
     task: str
@@ -265,7 +270,9 @@ class CaptionsResponse(ResponseModel):
     mode: Open[QueryMode]
     captions: list[CaptionMatch]
     candidates: int = Field(description="Number of compared captions.")
-    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
+    degraded: dict[str, str] = Field(
+        description="Reasons by task name, for tasks that could not be searched."
+    )
 
 
 class ClipTiming(ResponseModel):
@@ -293,7 +300,9 @@ class ClipSearchResponse(ResponseModel):
     searched: list[str] = Field(description="Names of the searched tasks.")
     captions: list[CaptionMatch] | None = Field(
         default=None,
-        description="Captions of the best result's task that are nearest to the clip; null where not requested.",
+        description="Captions from the best result's task that are nearest to the clip; null unless requested.",
     )
     timing_ms: ClipTiming
-    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
+    degraded: dict[str, str] = Field(
+        description="Reasons by task name, for tasks that could not be searched."
+    )

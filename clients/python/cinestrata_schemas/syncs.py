@@ -14,41 +14,37 @@ MIN_SYNC_SECONDS = 60
 
 
 class SyncSpec(RequestModel):
-    """A domain that follows a folder of videos. Workers compare both at an interval."""
+    """A domain that follows a folder of videos. Workers compare the two at an interval."""
 
     name: Name = Field(description="Name of the domain; it is created if it does not exist.")
     source: Uri = Field(
         description="Folder of videos below the media root or in an allowed object store, or its manifest."
     )
-    every_seconds: int = Field(
-        ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds from one run to the next."
-    )
+    every_seconds: int = Field(ge=MIN_SYNC_SECONDS, le=366 * 86_400, description="Seconds between runs.")
     vanished: VanishedVideos = Field(
-        default="keep", description="Whether videos whose file is gone are kept or deleted."
+        default="keep", description="Whether to keep or delete videos whose file is gone."
     )
     captions_from_names: bool = Field(
-        default=False, description="Whether the file name becomes the caption of a video without captions."
+        default=False, description="Whether to use the file name as the caption of a video without captions."
     )
 
 
 class SyncCounts(ResponseModel):
-    """Numbers of files of a run."""
+    """File counts of a run."""
 
-    new: int = Field(default=0, description="Files that were sent for the first time.")
-    changed: int = Field(default=0, description="Files that were sent again, because their content changed.")
+    new: int = Field(default=0, description="Files sent for the first time.")
+    changed: int = Field(default=0, description="Files sent again, because their content changed.")
     recaptioned: int = Field(default=0, description="Unchanged files whose captions were replaced.")
     unchanged: int = 0
     vanished: int = Field(default=0, description="Videos whose file is gone.")
-    deleted: int = Field(
-        default=0, description="Deleted videos: former versions, and vanished ones by choice."
-    )
-    rejected: int = Field(default=0, description="Files that were rejected before and have not changed.")
+    deleted: int = Field(default=0, description="Deleted videos: old versions and, if chosen, vanished ones.")
+    rejected: int = Field(default=0, description="Previously rejected files that have not changed.")
     left_out: int = Field(
         default=0,
-        description="Files that cannot be used, such as links to other folders; their videos are not deleted.",
+        description="Unusable files, such as links to other folders; their videos are not deleted.",
     )
     left_out_files: list[OmittedPath] = Field(
-        default=[], description="The first of the files that were left out, with the reasons."
+        default=[], description="The first left-out files, with reasons."
     )
 
 
@@ -70,4 +66,4 @@ class SyncDetails(ResponseModel):
     error: str | None = Field(
         description="Why the last run changed nothing or stopped; null after a success."
     )
-    counts: SyncCounts | None = Field(description="Files of the last run without an error.")
+    counts: SyncCounts | None = Field(description="Files of the last successful run.")

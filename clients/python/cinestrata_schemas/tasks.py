@@ -35,7 +35,7 @@ class VideoSpec(RequestModel):
     transcript: RequestList[Cue] = Field(
         default_factory=list,
         max_length=MAX_CUES,
-        description="Texts with their times: subtitles, or captions of parts. Searched as words, and not learned.",
+        description="Timed texts: subtitles, or captions of parts. Searched as words, but not learned.",
     )
     id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")
     split: Split | None = Field(
@@ -53,10 +53,8 @@ class TaskSpec(RequestModel):
     """A domain of videos to learn and index."""
 
     name: Name
-    method: str | None = Field(
-        default=None, description="Learning method; the default of the server if omitted."
-    )
-    settings: RequestSettings | None = Field(default=None, description="Settings of the method.")
+    method: str | None = Field(default=None, description="Learning method; the server's default if omitted.")
+    settings: RequestSettings | None = Field(default=None, description="Method settings.")
     videos: RequestList[VideoSpec] = Field(min_length=1)
 
 
@@ -67,28 +65,26 @@ class AppendSpec(RequestModel):
 
 
 class RetrySpec(RequestModel):
-    """Changes of a task that is queued again; without any, it keeps its method and settings."""
+    """Changes to a retried task; without any, it keeps its method and settings."""
 
     method: str | None = Field(
-        default=None, description="Another method; its settings are then those given here, or its defaults."
+        default=None, description="Another method, with the settings given here or its defaults."
     )
-    settings: RequestSettings | None = Field(
-        default=None, description="Settings in place of those of the task."
-    )
+    settings: RequestSettings | None = Field(default=None, description="Settings that replace the task's.")
 
 
 class RelearnSpec(RequestModel):
     """A new domain that learns the appended videos of a domain."""
 
     name: Name | None = Field(
-        default=None, description="Name of the new domain; derived from that of the domain if omitted."
+        default=None, description="Name of the new domain; derived from the domain's name if omitted."
     )
 
 
 class Drift(ResponseModel):
-    """Recall on the captions of appended videos, and on captions of the domain.
+    """Recall on captions of appended videos, and on captions of the domain.
 
-    Both are searched over the shard of the domain, with its pinned encoder.
+    Both are searched in the domain's shard, with its pinned encoder.
     """
 
     k: int = Field(description="Depth of the recall: the video is among the first k.")
@@ -104,23 +100,21 @@ class Drift(ResponseModel):
     low: float = Field(description="Lower end of the 99 % confidence interval of domain − appended.")
     high: float = Field(description="Upper end of the interval.")
     relearn: bool = Field(
-        description="Whether a new domain is recommended: domain − appended is at least 0.1, and neither the interval "
-        "nor an exact test admits chance. See POST /tasks/{id}/relearn."
+        description="Whether a new domain is recommended: domain − appended is at least 0.1, and both "
+        "the interval and an exact test rule out chance. See POST /tasks/{id}/relearn."
     )
 
 
 class StageTimes(ResponseModel):
-    """Measured durations of the stages of a task, which estimate those of later tasks."""
+    """Measured durations of a task's stages, used to estimate later tasks."""
 
-    videos: int = Field(description="Number of videos of the task when it was sent.")
-    captioned: bool = Field(description="Whether a video had a caption.")
-    seconds: dict[str, float] = Field(
-        default_factory=dict, description="Seconds that workers have spent in each stage so far."
-    )
+    videos: int = Field(description="Number of videos in the task when it was sent.")
+    captioned: bool = Field(description="Whether any video had a caption.")
+    seconds: dict[str, float] = Field(default_factory=dict, description="Seconds spent in each stage so far.")
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Self | None:
-        """Stage times in the progress of a task in the catalog; None if it has none."""
+        """the stage times in a task's stored progress; None if it has none."""
         times = progress.get("times")
         return None if times is None else cls.model_validate(times)
 
@@ -138,21 +132,21 @@ class TaskProgress(ResponseModel):
     videos_per_second: float | None = None
     eta_seconds: float | None = Field(
         default=None,
-        description="Estimated seconds until the end of the stage, at its rate since the attempt began; null "
-        "without a rate.",
+        description="Estimated seconds until the stage ends, at its rate in this attempt; null without "
+        "a rate.",
     )
     peak_memory: int | None = Field(
         default=None,
-        description="Most memory in bytes that the worker has used for the task: of its tensors on a GPU, else of its "
-        "process; null before the first report.",
+        description="Peak memory in bytes that the worker has used for the task: tensors on a GPU, "
+        "otherwise its process; null before the first report.",
     )
     times: StageTimes | None = Field(default=None, description="Durations of the stages.")
     outages: int | None = Field(
         default=None,
-        description="Attempts in a row that ended because the source of the videos was unavailable.",
+        description="Consecutive attempts that ended because the videos' source was unavailable.",
     )
     unmeasured: str | None = Field(
-        default=None, description="For a ready task: reason why the recall matrix has no row of its release."
+        default=None, description="For a ready task: why the recall matrix has no row for its release."
     )
     drift: Drift | None = Field(
         default=None,
@@ -171,7 +165,7 @@ class RejectedVideo(ResponseModel):
 
 
 class VideoCounts(ResponseModel):
-    """Numbers of videos of a task."""
+    """Video counts of a task."""
 
     videos: int = 0
     accepted: int = 0
@@ -189,30 +183,31 @@ class TaskDetails(ResponseModel):
     name: str
     slug: str | None = Field(
         default=None,
-        description="Name in ASCII, accepted wherever a name is; null of an append and of a deleted domain.",
+        description="Name in ASCII, accepted wherever a name is; null for an append or a deleted domain.",
     )
-    into: str | None = Field(description="Of an append: id of the task whose domain receives the videos.")
+    into: str | None = Field(description="For an append: ID of the task whose domain receives the videos.")
     relearns: str | None = Field(
-        default=None, description="Of a relearned domain: id of the task whose appended videos it takes over."
+        default=None,
+        description="For a relearned domain: ID of the task whose appended videos it takes over.",
     )
     method: str
     settings: dict[str, Scalar]
     state: Open[TaskState]
     progress: TaskProgress
     eta_seconds: float | None = Field(
-        description="Estimated seconds until the task is ready, with the time in the queue, from the median of "
-        "finished tasks with the same kind and method; null without one."
+        description="Estimated seconds until the task is ready, including time in the queue, from the "
+        "median of finished tasks of the same kind and method; null if there are none."
     )
     rejected: list[RejectedVideo] = Field(
         description="The first 100 rejected videos; GET /videos?status=rejected lists all of them."
     )
     error: str | None
     error_hint: str | None
-    remedy: Action | None = Field(
-        default=None, description="What ends the failure, once its cause is corrected."
-    )
+    remedy: Action | None = Field(default=None, description="How to recover, once the cause is corrected.")
     counts: VideoCounts
-    learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")
+    learned_order: int | None = Field(
+        description="Position t in learning order: 1 for the first published task."
+    )
     release: str | None
     trained: bool
     held_out: Open[Literal["given", "derived"]] | None
@@ -224,12 +219,12 @@ class TaskDetails(ResponseModel):
     finished_at: datetime | None
     request_id: str | None = Field(
         default=None,
-        description="`X-Request-ID` of the request that created the task; log lines of workers have it.",
+        description="`X-Request-ID` of the request that created the task, as in the workers' log lines.",
     )
 
 
 class TaskEvent(ResponseModel):
-    """An event of a task. Ids grow, so a client can request the events after the last one that it has."""
+    """A task event. IDs grow, so a client can request the events after the last one it has."""
 
     id: int
     task_id: str

@@ -1,4 +1,4 @@
-"""Preview of the task that files on the machine of a client become."""
+"""Preview of a task made from files on a client's machine."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from cinestrata_schemas.tasks import VideoSpec
 
 
 class LocalFile(RequestModel):
-    """A file on the machine of the client."""
+    """A file on the client's machine."""
 
     path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
     size: int = Field(ge=0, le=2**53, description="Size in bytes.")
     upload: str | None = Field(
         default=None,
         max_length=64,
-        description="Id of an upload of this file that is continued, if there is one.",
+        description="ID of an upload of this file to continue, if any.",
     )
 
 
 class LocalText(RequestModel):
-    """Content of a caption table or a sidecar file on the machine of the client."""
+    """Content of a caption table or sidecar file on the client's machine."""
 
     path: str = Field(min_length=1, max_length=4096, description="Path, relative to the selected folder.")
-    content: Base64Bytes = Field(description="Bytes of the file in Base64.")
+    content: Base64Bytes = Field(description="File content in Base64.")
 
 
 class PreviewRequest(RequestModel):
-    """Selected files, and the domain that their videos are for."""
+    """Selected files, and the domain for their videos."""
 
     name: str | None = Field(default=None, description="Name of a new domain.")
     into: str | None = Field(default=None, description="Id of the task whose domain receives the videos.")
     method: str | None = Field(default=None, description="Learning method of a new domain.")
-    settings: dict[str, Any] | None = Field(default=None, description="Settings of the method.")
+    settings: dict[str, Any] | None = Field(default=None, description="Method settings.")
     files: RequestList[LocalFile] = Field(max_length=200_000, description="All selected files.")
     texts: RequestList[LocalText] = Field(
         default_factory=list, max_length=200_000, description="Caption table and sidecar files."
@@ -45,25 +45,25 @@ class PreviewRequest(RequestModel):
         description="Path of the caption table in `texts` (`.csv`, `.tsv`, `.json` or `.jsonl`); all tables of the "
         "selection if omitted.",
     )
-    encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the texts.")
+    encoding: str = Field(default="utf-8", max_length=50, description="Encoding of the text files.")
     captions_from_names: bool = Field(
-        default=False, description="Whether the file name becomes the caption of a video without captions."
+        default=False, description="Whether to use the file name as the caption of a video without captions."
     )
 
 
 class OmittedPath(ResponseModel):
-    """A file or a row of a table that is left out, with the reason."""
+    """A file or table row that is left out, with the reason."""
 
     path: str
     reason: str
 
 
 class CaptionTable(ResponseModel):
-    """A caption table that was recognized by its content."""
+    """A caption table recognized by its content."""
 
     path: str
-    format: str = Field(description="Name of the format that was recognized, such as MSR-VTT.")
-    delimiter: str | None = Field(description="Delimiter of the cells of a table; null for JSON.")
+    format: str = Field(description="Name of the recognized format, such as MSR-VTT.")
+    delimiter: str | None = Field(description="Cell delimiter; null for JSON.")
     encoding: str
     videos: int = Field(description="Number of files that the table names.")
 
@@ -77,21 +77,21 @@ class PreviewProblem(ResponseModel):
 
 
 class UploadPreview(ResponseModel):
-    """The task that selected files would become."""
+    """The task that the selected files would become."""
 
     domain: str | None = Field(description="Name of the domain; null if it has none yet.")
     is_append: bool = Field(description="Whether the videos are appended to a learned domain.")
     videos: list[VideoSpec] = Field(description="Videos of the task; `uri` is the path of the selected file.")
     bytes: int = Field(description="Total size of the videos.")
-    captions: int = Field(description="Number of captions of all videos.")
+    captions: int = Field(description="Total number of captions.")
     transcripts: int = Field(description="Number of videos with a transcript.")
     without_captions: list[str] = Field(description="Paths of the videos without captions.")
-    missing: list[OmittedPath] = Field(description="Rows of the table whose file is not selected.")
+    missing: list[OmittedPath] = Field(description="Table rows whose file is not selected.")
     skipped: list[OmittedPath] = Field(description="Selected files that are not uploaded.")
-    tables: list[CaptionTable] = Field(description="Caption tables that the captions are from.")
+    tables: list[CaptionTable] = Field(description="Caption tables that supply the captions.")
     suggested_encoding: str | None = Field(
-        description="Encoding that a text can be read with, if it cannot be read with the requested one."
+        description="Encoding that would work, if a text file cannot be read with the requested one."
     )
     problems: list[PreviewProblem] = Field(
-        description="Problems that must be solved first; at most 20. Empty: the upload can start."
+        description="Problems to solve first; at most 20. If empty, the upload can start."
     )

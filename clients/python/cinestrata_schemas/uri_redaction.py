@@ -8,7 +8,9 @@ _USER = re.compile(r"(://)[^/?#]*@")
 
 
 def redact_uri(uri: str) -> str:
-    """The URI without credentials, for logs, errors and responses: no user, and no query, which may contain a token."""
+    """Strip credentials from a URI for logs, errors and responses: the user, and the query, which may
+    contain a token.
+    """
     text = _USER.sub(r"\1***@", uri)
     if text[:4].lower() == "http" and "?" in text:
         text = text.partition("?")[0] + "?***"

@@ -21,7 +21,7 @@ MAX_CUES = 20_000  # of a transcript
 
 
 class Cue(RequestModel):
-    """A text that is said, or describes what happens, at a time of a video."""
+    """A text that is said, or describes what happens, at some time in a video."""
 
     start: float = Field(
         ge=0, allow_inf_nan=False, description="Start in seconds from the start of the video."
@@ -29,9 +29,9 @@ class Cue(RequestModel):
     end: float = Field(
         ge=0,
         allow_inf_nan=False,
-        description="End in seconds, after the start; may be behind the end of the video.",
+        description="End in seconds, after the start; may exceed the video's end.",
     )
-    text: str = Field(description="Plain text in one line; markup is shown as it is.")
+    text: str = Field(description="Plain text on one line; markup is shown as is.")
 
 
 class VideoMoment(ResponseModel):
@@ -68,16 +68,14 @@ class VideoDetails(ResponseModel):
     moments: list[VideoMoment] = Field(
         default_factory=list, description="Moments of a long video, in order of time."
     )
-    transcript: list[Cue] = Field(
-        default_factory=list, description="Texts with their times, in order of time."
-    )
+    transcript: list[Cue] = Field(default_factory=list, description="Timed texts, in order of time.")
 
 
 class VideoSummary(ResponseModel):
     """A video in a list."""
 
     id: str
-    task_id: str = Field(description="Task of the video: its domain, or an append that is not published yet.")
+    task_id: str = Field(description="The video's task: its domain, or an unpublished append.")
     uri: ShownUri
     status: Open[VideoStatus]
     reason: str | None
@@ -100,31 +98,31 @@ class VideoPage(ResponseModel):
 
 
 class VideoPatch(RequestModel):
-    """Changes of a video, a JSON Merge Patch (RFC 7396). Fields that are left out keep their value."""
+    """Changes to a video as a JSON Merge Patch (RFC 7396). Omitted fields keep their value."""
 
     captions: RequestList[str] | None = Field(
-        default=None, description="All captions of the video, in place of the former ones; null removes them."
+        default=None, description="All captions of the video, replacing the current ones; null removes them."
     )
     metadata: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Metadata fields to change. A field with null is removed, objects are merged field by field, and null in "
-            "place of the object removes all metadata."
+            "Metadata fields to change. A field with null is removed, objects are merged field by "
+            "field, and null instead of the object removes all metadata."
         ),
     )
     transcript: Annotated[RequestList[Cue], Field(max_length=MAX_CUES)] | None = Field(
-        default=None, description="The whole transcript, in place of the previous one; null removes it."
+        default=None, description="The whole transcript, replacing the current one; null removes it."
     )
 
 
 class DeletionRequest(RequestModel):
     """Videos to delete."""
 
-    videos: RequestList[Identifier] = Field(min_length=1, max_length=20_000, description="Ids of videos.")
+    videos: RequestList[Identifier] = Field(min_length=1, max_length=20_000, description="Video IDs.")
 
 
 class DeletionResult(ResponseModel):
     """Result of a deletion."""
 
-    deleted: list[str] = Field(description="Ids of the deleted videos.")
-    not_found: list[str] = Field(description="Ids that belong to no video (of the task).")
+    deleted: list[str] = Field(description="IDs of the deleted videos.")
+    not_found: list[str] = Field(description="IDs that match no video (of the task).")

@@ -30,25 +30,26 @@ class WebhookSpec(RequestModel):
     """An endpoint that receives events."""
 
     url: _Url = Field(
-        description="Public HTTPS address, or one below a prefix of `CINESTRATA_WEBHOOK_TARGETS`.",
+        description="Public HTTPS address, or one below a prefix in `CINESTRATA_WEBHOOK_TARGETS`.",
         examples=["https://hooks.example.com/cinestrata"],
     )
     events: _Events = Field(
-        default_factory=lambda: list(WEBHOOK_EVENTS), description="Events that are sent; default: all."
+        default_factory=lambda: list(WEBHOOK_EVENTS), description="Events to send; default: all."
     )
 
 
 class WebhookPatch(RequestModel):
-    """Changes of a webhook; omitted fields stay."""
+    """Changes to a webhook; omitted fields stay unchanged."""
 
     events: _Events | None = None
     enabled: bool | None = Field(
-        default=None, description="Whether events are sent. Messages of a disabled webhook wait for 7 days."
+        default=None,
+        description="Whether to send events. A disabled webhook's messages wait for up to 7 days.",
     )
 
 
 class WebhookDetails(ResponseModel):
-    """A webhook. Its secret is returned at its creation only."""
+    """A webhook. Its secret is returned only on creation."""
 
     id: str
     url: str = Field(description="Address without its query, which may contain a key.")
@@ -58,8 +59,8 @@ class WebhookDetails(ResponseModel):
         description="Why the service disabled the webhook (status 410, or a forbidden address); null otherwise."
     )
     created_at: datetime
-    pending: int = Field(description="Number of messages that are not delivered yet.")
-    failed: int = Field(description="Number of messages of the last 7 days that were given up.")
+    pending: int = Field(description="Number of undelivered messages.")
+    failed: int = Field(description="Number of messages given up in the last 7 days.")
     last_delivery_at: datetime | None = Field(description="Time of the last delivered message.")
 
 
@@ -67,7 +68,7 @@ class WebhookSecret(WebhookDetails):
     """A new webhook with its secret."""
 
     secret: str = Field(
-        description="Key of the signatures (`webhook-signature`), as the libraries of Standard Webhooks expect it."
+        description="Signing key (`webhook-signature`), in the form that Standard Webhooks libraries expect."
     )
 
 
@@ -75,18 +76,18 @@ class DeliveryDetails(ResponseModel):
     """A message to an endpoint: pending, delivered or given up."""
 
     id: int
-    message_id: str = Field(description="Value of the header `webhook-id`, the same in all attempts.")
+    message_id: str = Field(description="Value of the `webhook-id` header, the same in all attempts.")
     event: str
     payload: dict[str, Any]
     state: Open[Literal["pending", "delivered", "failed"]]
     attempts: int
     next_attempt_at: datetime | None
-    status: int | None = Field(description="HTTP status of the last answer; null without one.")
+    status: int | None = Field(description="HTTP status of the last response; null without one.")
     answer: str | None = Field(
-        description="Beginning of the body of the last answer, or the error; untrusted text."
+        description="Beginning of the last response body, or the error; untrusted text."
     )
     created_at: datetime = Field(
-        description="Time at which the message was queued, or sent again by a user; the event has that of `payload`."
+        description="Time when the message was queued, or resent by a user; for the event's own time, see `payload`."
     )
     finished_at: datetime | None
 
@@ -103,23 +104,21 @@ class TaskFacts(ResponseModel):
 
     task_id: str
     name: str
-    domain_id: str = Field(
-        description="Task of the domain: of an append, that of the domain that it extends."
-    )
-    videos: int = Field(description="Number of accepted videos; of an append, of appended ones.")
-    rejected: int = Field(description="Number of videos that cannot be used.")
+    domain_id: str = Field(description="The domain's task; for an append, that of the domain it extends.")
+    videos: int = Field(description="Number of accepted videos; for an append, of appended ones.")
+    rejected: int = Field(description="Number of unusable videos.")
     release: str | None = Field(description="Release that the task published; null without one.")
-    error: str | None = Field(description="Reason of the failure.")
-    error_hint: str | None = Field(description="Remedy of the failure.")
+    error: str | None = Field(description="Reason for the failure.")
+    error_hint: str | None = Field(description="How to remedy the failure.")
 
 
 class ServedReleaseFacts(ResponseModel):
     """Data of `release.served`."""
 
-    release: str | None = Field(description="Release that answers searches now.")
-    before: str = Field(description="Release that answered them before.")
+    release: str | None = Field(description="Release that is served now.")
+    before: str = Field(description="Release that was served before.")
     newest: str | None
-    pinned: bool = Field(description="Whether the release stays when a task publishes a newer one.")
+    pinned: bool = Field(description="Whether the release stays served when a task publishes a newer one.")
 
 
 class AlertFacts(ResponseModel):
@@ -134,7 +133,7 @@ class AlertFacts(ResponseModel):
     message: str
     raised_at: datetime
     cleared_at: datetime | None = Field(
-        default=None, description="End of the crossing; only in `alert.cleared`."
+        default=None, description="When the value recovered; only in `alert.cleared`."
     )
 
 

@@ -51,11 +51,11 @@ class Agent:
         self._headers = {name: f"Bearer {key}" for name in DOCUMENTED["headers"]} if key else {}
 
     def call(self, tool: str, **arguments: Any) -> CallToolResult:
-        """The raw result of a tool."""
+        """Return the raw result of a tool."""
         return asyncio.run(self._run(lambda session: session.call_tool(tool, arguments)))
 
     def ask(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The data of a result, which must be marked as untrusted."""
+        """Return the data of a result, which must be marked as untrusted."""
         result = self.call(tool, **arguments)
         assert not result.is_error, result.content
         answer = json.loads(_text(result))
@@ -64,13 +64,13 @@ class Agent:
         return dict(answer["untrusted_data"])
 
     def refusal(self, tool: str, **arguments: Any) -> str:
-        """The error of a refused call."""
+        """Return the error of a refused call."""
         result = self.call(tool, **arguments)
         assert result.is_error, result.content
         return _text(result)
 
     def tools(self) -> dict[str, Any]:
-        """The tools by name."""
+        """Return the tools by name."""
         return {
             tool.name: tool for tool in asyncio.run(self._run(lambda session: session.list_tools())).tools
         }

@@ -20,7 +20,7 @@ HOSTILE = "gramophone <img src=x onerror=\"document.title='taken'\">"
 
 
 def _open(browser: WebDriver, address: str, text: str) -> WebElement:
-    """The controls of the last result."""
+    """Return the controls of the last result."""
     browser.get(f"{address}/?{urlencode({'q': text})}")
     wait_for(browser, RESULT, 1)
     wait_until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")

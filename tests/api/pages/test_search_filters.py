@@ -182,7 +182,7 @@ def test_minimum_confidence_is_kept_in_the_address_and_validated(
 
 
 def _at(browser: WebDriver, field: str) -> WebElement:
-    """The message that describes a field for assistive technology."""
+    """Return the message that describes a field for assistive technology."""
     message_id = browser.find_element(By.ID, field).get_attribute("aria-describedby")
     return browser.find_element(By.ID, message_id or "")
 

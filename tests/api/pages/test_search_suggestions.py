@@ -77,7 +77,7 @@ def _press(browser: WebDriver, *keys: str) -> None:
 
 
 def _active(browser: WebDriver, field: WebElement) -> str | None:
-    """Text of the option that assistive technology reads as the active one."""
+    """Return the text of the option that assistive technology reads as the active one."""
     option = field.get_attribute("aria-activedescendant")
     return browser.find_element(By.CSS_SELECTOR, f"#{option} span").text if option else None
 

@@ -79,7 +79,7 @@ class Valve:
         self.limit = float("inf")
 
     def write(self, writer: UploadWriter, data: bytes) -> None:
-        """Replacement of ``UploadWriter.write``."""
+        """Return the replacement of ``UploadWriter.write``."""
         while writer.offset + len(data) > self.limit:
             time.sleep(0.01)
         _write(writer, data)

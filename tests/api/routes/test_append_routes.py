@@ -20,7 +20,7 @@ from trainer.worker.learning_job import run_learning_job
 
 
 def _entry(configured: Settings, world: Path, name: str) -> dict[str, Any]:
-    """A video of the second domain with changed bytes, as a new file for the first domain."""
+    """Return a video of the second domain with changed bytes, as a new file for the first domain."""
     source = sorted((world / SECOND).glob("*.mp4"))[0]
     target = configured.media_root / "new" / f"{name}.mp4"
     target.parent.mkdir(exist_ok=True)
@@ -188,7 +188,7 @@ def test_form_without_archive_is_refused(client: TestClient, library: list[str])
 def test_appended_videos_are_relearned(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:
-    """The videos keep their ids and are found once, in the new domain."""
+    """The videos keep their IDs and are found once, in the new domain."""
     domain = library[0]
     names = ("first", "second", "third")
     body = {"videos": [_entry(configured, world, name) for name in names]}

@@ -153,7 +153,7 @@ def test_image_finds_the_still_video_that_shows_it(
 
 
 def _bomb(width: int, height: int) -> bytes:
-    """A small PNG whose header declares a huge size."""
+    """Return a small PNG whose header declares a huge size."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -307,7 +307,7 @@ def test_domain_with_missing_encoder_is_reported_as_degraded(
 def _scores(
     client: TestClient, task: str, vector: np.ndarray, texts: list[str], configured: Settings
 ) -> np.ndarray:
-    """Cosines of texts under a task with a vector, in a loop."""
+    """Return the cosines of texts under a task with a vector, in a loop."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     snapshot = service.snapshots.current().index_snapshot
     states = {

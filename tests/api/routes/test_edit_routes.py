@@ -106,7 +106,7 @@ def test_words_of_edits_are_found_by_the_next_search_of_every_process(client: Te
     before = client.get(f"/videos/{video}").json()["captions"]
 
     def found(q: str) -> list[list[tuple[str, str | None]]]:
-        """Videos that contain the words, as each process finds them, with the kind of their first text."""
+        """Return the videos that contain the words, as each process finds them, with the kind of their first text."""
         answers = [SearchResponse.model_validate(_search(client, q)), other_process.search(q, k=50)]
         return [
             [(result.video_id, result.words[0].kind) for result in answer.results if result.words]

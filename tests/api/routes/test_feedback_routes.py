@@ -37,7 +37,7 @@ def video(guarded: TestClient, library: list[str]) -> str:
 
 
 def _key(scope: AccessScope = "search") -> tuple[str, dict[str, str]]:
-    """Name of a new key, and the header with it."""
+    """Return the name of a new key, and the header with it."""
     name = uuid.uuid4().hex
     return name, {"X-API-Key": create_key(KeySpec(name=name, scope=scope)).key}
 

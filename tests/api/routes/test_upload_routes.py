@@ -48,7 +48,7 @@ def _offset(client: TestClient, address: str) -> int:
 
 
 def _upload(client: TestClient, data: bytes, name: str) -> str:
-    """Id of a complete upload."""
+    """Return the ID of a complete upload."""
     address = _create(client, len(data), name).headers["location"]
     assert _append(client, address, 0, data).status_code == 204
     return str(address.removeprefix("/uploads/"))

@@ -40,7 +40,7 @@ def port() -> Iterator[int]:
 
 
 def _answer(port: int, parts: Iterator[bytes]) -> bytes:
-    """The answer until the server closes the connection."""
+    """Return the answer until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         try:
             for part in parts:

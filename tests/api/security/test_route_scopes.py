@@ -56,7 +56,7 @@ def permitting(configured: Settings) -> Iterator[FastAPI]:
 
 
 def _routes(app: FastAPI) -> list[tuple[str, str, str]]:
-    """Method, path and declared scope of every route."""
+    """Return the method, path and declared scope of every route."""
     found = []
     for context in iter_route_contexts(app.routes):
         if isinstance(context.original_route, Mount):
@@ -126,7 +126,7 @@ async def _check_matrix(app: FastAPI, credentials: dict[str, tuple[str | None, d
 
 def test_route_without_declaration_is_refused_at_start() -> None:
     def endpoint() -> None:
-        """An endpoint."""
+        """Return an endpoint."""
 
     scoped, plain = APIRouter(route_class=ScopedRoute), APIRouter()
     scoped.get("/undeclared")(endpoint)
